@@ -1,13 +1,13 @@
 """What hunts find in a given time: rate, share of valid models, passes that fire, known faults.
 
 For each optimizer a hunt per seed, in a folder of its own; then a table of models per second of CPU
-time, the share of valid ones, passes fired, and findings, also by how much of the time was used
-when the model that showed them was made. Where a corpus of known faults of the optimizer is at hand
-(the folder ``bugs`` of the tests' data), it counts those that were found again blind, by each seed
-and by all: a finding of a known fault's symptom whose culprit is one of its culprits, or its
-sequence. A match says that the place and the symptom are the same, not that the cause is. Faults of
-ONNX Runtime count where its installed version still shows them: each case is run in a process of
-its own, without optvet, with all optimizations and with none.
+time, the share of valid ones, passes that changed a model, and findings, also by how much of the
+time was used when the model that showed them was made. Where a corpus of known faults of the
+optimizer is at hand (the folder ``bugs`` of the tests' data), it counts those that were found again
+blind, by each seed and by all: a finding of a known fault's symptom whose culprit is one of its
+culprits, or its sequence. A match says that the place and the symptom are the same, not that the
+cause is. Faults of ONNX Runtime count where its installed version still shows them: each case is
+run in a process of its own, without optvet, with all optimizations and with none.
 
     python benchmarks/hunt.py --budget 2m --seeds 1 onnxoptimizer
 """
@@ -98,7 +98,8 @@ def row(summary: HuntSummary) -> str:
     return (
         f"{summary.optimizer} {summary.version}, seed {summary.seed}: {summary.candidates} models, "
         f"{summary.valid / max(summary.seconds, 1e-9):.0f} valid/s, {share:.0%} valid, "
-        f"{len(summary.fired)} of {passes} passes fired, {summary.signatures} kinds of changes, "
+        f"{len(summary.fired)} of {passes} passes changed a model, "
+        f"{summary.signatures} kinds of changes, "
         f"{faults} faults, {notes} notes, "
         f"{summary.refuted} suspicions not confirmed"
     )

@@ -165,10 +165,10 @@ def test_an_edge_value_alone_is_the_witness(convert: Convert) -> None:
 def test_a_fault_on_nan_that_nobody_gave_is_a_note(convert: Convert) -> None:
     function = "lambda x: np.where(np.isnan(x), 0, x).astype(np.float32)"
     same = "g (float[n,3] x) => (float[n,3] y) { y = Identity(x) }"
-    unasked = convert(same, function=function)
-    assert unasked.verdict == "right"
-    assert [f.severity for f in unasked.findings] == ["note"]
-    assert {s.state for s in unasked.stages} == {"same"}
+    outside_domain = convert(same, function=function)
+    assert outside_domain.verdict == "right"
+    assert [f.severity for f in outside_domain.findings] == ["note"]
+    assert {s.state for s in outside_domain.stages} == {"same"}
     nan = "more_inputs = [(np.full((1, 3), np.nan, np.float32),)]"
     given = convert(same, function=function, beside=nan)
     assert given.verdict == "faulty"

@@ -15,11 +15,11 @@ from onnx import ModelProto
 from tests.hunt.small import plugins_with
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.exhaustive import Odometer
+from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.expected import outputs_of
 from optvet.engine.hunt.make_candidates import MadeCandidate, complete
 from optvet.engine.hunt.quick_look import QUICK
-from optvet.engine.hunt.quick_oracle import Examined, examine, firing_of
+from optvet.engine.hunt.quick_oracle import Examined, examine, rewrite_of
 from optvet.engine.hunt.shrink import shrunk
 from optvet.engine.hunt.subject import subject_of
 from optvet.engine.judge.sample import judge_sample
@@ -41,7 +41,7 @@ def edits(change: object) -> list[object]:
     """What a function of a generator gives for every number until each has left a rest."""
     found = []
     for number in range(64):
-        draws = Odometer(number, "seed")
+        draws = ExhaustiveDraws(number, "seed")
         made = change(draws)  # type: ignore[operator]
         if not draws.rest:
             found.append(made)
@@ -69,7 +69,7 @@ def test_edits_of_a_mutator_are_different_models() -> None:
     found = set()
     for number in range(40):
         candidate = Candidate(onnx.parser.parse_model(CHAIN), {})
-        draws = Odometer(number, "seed")
+        draws = ExhaustiveDraws(number, "seed")
         mutator.mutate(candidate, Vocabulary(()), draws)
         if not draws.rest:
             found.add(candidate.model.SerializeToString())
@@ -90,12 +90,12 @@ def test_a_seed_is_the_part_of_a_model_that_a_pass_changes(
 ) -> None:
     request = HuntRequest(optimizer="planted", out=tmp_path)
     subject = subject_of(request, plugins_with("drop_relu", "keep_01"))
-    firing = firing_of(subject, relu.model, "drop_relu")
-    assert firing == ("drop_relu", ("Relu",), ("Identity",))
+    rewrite = rewrite_of(subject, relu.model, "drop_relu")
+    assert rewrite == ("drop_relu", ("Relu",), ("Identity",))
     small = shrunk(
         relu,
         subject.reference,
-        lambda made: firing_of(subject, made.model, "drop_relu") == firing,
+        lambda made: rewrite_of(subject, made.model, "drop_relu") == rewrite,
     )
     graph = ModelProto.FromString(small.model).graph
     assert [n.op_type for n in graph.node] == ["Relu"]

@@ -20,10 +20,10 @@ from tests.hunt.small import SmallPool, plugins_with
 from optvet import InputError, UnknownName, UsageError
 from optvet.engine.bundle.folder import read_record, write_arrays
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.batch import CandidateOutcome, Crumb, Seed, read_crumb, read_journal
+from optvet.engine.hunt.batch import CandidateOutcome, LoggedStep, Seed, read_journal, read_log
 from optvet.engine.hunt.confirm import Confirmer
 from optvet.engine.hunt.cross_check import Applied, is_disputed
-from optvet.engine.hunt.learn import is_barren, learn, passes_together
+from optvet.engine.hunt.learn import is_unproductive, learn, passes_together
 from optvet.engine.hunt.make_candidates import MadeCandidate
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.run import HuntProgress, hunt, models_left
@@ -253,9 +253,9 @@ def test_a_journal_ends_where_it_cannot_be_read(tmp_path: Path) -> None:
     "content", [b"", b"1\n", b"x\n1\nrun\n\0", b"[" * 9000, b"1\n1\nrun\n\0" + b"x" * 9000]
 )
 def test_a_crumb_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "crumb"
+    path = tmp_path / "log"
     path.write_bytes(content)
-    assert read_crumb(path, "SIGSEGV") is None
+    assert read_log(path, "SIGSEGV") is None
 
 
 # The quick oracle
@@ -290,7 +290,7 @@ def test_passes_that_do_nothing_together_are_not_tried_alone(tmp_path: Path) -> 
     plugins = plugins_with("drop_relu", "keep_00", "keep_01", repeatable=False)
     subject = subject_of(asked(tmp_path), plugins)
     state = HuntState(valid=100)
-    state.firings["drop_relu", ("Relu",), ()] = 50
+    state.rewrites["drop_relu", ("Relu",), ()] = 50
     assert passes_together(state, subject) == (("keep_00", "keep_01"),)
     state.alone.append("keep_00")
     assert passes_together(state, subject) == (("keep_01",),)
@@ -414,23 +414,23 @@ def test_a_pass_that_mostly_shows_what_is_known_is_vetted_no_more() -> None:
     state = HuntState()
     for number in range(5):
         state.signs[f"p|wrong-output|Relu {number}|"] = Sign(3, 1, ["same"])
-        assert is_barren(state, "p|wrong-output|other") is (number == 5)
+        assert is_unproductive(state, "p|wrong-output|other") is (number == 5)
     state.signs["p|wrong-output|Abs|"] = Sign(3, 1, [])
-    assert is_barren(state, "p|wrong-output|other")
-    assert not is_barren(state, "p|invalid-model|other")
-    assert not is_barren(state, "p+q|wrong-output|other")
+    assert is_unproductive(state, "p|wrong-output|other")
+    assert not is_unproductive(state, "p|invalid-model|other")
+    assert not is_unproductive(state, "p+q|wrong-output|other")
     state.signs["p|wrong-output|Neg|"] = Sign(3, 1, ["another"])
-    assert not is_barren(state, "p|wrong-output|other")
+    assert not is_unproductive(state, "p|wrong-output|other")
 
 
 def test_what_a_pass_that_is_known_to_be_wrong_shows_with_another_is_vetted_no_more() -> None:
     state = HuntState()
     for number in range(3):
-        assert not is_barren(state, "q+p|wrong-output|Relu|")
+        assert not is_unproductive(state, "q+p|wrong-output|Relu|")
         state.signs[f"p|wrong-output|Relu {number}|"] = Sign(3, 1, [f"fault {number}"])
-    assert is_barren(state, "q+p|wrong-output|Relu|")
-    assert not is_barren(state, "q+p|load-failure|Relu|")
-    assert not is_barren(state, "p|wrong-output|Abs|")
+    assert is_unproductive(state, "q+p|wrong-output|Relu|")
+    assert not is_unproductive(state, "q+p|load-failure|Relu|")
+    assert not is_unproductive(state, "p|wrong-output|Abs|")
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("sweep", 6), ("edit", 2)])
@@ -438,7 +438,7 @@ def test_seeds_of_one_round_that_resemble_each_other_do_not_crowd_out_others(
     kind: str, kept: int, tmp_path: Path
 ) -> None:
     subject = subject_of(HuntRequest(optimizer="onnxruntime", out=tmp_path), Plugins())
-    results: list[CandidateOutcome | Crumb] = []
+    results: list[CandidateOutcome | LoggedStep] = []
     for number in range(9):
         made = MadeCandidate(f"model {number}".encode(), {}, ())
         seed = Seed(made, (("DivMulFusion", ("Mul",), (f"New{number}",)),), f"Div Mul {number}")
@@ -449,7 +449,7 @@ def test_seeds_of_one_round_that_resemble_each_other_do_not_crowd_out_others(
     prepared = Seed(
         MadeCandidate(b"prepared", {}, ()), (("DivMulFusion", ("Mul",), ()),), "change-type"
     )
-    again: list[CandidateOutcome | Crumb] = [
+    again: list[CandidateOutcome | LoggedStep] = [
         CandidateOutcome(9, "edit", examined=Examined(True), seeds=(prepared,))
     ]
     learn(state, again, subject, frozenset({"change-type"}))
@@ -460,7 +460,7 @@ def test_import_and_export_are_vetted_for_each_operator() -> None:
     state = HuntState()
     for number in range(20):
         state.signs[f"|wrong-output|Relu {number}|"] = Sign(1, 1, ["same"])
-    assert not is_barren(state, "|wrong-output|other")
+    assert not is_unproductive(state, "|wrong-output|other")
 
 
 class Odd(Planted):

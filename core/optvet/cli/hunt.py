@@ -131,11 +131,11 @@ class _HuntView:
 def _numbers(event: HuntProgress) -> str:
     rate = f"{event.valid / event.seconds:.0f} valid models/s, " if event.seconds else ""
     share = f" ({event.valid / event.candidates:.0%} valid)" if event.candidates else ""
-    fired = f"{event.fired} of {event.passes} passes fired"
-    fired = fired if event.passes else f"{count(event.signatures, 'kind')} of changes"
+    changes = f"{event.changed} of {event.passes} passes changed a model"
+    changes = changes if event.passes else f"{count(event.signatures, 'kind')} of changes"
     waiting = f", {event.pending} to be vetted" if event.pending else ""
     return (
-        f"{count(event.candidates, 'model')}{share}, {rate}{fired}, "
+        f"{count(event.candidates, 'model')}{share}, {rate}{changes}, "
         f"{count(event.findings, 'finding')}{waiting}"
     )
 
@@ -177,10 +177,10 @@ def _screen(summary: HuntSummary, folder: Path) -> list[RenderableType]:
         f"{summary.pending} to be vetted" if summary.pending else "",
     ]
     ways = f"{count(summary.signatures, 'kind')} of changes"
-    fired = f"{len(summary.fired)} of {passes} passes fired, {ways}" if passes else ways
+    changes = f"{len(summary.fired)} of {passes} passes changed a model, {ways}" if passes else ways
     numbers = (
         f"{count(summary.candidates, 'model')}, {share:.0%} valid, {rate:.0f} valid/s of CPU time; "
-        f"{fired}"
+        f"{changes}"
     )
     parts.append(text("; ".join([numbers, *(m for m in more if m)]), "dim"))
     parts += [text(f"{words}; tell its author", "yellow") for words in summary.complaints]

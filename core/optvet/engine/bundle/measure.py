@@ -11,7 +11,7 @@ from optvet.engine.bundle.folder import read_record, read_samples
 from optvet.engine.bundle.observe import sought_by
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
-from optvet.engine.vet.require.portable import Yardstick
+from optvet.engine.vet.require.portable import PortableRequirement
 from optvet.spec.errors import UsageError
 from optvet.spec.scratch import temporary_folder
 
@@ -33,15 +33,15 @@ def unmet(bundle: Path, actual: Sequence[Mapping[str, np.ndarray]]) -> str:
         UsageError: The bundle states no requirement, or it cannot be measured.
     """
     record = read_record(bundle)
-    yardstick = sought_by(record, Plugins(), trust=True, file=str(bundle / "finding.json"))
-    if not isinstance(yardstick, Yardstick):
+    portable = sought_by(record, Plugins(), trust=True, file=str(bundle / "finding.json"))
+    if not isinstance(portable, PortableRequirement):
         raise UsageError(f"{bundle} is no bundle of a requirement")
     feeds = read_samples(bundle / "inputs.npz", record.inputs, record.samples)
     expected = read_samples(bundle / "expected.npz", record.outputs, record.samples)
     arrays = [{name: np.asarray(value) for name, value in run.items()} for run in actual]
     with temporary_folder("optvet-bundle-") as folder:
         model = open_model(bundle / "model.onnx", "model", Path(folder))
-        reading = yardstick.compare(model, feeds, expected, arrays, record.noise)
+        reading = portable.compare(model, feeds, expected, arrays, record.noise)
     if reading.met is None:
-        raise UsageError(f"{yardstick.required} cannot be measured: {reading.words}")
-    return "" if reading.met else f"{yardstick.required} is required; {reading.words}"
+        raise UsageError(f"{portable.required} cannot be measured: {reading.words}")
+    return "" if reading.met else f"{portable.required} is required; {reading.words}"

@@ -25,7 +25,7 @@ from optvet.engine.reduce.oracle import (
 from optvet.engine.trust import options_from
 from optvet.engine.vet.explain.locate import GraphView, explain, graph_views
 from optvet.engine.vet.require.metrics import runs_of
-from optvet.engine.vet.require.portable import Yardstick
+from optvet.engine.vet.require.portable import PortableRequirement
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.sandbox.outcome import describe
@@ -127,7 +127,7 @@ def _observed(
     drawn = observed.draw if observed is not None else None
     first, *more = (examiner.reference[sample.id] for sample in samples)
     expected = {**first, **(drawn or {})}
-    levels = examiner.levels(runs_of(trial)) if isinstance(sought, Yardstick) else {}
+    levels = examiner.levels(runs_of(trial)) if isinstance(sought, PortableRequirement) else {}
     noise = tuple(levels.get(sample.id, {}) for sample in samples)
     full = case.checks.full
     return runner, Evidence(observed, expected, before, after or "", full, tuple(more), noise)
@@ -192,12 +192,14 @@ def sought_by(
         raise InputError(f"{file}: {error}; make the bundle anew") from error
     if isinstance(required, Tolerance):
         apart = frozenset(record.outputs) - frozenset(finding.outputs)
-        return Yardstick(replace(required, apart=apart))
+        return PortableRequirement(replace(required, apart=apart))
     comparator = plugins.comparator(record.comparator or "")
     given, key = record.comparator_options, "comparator_options"
     given = options_from(file, key, comparator.options, given, folder=None, trust=trust)
     where = f"comparator {comparator.name}"
-    return Yardstick(required, (comparator, parse_options(where, comparator.options, given)))
+    return PortableRequirement(
+        required, (comparator, parse_options(where, comparator.options, given))
+    )
 
 
 def versions(case: Case) -> dict[str, str]:

@@ -22,7 +22,7 @@ from optvet.engine.reduce.reduction_order import Budget, End, Reduction
 from optvet.engine.vet.explain.fingerprints import fingerprint
 from optvet.engine.vet.find.blame import search_timeout
 from optvet.engine.vet.observe.observation import finite
-from optvet.engine.vet.require.portable import Yardstick, fewest_samples, yardstick_of
+from optvet.engine.vet.require.portable import PortableRequirement, fewest_samples, portable_of
 from optvet.engine.vet.session import VetSession, default_jobs, open_session
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Limits, Sandbox
@@ -177,7 +177,7 @@ def _sought(
     session: VetSession, finding: Finding, requirements: Sequence[RequirementRecord]
 ) -> Sought:
     if finding.symptom.info.severity == "requirement":
-        return yardstick_of(session, finding, requirements)
+        return portable_of(session, finding, requirements)
     return note_of(finding)
 
 
@@ -185,7 +185,7 @@ def _samples(
     session: VetSession, finding: Finding, sought: Sought, witness: Sample
 ) -> list[Sample]:
     """The samples that show ``finding``: the witness, but of some requirements several."""
-    if isinstance(sought, Yardstick):
+    if isinstance(sought, PortableRequirement):
         return fewest_samples(session, sought, finding, witness)
     return [witness]
 
@@ -312,7 +312,7 @@ def _record(
     reduced: bool,
 ) -> Reproduction:
     normalized_message = evidence.observed.signature.words if evidence.observed is not None else ""
-    by = task.sought.by if isinstance(task.sought, Yardstick) else None
+    by = task.sought.by if isinstance(task.sought, PortableRequirement) else None
     return Reproduction(
         schema="optvet.finding/2",
         fingerprint=_fingerprint(case, finding, proto, normalized_message, reduced=reduced),

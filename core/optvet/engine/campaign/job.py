@@ -13,7 +13,7 @@ from pathlib import Path
 from optvet.engine.bundle import with_fingerprints, write_bundles
 from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.artifacts import NewArtifact, keep
-from optvet.engine.campaign.parcels import ModelPayload, as_asked, as_converted, unpacked
+from optvet.engine.campaign.payloads import ModelPayload, as_asked, as_converted, unpacked
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
@@ -64,7 +64,7 @@ class Bundling:
 def run_job(
     request: JobRequest,
     bundling: Bundling | None,
-    parcel: ModelPayload | None,
+    payload: ModelPayload | None,
     report: Callable[[str], None],
 ) -> JobAnswer:
     """Answer ``request``; errors are answers too.
@@ -72,21 +72,21 @@ def run_job(
     Args:
         request: The request, for one model.
         bundling: How to make bundles; None for no bundles.
-        parcel: The model's files, if this process cannot read them.
+        payload: The model's files, if this process cannot read them.
         report: Called with a text about the progress.
     """
     started = time.monotonic()
     files: tuple[NewArtifact, ...] = ()
     try:
-        with unpacked(request, parcel) as here:
+        with unpacked(request, payload) as here:
             if isinstance(here, ConvertRequest):
                 told = convert_model(here, _plugins(), progress=_progress_to(report))
-                document = (as_converted(told, request) if parcel else told).to_json()
+                document = (as_converted(told, request) if payload else told).to_json()
             else:
                 result = vet_request(here, _plugins(), progress=_progress_to(report))
                 if bundling is not None:
                     result, files = _bundled(result, here, bundling, report)
-                document = (as_asked(result, request) if parcel else result).to_json()
+                document = (as_asked(result, request) if payload else result).to_json()
     except OptvetError as error:
         document = error_of(request.model, error).to_json()
     except Exception as error:

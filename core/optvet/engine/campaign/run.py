@@ -26,7 +26,7 @@ from optvet.engine.campaign.leases import (
     take_back,
     this_process,
 )
-from optvet.engine.campaign.parcels import packed
+from optvet.engine.campaign.payloads import packed
 from optvet.engine.campaign.results import (
     Campaign,
     JobAnswered,
@@ -142,13 +142,13 @@ class _Runner:
                 self.on_event(Event("progress", asked, slot, text))
 
             bundling = self.bundling if asked.bundles else None
-            parcel = None if self.bundling.folder is not None else packed(request)
+            payload = None if self.bundling.folder is not None else packed(request)
             submit = (
                 partial(self.workers.submit_to, slot)
                 if isinstance(self.workers, NumberedWorkers)
                 else self.workers.submit
             )
-            future = submit(run_job, request, bundling, parcel, report=report)
+            future = submit(run_job, request, bundling, payload, report=report)
             self.running[future] = _Running(asked, slot, time.monotonic())
 
     def _take(self, future: Future[JobAnswer]) -> None:

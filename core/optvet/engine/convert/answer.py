@@ -151,7 +151,7 @@ def _finding(answer: ConversionEvidence, found: Found) -> ConversionFinding:
         kind, culprit = "target-runtime", answer.runtimes[blame.last]
     return ConversionFinding(
         symptom=blame.symptom,
-        severity="note" if blame.unasked else "fault",
+        severity="note" if blame.outside_domain else "fault",
         stages=names,
         kind=kind,
         culprit=culprit,
@@ -232,8 +232,10 @@ def _state(answer: ConversionEvidence, index: int) -> tuple[State, str]:
     that loses precision.
     """
     lossy = answer.stations[index].stage.tolerance is not None
-    unasked = {d.sample.id for d in answer.drawn if d.unasked or (lossy and d.origin == "edge")}
-    seen = [s for name, s in answer.stations[index].seen.items() if name not in unasked]
+    outside_domain = {
+        d.sample.id for d in answer.drawn if d.outside_domain or (lossy and d.origin == "edge")
+    }
+    seen = [s for name, s in answer.stations[index].seen.items() if name not in outside_domain]
     if not seen:
         if answer.artifacts[index] is None:
             return "not-reached", ""
@@ -251,7 +253,7 @@ def _apart(
     inputs that the source is for.
     """
     seen = answer.stations[index].seen
-    asked = [d for d in answer.drawn if d.sample.id in seen and not d.unasked]
+    asked = [d for d in answer.drawn if d.sample.id in seen and not d.outside_domain]
     usual = [seen[d.sample.id] for d in asked if d.origin != "edge"]
     return usual, [seen[d.sample.id] for d in asked if d.origin == "edge"]
 

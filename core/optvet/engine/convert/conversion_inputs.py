@@ -28,14 +28,14 @@ _MAX_ELEMENTS = 1 << 20
 class ConversionInput:
     """A sample, where it comes from, and what is unusual about it.
 
-    ``unasked``: it has NaN or infinity that neither the example nor a given input has; or what goes
-    wrong on it is less than what outputs of usual inputs are rounded by.
+    ``outside_domain``: it has NaN or infinity that neither the example nor a given input has; or
+    what goes wrong on it is less than what outputs of usual inputs are rounded by.
     """
 
     sample: Sample
     origin: Origin
     about: str = ""
-    unasked: bool = False
+    outside_domain: bool = False
 
 
 def inputs_of(
@@ -52,17 +52,17 @@ def inputs_of(
     if edges:
         finite = all(is_finite(v) for f in (facts.inputs, *facts.others) for v in f.values())
         for i, (words, feeds) in enumerate(_edges(facts.inputs), 1):
-            unasked = finite and not all(map(is_finite, feeds.values()))
-            drawn.append(_drawn("edge", i, feeds, words, unasked))
+            outside_domain = finite and not all(map(is_finite, feeds.values()))
+            drawn.append(_drawn("edge", i, feeds, words, outside_domain))
     return drawn
 
 
 def _drawn(
-    origin: Origin, number: int, feeds: Feeds, about: str = "", unasked: bool = False
+    origin: Origin, number: int, feeds: Feeds, about: str = "", outside_domain: bool = False
 ) -> ConversionInput:
     name = origin if not number else f"{origin} {number}"
     sample = Sample(name, {k: np.asarray(v, order="C") for k, v in feeds.items()}, origin=origin)
-    return ConversionInput(sample, origin, about, unasked)
+    return ConversionInput(sample, origin, about, outside_domain)
 
 
 def is_finite(value: np.ndarray) -> bool:

@@ -55,12 +55,12 @@ class Blame:
     lossy: bool = False
 
     @property
-    def unasked(self) -> bool:
+    def outside_domain(self) -> bool:
         """Whether it shows only where NaN or infinity was put in that nobody gave.
 
         Or only on edge values behind a stage that loses precision, which is for usual inputs.
         """
-        return all(d.unasked or (self.lossy and d.origin == "edge") for d in self.drawn)
+        return all(d.outside_domain or (self.lossy and d.origin == "edge") for d in self.drawn)
 
 
 def blamed(stations: Sequence[Station], drawn: Sequence[ConversionInput]) -> list[Blame]:
@@ -73,7 +73,7 @@ def blamed(stations: Sequence[Station], drawn: Sequence[ConversionInput]) -> lis
     return [
         Blame(
             *key,
-            tuple(sorted(group, key=lambda d: (d.unasked, order[id(d)]))),
+            tuple(sorted(group, key=lambda d: (d.outside_domain, order[id(d)]))),
             key[2].info.of_values and stations[key[1]].stage.tolerance is not None,
         )
         for key, group in sorted(groups.items(), key=lambda item: item[0][:2])

@@ -307,7 +307,7 @@ def _weighed(
         found = seen.get(each.sample.id)
         wrong = each.origin == "edge" and found is not None and not found.right
         if found is not None and wrong and judge.is_lost_in_usual(each.sample.id, found):
-            each = replace(each, unasked=True)
+            each = replace(each, outside_domain=True)
         if each.sample.id not in undefined:
             kept.append(each)
     return undefined, kept
@@ -463,5 +463,5 @@ def _telling(blame: Blame) -> list[Sample]:
 
     Edge values with NaN, where a fault shows on others too, may go wrong for reasons of their own.
     """
-    alike = [d for d in blame.drawn if d.unasked == blame.drawn[0].unasked]
+    alike = [d for d in blame.drawn if d.outside_domain == blame.drawn[0].outside_domain]
     return [d.sample for d in alike[:_ASKED]]

@@ -38,7 +38,7 @@ _FRAGMENTS = 3
 """Fragments of one operator that are tried for it."""
 _DIRECT = 25
 """Operators in a row that could not read a value as it is, after which others may join them."""
-_BARREN = 80
+_UNPRODUCTIVE = 80
 """Operators in a row of which no fragment could be used, after which a model is given up."""
 _CONSTANT = 0.6
 """Share of weights among values that the model does not make."""
@@ -46,7 +46,7 @@ _RECENT = 6
 _FEW = 16
 
 
-class Barren(Exception):
+class Unproductive(Exception):
     """No fragment could be used any more."""
 
 
@@ -126,26 +126,26 @@ def grow(
         random: Source of everything random.
 
     Raises:
-        Barren: It cannot grow any further.
+        Unproductive: It cannot grow any further.
         Refused: The whole is refused.
     """
     model = _GrowingModel({ONNX_DOMAIN: plot.opset})
     refused: dict[str, str] = {}
     names = [name for name, weight in weights.items() if weight and name in plot.fragments]
     if not names:
-        raise Barren("no pool has a fragment of these operators alone")
+        raise Unproductive("no pool has a fragment of these operators alone")
     waiting = [name for name in wanted if name in plot.fragments]
-    barren = 0
+    unproductive = 0
     while model.size < size:
         drawn = random.choices(names, [weights[n] for n in names])[0]
-        direct = not waiting and barren < _DIRECT
+        direct = not waiting and unproductive < _DIRECT
         operator = waiting.pop(0) if waiting else drawn
         why = _planted(plot, model, operator, most, random, direct=direct)
-        barren = 0 if why is None else barren + 1
+        unproductive = 0 if why is None else unproductive + 1
         if why:
             refused.setdefault(operator, why)
-        if barren > _BARREN + len(wanted):
-            raise Barren(why or "no fragment is as small as what is missing")
+        if unproductive > _UNPRODUCTIVE + len(wanted):
+            raise Unproductive(why or "no fragment is as small as what is missing")
     data = _whole(plot, model, random)
     return Grown(data, model.feeds, {n: why for n, why in refused.items() if n in wanted})
 

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import helper
 
 from optvet.engine.generate.execute import Refused, executed
-from optvet.engine.generate.grow import Barren, Grown, Plot, grow
+from optvet.engine.generate.grow import Grown, Plot, Unproductive, grow
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, qualified
@@ -35,7 +35,7 @@ class Order:
         wanted: Operators that it is to have.
         weights: How readily each operator is drawn besides.
         nodes: The fewest and the most.
-        crumb: The file that names the operator that is being tried.
+        logged: The file that names the operator that is being tried.
     """
 
     seed: int
@@ -48,7 +48,7 @@ class Order:
     wanted: tuple[str, ...]
     weights: Mapping[str, float]
     nodes: tuple[int, int]
-    crumb: Path
+    logged: Path
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ def make(order: Order) -> GenerationResult:
     fragments = fragments_of(order.files, order.operators, order.avoided)
 
     def note(operator: str) -> None:
-        order.crumb.write_text(operator)
+        order.logged.write_text(operator)
 
     plot = Plot(fragments, order.config, order.opset, note)
     least, most = order.nodes
     try:
         size = random.randint(least, most)
         grown = grow(plot, order.wanted, order.weights, size, most, random)
-    except (Barren, Refused) as error:
+    except (Unproductive, Refused) as error:
         return GenerationResult(None, str(error), time.process_time() - began)
     return GenerationResult(grown, "", time.process_time() - began)
 

@@ -41,7 +41,7 @@ _OLDEST_OPSET = 7
 _REFUSALS = 3
 """Candidates of one operator-set version that an operator is wanted in while it cannot be used."""
 _DEATHS = 2
-_BARREN_ROUNDS = 3
+_UNPRODUCTIVE_ROUNDS = 3
 _SECONDS = 120.0
 _MEMORY_BYTES = 4 << 30
 _NODES_PER_WANTED = 6
@@ -222,13 +222,13 @@ class _RoundRunner:
         Raises:
             UsageError: No more can be made.
         """
-        tally, barren = _Tally(), 0
+        tally, unproductive = _Tally(), 0
         while len(tally.models) < self.request.count:
             before = len(tally.models)
             self.do_round(tally)
             progress("models", len(tally.models), self.request.count)
-            barren = 0 if len(tally.models) > before else barren + 1
-            if barren == _BARREN_ROUNDS:
+            unproductive = 0 if len(tally.models) > before else unproductive + 1
+            if unproductive == _UNPRODUCTIVE_ROUNDS:
                 raise UsageError(_no_model(tally, self.opset))
         return tally
 
@@ -298,14 +298,14 @@ class _RoundRunner:
         if failure is not None or answer is None:
             if failure is not None and failure.kind == "killed":
                 raise InfrastructureError(f"a worker was ended from outside: {failure.message}")
-            tried = order.crumb.read_text() if order.crumb.exists() else ""
+            tried = order.logged.read_text() if order.logged.exists() else ""
             how = failure.signal or failure.kind if failure else "no answer"
             tally.deaths[tried] += 1
             tally.reasons[tried] = f"its worker ended: {how}"
             tally.killed += 1
             tally.dropped += 1
             return
-        order.crumb.unlink(missing_ok=True)
+        order.logged.unlink(missing_ok=True)
         tally.seconds += answer.seconds
         if answer.grown is None:
             tally.dropped += 1

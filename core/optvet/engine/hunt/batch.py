@@ -25,10 +25,10 @@ from optvet.engine.hunt.make_candidates import (
 from optvet.engine.hunt.quick_oracle import (
     ANY,
     Examined,
-    Firing,
+    Rewrite,
     changing_passes,
     examine,
-    firing_of,
+    rewrite_of,
 )
 from optvet.engine.hunt.shrink import shrunk
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
@@ -38,7 +38,7 @@ from optvet.spec.symptoms import Symptom
 
 _SEEDS = 3
 _LABELLED = 0.2
-"""Share of plain edits of which it is asked what fired, where asking costs as much as judging."""
+"""Share of plain edits of which it is asked what changed, where asking costs as much as judging."""
 EDITED = ("edit", "corpus")
 """Recipes of models that resemble others."""
 AS_THEY_ARE = ("sweep", "pattern")
@@ -61,14 +61,14 @@ class Batch:
         mutators: All mutators.
         vocabulary: Files of the vocabulary.
         known: Firings that need no further seed.
-        sated: Passes that have seeds enough, or need none.
+        covered: Passes that have seeds enough, or need none.
         explored: Passes that have seeds enough that no mutator prepared.
         resembled: Passes that have enough of them for those that come of changing other models.
         seeded: Firings of which there is a seed, with its way.
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
         journal: The file that gets a record for each candidate.
-        crumbs: The file that says what is being done.
+        log: The file that says what is being done.
     """
 
     seed: int
@@ -77,15 +77,15 @@ class Batch:
     subject: TestedOptimizer
     mutators: tuple[Mutator, ...]
     vocabulary: tuple[Path, ...]
-    known: frozenset[Firing]
-    sated: frozenset[str]
+    known: frozenset[Rewrite]
+    covered: frozenset[str]
     explored: frozenset[str]
     resembled: frozenset[str]
-    seeded: frozenset[tuple[Firing, str]]
+    seeded: frozenset[tuple[Rewrite, str]]
     settled: frozenset[str]
     avoided: frozenset[str]
     journal: Path
-    crumbs: Path
+    log: Path
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Seed:
     """
 
     made: MadeCandidate
-    firings: tuple[Firing, ...]
+    rewrites: tuple[Rewrite, ...]
     way: str
     invented: tuple[str, ...] = ()
 
@@ -122,7 +122,7 @@ class CandidateOutcome:
 
 
 @dataclass(frozen=True)
-class Crumb:
+class LoggedStep:
     """What a worker was doing when it died: the candidate, the step, and with which passes.
 
     ``signal`` is what killed it, or another word for how it ended.
@@ -141,19 +141,19 @@ def run_batch(batch: Batch, start: int) -> float:
     maker = CandidateMaker(read_vocabulary(batch.vocabulary), batch.mutators)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     journal = os.open(batch.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    crumbs = _Trail(batch.crumbs)
+    log = _ProgressLog(batch.log)
     # What was loaded before the batch is not looked through again and again.
     gc.freeze()
     try:
         for index in range(start, len(batch.recipes)):
             signal.setitimer(signal.ITIMER_REAL, STANDSTILL_S)
-            outcome = _one(batch, maker, index, crumbs)
+            outcome = _one(batch, maker, index, log)
             data = pickle.dumps((outcome, _cpu_seconds() - began))
             os.write(journal, len(data).to_bytes(_LENGTH, "big") + data)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.close(journal)
-        crumbs.close()
+        log.close()
         gc.unfreeze()
     return _cpu_seconds() - began
 
@@ -164,10 +164,10 @@ def _cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in spent)
 
 
-def _one(batch: Batch, maker: CandidateMaker, index: int, crumbs: _Trail) -> CandidateOutcome:
+def _one(batch: Batch, maker: CandidateMaker, index: int, log: _ProgressLog) -> CandidateOutcome:
     number, recipe = batch.first + index, batch.recipes[index]
-    crumbs.begin(index, number)
-    crumbs.note("make", ())
+    log.begin(index, number)
+    log.note("make", ())
     random = Random(f"{batch.seed}/{number}")
     try:
         made = maker.make(recipe, random)
@@ -181,9 +181,9 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, crumbs: _Trail) -> Can
         return CandidateOutcome(number, recipe.kind, complaint=words[:300])
     if made is None:
         return CandidateOutcome(number, recipe.kind)
-    crumbs.keep(made)
+    log.keep(made)
     try:
-        return _judged(batch, recipe, number, made, random, crumbs)
+        return _judged(batch, recipe, number, made, random, log)
     except Exception as error:
         # Whatever foreign code returns may break what reads it; it costs the model, not the hunt.
         words = f"a model cannot be judged: {type(error).__name__}: {error}"
@@ -196,18 +196,18 @@ def _judged(
     number: int,
     made: MadeCandidate,
     random: Random,
-    crumbs: _Trail,
+    log: _ProgressLog,
 ) -> CandidateOutcome:
     skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
     examined = examine(
-        batch.subject, made.model, made.feeds, crumbs.note, skip, random, labelled=labelled
+        batch.subject, made.model, made.feeds, log.note, skip, random, labelled=labelled
     )
-    examined = _with_passes(batch, recipe, made, examined, random, crumbs)
+    examined = _with_passes(batch, recipe, made, examined, random, log)
     suspected = any(s.key not in batch.settled for s in examined.suspicions)
     kept = made if suspected else None
-    seeds = _seeds(batch, recipe, made, examined, crumbs)
+    seeds = _seeds(batch, recipe, made, examined, log)
     words = examined.complaint[:300]
     return CandidateOutcome(number, recipe.kind, made.mutators, examined, kept, words, seeds)
 
@@ -218,7 +218,7 @@ def _with_passes(
     made: MadeCandidate,
     examined: Examined,
     random: Random,
-    crumbs: _Trail,
+    log: _ProgressLog,
 ) -> Examined:
     """With the passes that made the pipeline do what it did.
 
@@ -226,19 +226,19 @@ def _with_passes(
     which: of those that come from the pools each time, since two passes may do alike, and of some
     of the rest where something is new. Asking costs as much as judging ten models.
     """
-    whole = next((f for f in examined.fired if f[0] == ANY), None)
+    whole = next((f for f in examined.rewrites if f[0] == ANY), None)
     if whole is None:
         return examined
-    inherited = recipe.firings if batch.subject.takes_sets else ()
+    inherited = recipe.rewrites if batch.subject.takes_sets else ()
     more = tuple(f for f in inherited if f[0] != ANY and f[1:] == whole[1:])
     complaint = ""
     new = whole not in batch.known
     if not more and (recipe.kind in AS_THEY_ARE or (new and random.random() < _ASKED)):
-        crumbs.note("reference", ())
+        log.note("reference", ())
         names, complaint = changing_passes(batch.subject, made.model, batch.subject.whole)
         more = tuple((name, *whole[1:]) for name in names)
-    fired = tuple(dict.fromkeys((*examined.fired, *more)))
-    return replace(examined, fired=fired, complaint=examined.complaint or complaint)
+    rewrites = tuple(dict.fromkeys((*examined.rewrites, *more)))
+    return replace(examined, rewrites=rewrites, complaint=examined.complaint or complaint)
 
 
 def _is_plain_edit(batch: Batch, recipe: CandidateRecipe) -> bool:
@@ -248,7 +248,11 @@ def _is_plain_edit(batch: Batch, recipe: CandidateRecipe) -> bool:
 
 
 def _seeds(
-    batch: Batch, recipe: CandidateRecipe, made: MadeCandidate, examined: Examined, crumbs: _Trail
+    batch: Batch,
+    recipe: CandidateRecipe,
+    made: MadeCandidate,
+    examined: Examined,
+    log: _ProgressLog,
 ) -> tuple[Seed, ...]:
     """Models worth editing: small ones that fire in a new way, and prepared ones that still fire.
 
@@ -259,32 +263,30 @@ def _seeds(
     wrong = _wrong(examined)
     if recipe.kind == "edit" and made.mutators:
         mutator = batch.mutators[recipe.number]
-        again = _unhidden((f for f in examined.fired if f in batch.known), wrong | batch.sated)
+        again = _unhidden((f for f in examined.rewrites if f in batch.known), wrong | batch.covered)
         prepares = not _is_plain_edit(batch, recipe)
         if prepares and any((f, mutator.name) not in batch.seeded for f in again):
             seeds.append(Seed(made, again, mutator.name, examined.invented))
     explored = batch.resembled if recipe.kind in EDITED else batch.explored
-    new = _unhidden((f for f in examined.fired if f not in batch.known), wrong | explored)
-    for firing in new[: _SEEDS if batch.subject.each else 1]:
+    new = _unhidden((f for f in examined.rewrites if f not in batch.known), wrong | explored)
+    for rewrite in new[: _SEEDS if batch.subject.each else 1]:
 
-        def fires(tried: MadeCandidate, firing: Firing = firing) -> bool:
-            crumbs.keep(tried)
-            crumbs.note("optimize", (firing[0],) if firing[0] != ANY else batch.subject.whole)
-            return firing_of(batch.subject, tried.model, firing[0]) == firing
+        def fires(tried: MadeCandidate, rewrite: Rewrite = rewrite) -> bool:
+            log.keep(tried)
+            log.note("optimize", (rewrite[0],) if rewrite[0] != ANY else batch.subject.whole)
+            return rewrite_of(batch.subject, tried.model, rewrite[0]) == rewrite
 
         small = shrunk(made, batch.subject.reference, fires)
-        crumbs.keep(small)
-        found = examine(
-            batch.subject, small.model, small.feeds, crumbs.note, batch.avoided, Random(0)
-        )
+        log.keep(small)
+        found = examine(batch.subject, small.model, small.feeds, log.note, batch.avoided, Random(0))
         hidden = _wrong(found) | explored
-        if found.valid and _unhidden((firing,), hidden):
-            alike = (f for f in examined.fired if f[1:] == firing[1:])
-            shown = dict.fromkeys((*found.fired, *alike))
-            fired = _unhidden(shown, hidden)
-            seeds.append(Seed(small, fired, _operators(small), found.invented))
+        if found.valid and _unhidden((rewrite,), hidden):
+            alike = (f for f in examined.rewrites if f[1:] == rewrite[1:])
+            shown = dict.fromkeys((*found.rewrites, *alike))
+            rewrites = _unhidden(shown, hidden)
+            seeds.append(Seed(small, rewrites, _operators(small), found.invented))
         else:
-            seeds.append(Seed(made, (firing,), _operators(made), examined.invented))
+            seeds.append(Seed(made, (rewrite,), _operators(made), examined.invented))
     return tuple(seeds)
 
 
@@ -302,16 +304,16 @@ def _wrong(examined: Examined) -> frozenset[str]:
     return names | _EVERY if any(not s.passes for s in found) else names
 
 
-def _unhidden(firings: Iterable[Firing], hidden: frozenset[str]) -> tuple[Firing, ...]:
+def _unhidden(rewrites: Iterable[Rewrite], hidden: frozenset[str]) -> tuple[Rewrite, ...]:
     """Firings of passes that are not hidden."""
-    return () if hidden >= _EVERY else tuple(f for f in firings if f[0] not in hidden)
+    return () if hidden >= _EVERY else tuple(f for f in rewrites if f[0] not in hidden)
 
 
 _HEAD = 8192
 _END = b"\0"
 
 
-class _Trail:
+class _ProgressLog:
     """The file that says what a worker is doing: lines at its head, behind them the candidate.
 
     Written some fifty times per model: the head is mapped memory, which a crash leaves intact.
@@ -343,8 +345,8 @@ class _Trail:
         os.close(self._file)
 
 
-def read_crumb(path: Path, signal: str) -> tuple[int, Crumb] | None:
-    """Index and crumb of the candidate during which the worker died; None if there is none.
+def read_log(path: Path, signal: str) -> tuple[int, LoggedStep] | None:
+    """The candidate during which the worker died, by its index, and its last logged step, if any.
 
     A worker that was ended by SIGALRM stood still.
     """
@@ -355,7 +357,7 @@ def read_crumb(path: Path, signal: str) -> tuple[int, Crumb] | None:
         if not isinstance(made, MadeCandidate):
             return None
         passes = tuple(names.split(",")) if names else ()
-        return int(index), Crumb(int(number), step, passes, made, signal)
+        return int(index), LoggedStep(int(number), step, passes, made, signal)
     except Exception:  # cut short, or overwritten: unpickling may raise anything
         return None
 

@@ -13,7 +13,7 @@ _EITHER = (0.0, 0.97)
 _MANY = 100
 
 
-class Odometer(Random):
+class ExhaustiveDraws(Random):
     """A generator whose draws are the digits of ``number``, the first of which is the lowest.
 
     A function that draws in turn from n, m, … things does each of its n * m * … variants for one

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 
-from optvet.engine.hunt.batch import EDITED, CandidateOutcome, Crumb
-from optvet.engine.hunt.quick_oracle import ANY, Firing, Suspicion, label_of
+from optvet.engine.hunt.batch import EDITED, CandidateOutcome, LoggedStep
+from optvet.engine.hunt.quick_oracle import ANY, Rewrite, Suspicion, label_of
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.failures import symptom_of
@@ -30,15 +30,17 @@ def is_settled(key: str, sign: Sign) -> bool:
 def settled_keys(state: HuntState) -> frozenset[str]:
     """Keys of which no further example is needed."""
     return frozenset(
-        key for key, sign in state.signs.items() if is_settled(key, sign) or is_barren(state, key)
+        key
+        for key, sign in state.signs.items()
+        if is_settled(key, sign) or is_unproductive(state, key)
     )
 
 
-_BARREN = 4
+_UNPRODUCTIVE = 4
 """Models of one pass and symptom that may bring nothing new, besides one for each that did."""
 
 
-def is_barren(state: HuntState, key: str) -> bool:
+def is_unproductive(state: HuntState, key: str) -> bool:
     """Whether most models of the pass and symptom of the key were vetted in vain.
 
     What a pass does wrong shows in many ways, by the operators around it, and each is a key of its
@@ -51,7 +53,9 @@ def is_barren(state: HuntState, key: str) -> bool:
     if len(parts) > 1 and any(len(_confirmed(state, n, symptom)) >= _KNOWN for n in parts):
         return True
     found = _confirmed(state, label, symptom)
-    return sum(s.vetted for s in _signs(state, label, symptom)) - len(found) >= _BARREN + len(found)
+    return sum(s.vetted for s in _signs(state, label, symptom)) - len(found) >= _UNPRODUCTIVE + len(
+        found
+    )
 
 
 _KNOWN = 3
@@ -94,32 +98,32 @@ _SELDOM = 0.05
 
 def passes_together(state: HuntState, subject: TestedOptimizer) -> tuple[tuple[str, ...], ...]:
     """Groups of passes that change models seldom; none that may have killed a worker."""
-    fired = Counter[str]()
-    for (name, _, _), count in state.firings.items():
-        fired[name] += count
+    changed = Counter[str]()
+    for (name, _, _), count in state.rewrites.items():
+        changed[name] += count
     limit = _SELDOM * state.valid
     deadly = {*state.alone, *state.deaths}
-    few = [p for p in subject.each if fired[p] <= limit and p not in deadly]
+    few = [p for p in subject.each if changed[p] <= limit and p not in deadly]
     # Alike ones side by side: a model that one changes is often changed by the next.
-    few.sort(key=lambda name: fired[name])
+    few.sort(key=lambda name: changed[name])
     return tuple(tuple(few[at : at + _GROUP]) for at in range(0, len(few), _GROUP))
 
 
-_EXAMPLES_OF_FIRING = 8
-"""A firing that so many models have shown without giving a seed, or another one, gets none."""
-_SEEDS_OF_FIRING = 3
+_EXAMPLES_OF_REWRITE = 8
+"""A rewrite that so many models have shown without giving a seed, or another one, gets none."""
+_SEEDS_OF_REWRITE = 3
 """Of different operators: what a pass does alike, it finds in different ways."""
 
 
-def sated_firings(state: HuntState, subject: TestedOptimizer) -> frozenset[Firing]:
+def covered_rewrites(state: HuntState, subject: TestedOptimizer) -> frozenset[Rewrite]:
     """Firings that need no further seed."""
     named = subject.takes_sets  # which passes they are is asked once
-    seeds = Counter(firing for firing, _ in state.seeded)
+    seeds = Counter(rewrite for rewrite, _ in state.seeded)
     return frozenset(
         f
-        for f, count in state.firings.items()
-        if seeds[f] >= _SEEDS_OF_FIRING
-        or count >= (1 if named and f[0] == ANY else _EXAMPLES_OF_FIRING) * (1 + seeds[f])
+        for f, count in state.rewrites.items()
+        if seeds[f] >= _SEEDS_OF_REWRITE
+        or count >= (1 if named and f[0] == ANY else _EXAMPLES_OF_REWRITE) * (1 + seeds[f])
     )
 
 
@@ -132,7 +136,7 @@ _SEEDS_OF_EDITS = 2
 """Of these, as many may come of changing other models, which they resemble."""
 
 
-def sated_passes(
+def covered_passes(
     state: HuntState,
     subject: TestedOptimizer,
     prepared: frozenset[str] = frozenset(),
@@ -150,15 +154,15 @@ def sated_passes(
     counts = Counter(label for (label, _, _), way in state.seeded if way not in prepared)
     few = _SEEDS_OF_EDITS if edited else _SEEDS_OF_MANY
     most = few if prepared and subject.takes_sets else _SEEDS_OF_A_PASS
-    sated = {label for label, count in counts.items() if count >= most} - {ANY}
-    sated |= {n for n, s in subject.excused.items() if Symptom.INTERFACE_CHANGE in s}
+    covered = {label for label, count in counts.items() if count >= most} - {ANY}
+    covered |= {n for n, s in subject.excused.items() if Symptom.INTERFACE_CHANGE in s}
     # Where passes are known, what they do together says less.
-    return frozenset(sated | {ANY} if subject.each or subject.takes_sets else sated)
+    return frozenset(covered | {ANY} if subject.each or subject.takes_sets else covered)
 
 
 def learn(
     state: HuntState,
-    results: Sequence[CandidateOutcome | Crumb],
+    results: Sequence[CandidateOutcome | LoggedStep],
     subject: TestedOptimizer,
     prepared: frozenset[str] = frozenset(),
 ) -> None:
@@ -168,12 +172,12 @@ def learn(
         state: Is changed.
         results: Of all candidates of the round.
         subject: What is hunted in.
-        prepared: See ``sated_passes``.
+        prepared: See ``covered_passes``.
     """
     found: dict[str, Suspect] = {}
     for result in results:
         state.number += 1
-        if isinstance(result, Crumb):
+        if isinstance(result, LoggedStep):
             _take_death(state, result, found)
         else:
             _take(state, result, found)
@@ -195,7 +199,7 @@ def _take(state: HuntState, outcome: CandidateOutcome, found: dict[str, Suspect]
         return
     state.valid += 1
     state.refused += examined.refused
-    state.firings.update(set(examined.fired))
+    state.rewrites.update(set(examined.rewrites))
     for suspicion in examined.suspicions:
         _suspect(state, suspicion, outcome, found)
 
@@ -206,33 +210,33 @@ def _take_seeds(
     """Seeds of a candidate, unless others of the same round have been enough."""
     for seed in outcome.seeds:
         made = seed.made
-        entry = CorpusEntry(made.model, made.feeds, seed.firings, seed.way, seed.invented)
-        new = [f for f in entry.firings if (f, entry.way) not in state.seeded]
+        entry = CorpusEntry(made.model, made.feeds, seed.rewrites, seed.way, seed.invented)
+        new = [f for f in entry.rewrites if (f, entry.way) not in state.seeded]
         edited = outcome.kind in EDITED
         if seed.way not in prepared:
-            sated = sated_passes(state, subject, prepared, edited=edited)
-            new = [f for f in new if f[0] not in sated]
+            covered = covered_passes(state, subject, prepared, edited=edited)
+            new = [f for f in new if f[0] not in covered]
         # Workers do not know what others have found in the same round.
         if new:
-            state.seeded.update((f, entry.way) for f in entry.firings)
+            state.seeded.update((f, entry.way) for f in entry.rewrites)
             state.entries.append(entry)
 
 
-def _take_death(state: HuntState, crumb: Crumb, found: dict[str, Suspect]) -> None:
-    if crumb.step not in ("optimize", "run"):
+def _take_death(state: HuntState, logged: LoggedStep, found: dict[str, Suspect]) -> None:
+    if logged.step not in ("optimize", "run"):
         state.deaths["reference"] += 1
         return
     state.valid += 1
-    label = label_of(crumb.passes)
+    label = label_of(logged.passes)
     state.deaths[label] += 1
-    if len(crumb.passes) > 1:
+    if len(logged.passes) > 1:
         # From now on each is tried alone, so that it is known which of them it is.
-        state.alone += [name for name in crumb.passes if name not in state.alone]
-    stage: Stage = "build" if crumb.step == "optimize" else "load"
-    symptom = symptom_of(Failure("abort", stage, crumb.signal))
-    key = f"{label}|{symptom}|{crumb.signal}"
-    suspicion = Suspicion(crumb.passes, str(symptom), crumb.signal, key)
-    outcome = CandidateOutcome(crumb.number, "", crumb.made.mutators, None, crumb.made)
+        state.alone += [name for name in logged.passes if name not in state.alone]
+    stage: Stage = "build" if logged.step == "optimize" else "load"
+    symptom = symptom_of(Failure("abort", stage, logged.signal))
+    key = f"{label}|{symptom}|{logged.signal}"
+    suspicion = Suspicion(logged.passes, str(symptom), logged.signal, key)
+    outcome = CandidateOutcome(logged.number, "", logged.made.mutators, None, logged.made)
     _suspect(state, suspicion, outcome, found)
 
 
@@ -242,7 +246,7 @@ def _suspect(
     key, made = _of_one_pass(state, suspicion.key), outcome.made
     sign = state.signs.setdefault(key, Sign())
     sign.seen += 1
-    if made is None or is_settled(key, sign) or is_barren(state, key):
+    if made is None or is_settled(key, sign) or is_unproductive(state, key):
         return
     other = found.get(key)
     # The smallest one of a round, which is quickest to reduce.

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
-from optvet.engine.hunt.exhaustive import Odometer
-from optvet.engine.hunt.quick_oracle import Firing
+from optvet.engine.hunt.exhaustive import ExhaustiveDraws
+from optvet.engine.hunt.quick_oracle import Rewrite
 from optvet.engine.hunt.vocabulary import Stock
 from optvet.graph.compose import candidate_of, joined, refitted, type_of
 from optvet.graph.types import with_inferred
@@ -49,7 +49,7 @@ class CandidateRecipe:
         model: Serialized, of kinds "corpus" and "edit".
         feeds: Its inputs.
         invented: Names that the optimizer gave to values that it made of it.
-        firings: What fires on it.
+        rewrites: What fires on it.
     """
 
     kind: Kind
@@ -60,7 +60,7 @@ class CandidateRecipe:
     model: bytes = b""
     feeds: Mapping[str, np.ndarray] | None = None
     invented: tuple[str, ...] = ()
-    firings: tuple[Firing, ...] = ()
+    rewrites: tuple[Rewrite, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class CandidateMaker:
         used: list[str] = []
         if recipe.kind == "edit":
             chosen = [self._mutators[recipe.number]]
-            random = Odometer(recipe.variant, f"{recipe.entry}/{recipe.number}")
+            random = ExhaustiveDraws(recipe.variant, f"{recipe.entry}/{recipe.number}")
         else:
             chosen = self._draw(recipe, random)
         vocabulary = replace(self._vocabulary, invented=recipe.invented)
@@ -107,7 +107,7 @@ class CandidateMaker:
             if changed is not None:
                 candidate = changed
                 used.append(mutator.name)
-        if isinstance(random, Odometer) and random.rest:
+        if isinstance(random, ExhaustiveDraws) and random.rest:
             raise Spent
         if recipe.kind in ("corpus", "edit") and not used:
             return None

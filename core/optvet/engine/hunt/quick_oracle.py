@@ -45,9 +45,9 @@ _LAYERS = 3  # how often a model is looked at again without a pass that looked w
 _TOLD = 12
 """Of so many passes at most it is believed that each changes a small model."""
 
-Firing = tuple[str, tuple[str, ...], tuple[str, ...]]
+Rewrite = tuple[str, tuple[str, ...], tuple[str, ...]]
 """A pass, the types of operators that became fewer, and those that became more."""
-Crumb = Callable[[str, Sequence[str]], None]
+LoggedStep = Callable[[str, Sequence[str]], None]
 """Records what is about to be done, with which passes, before it can kill the process."""
 
 ANY = "*"
@@ -74,7 +74,7 @@ class Examined:
     Attributes:
         valid: Whether the original can be judged by.
         refused: Whether the optimizer does not take it.
-        fired: What passes did.
+        rewrites: What passes did.
         suspicions: What looks wrong.
         complaint: About a mistake of the optimizer's plugin.
         invented: Names that passes gave to values that they made.
@@ -82,7 +82,7 @@ class Examined:
 
     valid: bool
     refused: bool = False
-    fired: tuple[Firing, ...] = ()
+    rewrites: tuple[Rewrite, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
     complaint: str = ""
     invented: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ def examine(
     subject: TestedOptimizer,
     data: bytes,
     feeds: Values,
-    crumb: Crumb,
+    logged: LoggedStep,
     skip: frozenset[str],
     random: Random,
     *,
@@ -107,20 +107,20 @@ def examine(
         subject: What is tried.
         data: The model.
         feeds: Its inputs.
-        crumb: Called before each step.
+        logged: Called before each step.
         skip: Passes that are left out this time.
         random: Draws the pairs of passes that are tried.
-        labelled: Whether it is wanted what fired, where that takes a second run of the optimizer.
+        labelled: Whether it is wanted which passes changed, where that takes another run.
     """
-    crumb("reference", ())
+    logged("reference", ())
     truth = truth_of(subject.reference, data, feeds, with_chance=not subject.lowers)
     if truth is None:
         return INVALID
-    crumb("optimize", ())
+    logged("optimize", ())
     source = Artifact("onnx", data)
     try:
         plain = subject.optimizer.apply(source, subject.base, subject.options)
-        crumb("run", ())
+        logged("run", ())
         seen = Look(SampleVerdict("same"))
         if not _is_original(subject, plain, data):
             seen = look(subject, plain, truth, QUICK_ELSEWHERE if subject.lowers else QUICK)
@@ -134,28 +134,28 @@ def examine(
     if subject.lowers:
         truth = _as_made(subject, plain, truth)
     suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in seen.lost]
-    trial = _QuickTrial(subject, source, plain, truth, crumb, frozenset(seen.lost))
-    fired = trial.each([p for p in subject.each if p not in skip])
+    trial = _QuickTrial(subject, source, plain, truth, logged, frozenset(seen.lost))
+    rewrites = trial.each([p for p in subject.each if p not in skip])
     # A pass that is wrong alone must not hide what others do.
     wrong = {name for s in trial.suspicions for name in s.passes}
     alone = len(trial.suspicions)
     if subject.takes_sets:
-        fired += trial.sets(tuple(p for p in subject.whole if p not in skip), labelled)
+        rewrites += trial.sets(tuple(p for p in subject.whole if p not in skip), labelled)
     elif subject.whole and not (skip | wrong) & {*subject.whole}:
-        fired += trial.whole(subject.whole)
+        rewrites += trial.whole(subject.whole)
     if len(trial.suspicions) == alone:
         trial.pairs(
-            [f[0] for f in fired if f[0] != ANY and f[0] not in wrong], wrong | skip, random
+            [f[0] for f in rewrites if f[0] != ANY and f[0] not in wrong], wrong | skip, random
         )
     unequal = any(Symptom(s.symptom).info.of_values for s in trial.suspicions)
     if unequal and not is_repeated(subject.reference, data, truth):
         return INVALID
     every = (*suspicions, *trial.suspicions)
     invented = tuple(trial.invented)[:_INVENTED]
-    return Examined(True, False, tuple(fired), every, trial.complaint, invented)
+    return Examined(True, False, tuple(rewrites), every, trial.complaint, invented)
 
 
-def firing_of(subject: TestedOptimizer, data: bytes, label: str) -> Firing | None:
+def rewrite_of(subject: TestedOptimizer, data: bytes, label: str) -> Rewrite | None:
     """What a pass, or for another label the whole pipeline, does to a model; None if nothing."""
     source = Artifact("onnx", data)
     alone = label in subject.each
@@ -194,11 +194,11 @@ class _QuickTrial:
         source: Artifact,
         plain: Artifact,
         truth: ExpectedOutput,
-        crumb: Crumb,
+        logged: LoggedStep,
         lost: frozenset[str],
     ) -> None:
         self._subject, self._source, self._plain = subject, source, plain
-        self._truth, self._crumb, self._lost = truth, crumb, lost
+        self._truth, self._logged, self._lost = truth, logged, lost
         self._seen: set[bytes] = {plain.data}
         self._alike: set[bytes] = set()
         self._operators = _operators(plain.data)
@@ -206,9 +206,9 @@ class _QuickTrial:
         self.complaint = ""
         self.invented: dict[str, None] = {}
 
-    def each(self, passes: Sequence[str]) -> list[Firing]:
+    def each(self, passes: Sequence[str]) -> list[Rewrite]:
         """Every pass alone."""
-        fired: list[Firing] = []
+        rewrites: list[Rewrite] = []
         idle = self._idle(())
         for name in passes:
             if (
@@ -217,12 +217,12 @@ class _QuickTrial:
                 or made.data == self._plain.data
             ):
                 continue
-            firing = self._firing(name, made.data)
-            fired.append(firing)
+            rewrite = self._rewrite(name, made.data)
+            rewrites.append(rewrite)
             if made.data not in self._seen:
                 self._seen.add(made.data)
-                self._look(made, (name,), firing)
-        return fired
+                self._look(made, (name,), rewrite)
+        return rewrites
 
     def _idle(self, first: tuple[str, ...]) -> set[str]:
         """Passes that do nothing behind ``first``, of those that are tried together."""
@@ -236,7 +236,7 @@ class _QuickTrial:
 
     def _applied(self, passes: tuple[str, ...]) -> bytes | None:
         subject = self._subject
-        self._crumb("optimize", passes)
+        self._logged("optimize", passes)
         try:
             return subject.optimizer.apply(
                 self._source, (*subject.base, *passes), subject.options
@@ -244,36 +244,36 @@ class _QuickTrial:
         except Exception:  # it is seen later which of them it is
             return None
 
-    def whole(self, passes: tuple[str, ...], labelled: bool = True) -> list[Firing]:
-        """A whole pipeline; what fired if that is wanted."""
+    def whole(self, passes: tuple[str, ...], labelled: bool = True) -> list[Rewrite]:
+        """A whole pipeline; what it changed if that is wanted."""
         made = self._made(passes)
         if made is None or (made.data in self._seen and made.fingerprint is None):
             return []
         before = len(self.suspicions)
-        firing = self._firing(ANY, self._graph(made, passes).data) if labelled else None
-        self._look(made, passes, firing)
-        if firing is None:
+        rewrite = self._rewrite(ANY, self._graph(made, passes).data) if labelled else None
+        self._look(made, passes, rewrite)
+        if rewrite is None:
             for n, s in enumerate(self.suspicions[before:], before):
-                firing = self._firing(ANY, self._graph(made, passes).data)
+                rewrite = self._rewrite(ANY, self._graph(made, passes).data)
                 self.suspicions[n] = _suspicion(
-                    passes, Symptom(s.symptom), s.message, self._truth, firing
+                    passes, Symptom(s.symptom), s.message, self._truth, rewrite
                 )
             return []
-        return [firing] if firing[1:] != ((), ()) else []
+        return [rewrite] if rewrite[1:] != ((), ()) else []
 
-    def sets(self, passes: tuple[str, ...], labelled: bool) -> list[Firing]:
+    def sets(self, passes: tuple[str, ...], labelled: bool) -> list[Rewrite]:
         """A whole pipeline, and what is left of it without the passes that look wrong.
 
         A pass that is wrong for many models would hide the faults of all others.
         """
-        fired: list[Firing] = []
+        rewrites: list[Rewrite] = []
         for _ in range(_LAYERS):
             before, told = len(self.suspicions), self.complaint
-            fired += self.whole(passes, labelled)
+            rewrites += self.whole(passes, labelled)
             if len(self.suspicions) == before:
                 break
             found = self.suspicions.pop()
-            self._crumb("optimize", passes)
+            self._logged("optimize", passes)
             hits, complaint = changing_passes(self._subject, self._source.data, passes)
             self.complaint = told or complaint  # what is faulty need not be fit to be saved
             cures = [p for p in hits if not self._looks_wrong(_without(passes, p))]
@@ -287,10 +287,10 @@ class _QuickTrial:
             if not wrong:
                 break
             passes = _without(passes, wrong[0])
-        return list(dict.fromkeys(fired))
+        return list(dict.fromkeys(rewrites))
 
     def _looks_wrong(self, passes: tuple[str, ...]) -> bool:
-        self._crumb("optimize", passes)
+        self._logged("optimize", passes)
         try:
             made = self._subject.optimizer.apply(self._source, passes, self._subject.options)
             seen = look(self._subject, made, self._truth)
@@ -340,10 +340,10 @@ class _QuickTrial:
             made = self._made(pair)
             if made is not None and made.data not in self._seen:
                 self._seen.add(made.data)
-                self._look(made, pair, self._firing(ANY, made.data))
+                self._look(made, pair, self._rewrite(ANY, made.data))
                 looked += 1
 
-    def _firing(self, label: str, data: bytes) -> Firing:
+    def _rewrite(self, label: str, data: bytes) -> Rewrite:
         """What passes did to the model; names that they invented are kept."""
         try:
             graph = ModelProto.FromString(data).graph
@@ -355,7 +355,7 @@ class _QuickTrial:
 
     def _made(self, passes: tuple[str, ...]) -> Artifact | None:
         subject = self._subject
-        self._crumb("optimize", passes)
+        self._logged("optimize", passes)
         base = subject.base
         applied = (*base, *(p for p in passes if p not in base)) if base else passes
         try:
@@ -366,12 +366,12 @@ class _QuickTrial:
             self._suspect(passes, failed("build", error), None)
             return None
 
-    def _look(self, made: Artifact, passes: tuple[str, ...], firing: Firing | None) -> None:
+    def _look(self, made: Artifact, passes: tuple[str, ...], rewrite: Rewrite | None) -> None:
         if self._changes_interface_on_purpose(made, passes):
             try:
                 onnx.checker.check_model(made.data, full_check=True)
             except Exception as error:
-                self._suspect(passes, failed("check", error), firing)
+                self._suspect(passes, failed("check", error), rewrite)
             return
         canonical = _canonical(made)
         if not self._alike:
@@ -379,13 +379,13 @@ class _QuickTrial:
         if canonical and canonical in self._alike:
             return
         self._alike.add(canonical)
-        self._crumb("run", passes)
+        self._logged("run", passes)
         try:
             seen = look(self._subject, made, self._truth)
         except REFUSALS:
             return
         if not seen.verdict.right:
-            self._suspect(passes, seen.verdict, firing)
+            self._suspect(passes, seen.verdict, rewrite)
             return
         for name in sorted(seen.lost.keys() - self._lost):
             lost = SampleVerdict("fault", Symptom.METADATA_CHANGE, "build", name)
@@ -404,12 +404,12 @@ class _QuickTrial:
         return changes_interface(self._truth.interface, made.data)
 
     def _suspect(
-        self, passes: tuple[str, ...], verdict: SampleVerdict, firing: Firing | None
+        self, passes: tuple[str, ...], verdict: SampleVerdict, rewrite: Rewrite | None
     ) -> None:
         symptom, excused = verdict.symptom, self._subject.excused
         if symptom is None or any(symptom in excused.get(name, ()) for name in passes):
             return
-        self.suspicions.append(_suspicion(passes, symptom, verdict.message, self._truth, firing))
+        self.suspicions.append(_suspicion(passes, symptom, verdict.message, self._truth, rewrite))
 
 
 _WORD = re.compile(r"\w+")
@@ -447,16 +447,16 @@ def _suspicion(
     symptom: Symptom,
     message: str,
     truth: ExpectedOutput,
-    firing: Firing | None,
+    rewrite: Rewrite | None,
 ) -> Suspicion:
     gist = _without_names(_NODE.sub(" ", message[:2000]) if passes else message[:2000], truth.names)
     about = [label_of(passes), str(symptom), gist]
-    if firing is not None and symptom.info.of_values:
-        about += [" ".join(firing[1]), " ".join(firing[2])]
+    if rewrite is not None and symptom.info.of_values:
+        about += [" ".join(rewrite[1]), " ".join(rewrite[2])]
     return Suspicion(passes, str(symptom), message[:500], "|".join(about))
 
 
-def _compared(label: str, was: Counter[str], now: Counter[str]) -> Firing:
+def _compared(label: str, was: Counter[str], now: Counter[str]) -> Rewrite:
     """Which types of operators became fewer and more: sets, since numbers would never repeat."""
     return label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys()))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from optvet.engine.hunt.make_candidates import CandidateRecipe
-from optvet.engine.hunt.quick_oracle import ANY, Firing
+from optvet.engine.hunt.quick_oracle import ANY, Rewrite
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState
 from optvet.spec.generators import Pattern
 
@@ -29,8 +29,9 @@ def planned(
 ) -> list[CandidateRecipe]:
     """Recipes of the next round; ``mutators`` are their weights.
 
-    Fragments as they are come first, then patterns of passes that have not fired. Of the models
-    that made something fire, small ones are changed once in every way, and others at random.
+    Fragments as they are come first, then patterns of passes that have changed no model. Of
+    the models that a pass changed in a new way, small ones are edited once in every way,
+    and others at random.
     """
     random = Random(f"{seed}/plan/{state.rounds}")
     chooser = _Chooser(state, random, mutators)
@@ -55,23 +56,23 @@ def _recipe(
             model=entry.model,
             feeds=entry.feeds,
             invented=entry.invented,
-            firings=entry.firings,
+            rewrites=entry.rewrites,
         )
     return CandidateRecipe("chain")
 
 
 def _pattern(state: HuntState, random: Random, patterns: Sequence[Pattern]) -> CandidateRecipe:
-    """A pattern of a pass that has fired seldom, and was tried seldom."""
-    fired: dict[str, int] = {}
-    for (name, _, _), count in state.firings.items():
-        fired[name] = fired.get(name, 0) + count
-    weights = [1 / (1 + fired.get(p.about, 0) + 0.1 * state.tries[p.about]) for p in patterns]
+    """A pattern of a pass that has changed few models, and was tried seldom."""
+    changed: dict[str, int] = {}
+    for (name, _, _), count in state.rewrites.items():
+        changed[name] = changed.get(name, 0) + count
+    weights = [1 / (1 + changed.get(p.about, 0) + 0.1 * state.tries[p.about]) for p in patterns]
     (chosen,) = random.choices(patterns, weights)
     state.tries[chosen.about] += 1
     return CandidateRecipe("pattern", operators=chosen.operators)
 
 
-_Table = dict[str, dict[Firing, list[int]]]
+_Table = dict[str, dict[Rewrite, list[int]]]
 
 
 class _Chooser:
@@ -92,7 +93,7 @@ class _Chooser:
     def edit(self) -> CandidateRecipe | None:
         """The next single change of a small model."""
         while (drawn := self._draw(self._left)) is not None:
-            name, firing, index = drawn
+            name, rewrite, index = drawn
             if mutators := self._unspent(index):
                 (mutator,) = self._random.choices(mutators, [self._weights[m] for m in mutators])
                 done = self._state.edited[index]
@@ -107,18 +108,18 @@ class _Chooser:
                     model=entry.model,
                     feeds=entry.feeds,
                     invented=entry.invented,
-                    firings=entry.firings,
+                    rewrites=entry.rewrites,
                 )
-            _remove(self._left, name, firing, index)
+            _remove(self._left, name, rewrite, index)
         return None
 
-    def _draw(self, table: _Table) -> tuple[str, Firing, int] | None:
+    def _draw(self, table: _Table) -> tuple[str, Rewrite, int] | None:
         if not table:
             return None
         name = self._random.choice(list(table))
-        weights = [1 / (1 + self._state.firings[f]) for f in table[name]]
-        (firing,) = self._random.choices(list(table[name]), weights)
-        return name, firing, self._random.choice(table[name][firing])
+        weights = [1 / (1 + self._state.rewrites[f]) for f in table[name]]
+        (rewrite,) = self._random.choices(list(table[name]), weights)
+        return name, rewrite, self._random.choice(table[name][rewrite])
 
     def _unspent(self, index: int) -> list[int]:
         """Mutators that have variants left."""
@@ -134,18 +135,18 @@ def _table(entries: Sequence[CorpusEntry]) -> _Table:
     """Indices of the entries by pass, and by what it did."""
     table: _Table = {}
     for index, entry in enumerate(entries):
-        for firing in entry.firings:
-            table.setdefault(firing[0], {}).setdefault(firing, []).append(index)
+        for rewrite in entry.rewrites:
+            table.setdefault(rewrite[0], {}).setdefault(rewrite, []).append(index)
     # Of an optimizer that names its passes, what the whole pipeline did says less.
     if len(table) > 1:
         table.pop(ANY, None)
     return table
 
 
-def _remove(table: _Table, name: str, firing: Firing, index: int) -> None:
-    table[name][firing].remove(index)
-    if not table[name][firing]:
-        del table[name][firing]
+def _remove(table: _Table, name: str, rewrite: Rewrite, index: int) -> None:
+    table[name][rewrite].remove(index)
+    if not table[name][rewrite]:
+        del table[name][rewrite]
     if not table[name]:
         del table[name]
 

@@ -17,20 +17,20 @@ from optvet.engine.hunt.batch import (
     STANDSTILL_S,
     Batch,
     CandidateOutcome,
-    Crumb,
-    read_crumb,
+    LoggedStep,
     read_journal,
+    read_log,
     run_batch,
 )
 from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
 from optvet.engine.hunt.known_faults import known_fingerprints
 from optvet.engine.hunt.learn import (
     avoided_passes,
-    is_barren,
+    covered_passes,
+    covered_rewrites,
+    is_unproductive,
     learn,
     passes_together,
-    sated_firings,
-    sated_passes,
     settled_keys,
     take_findings,
     with_counts,
@@ -71,7 +71,7 @@ class HuntProgress:
     valid: int
     seconds: float
     share: float
-    fired: int
+    changed: int
     passes: int
     signatures: int
     findings: int
@@ -260,7 +260,7 @@ class _Hunter:
             patterns=vocabulary.patterns,
             mutators=[m.weight for m in mutators],
         )
-        known, settled = sated_firings(state, self.subject), settled_keys(state)
+        known, settled = covered_rewrites(state, self.subject), settled_keys(state)
         avoided = avoided_passes(state, self.subject)
         subject = replace(self.subject, together=passes_together(state, self.subject))
         prepared = frozenset(m.name for m in mutators if isinstance(m, Prepares) and m.prepares)
@@ -273,18 +273,18 @@ class _Hunter:
                 mutators,
                 self.files,
                 known,
-                sated_passes(state, self.subject),
-                sated_passes(state, self.subject, prepared),
-                sated_passes(state, self.subject, prepared, edited=True),
+                covered_passes(state, self.subject),
+                covered_passes(state, self.subject, prepared),
+                covered_passes(state, self.subject, prepared, edited=True),
                 frozenset(state.seeded),
                 settled,
                 avoided,
                 self.folder / f"{state.rounds}-{first}.journal",
-                self.folder / f"{state.rounds}-{first}.crumbs",
+                self.folder / f"{state.rounds}-{first}.log",
             )
             for first, part in in_batches(recipes, _BATCH)
         ]
-        results: list[CandidateOutcome | Crumb] = []
+        results: list[CandidateOutcome | LoggedStep] = []
         with ThreadPoolExecutor(self.jobs, "optvet-hunt") as threads:
             try:
                 for found, seconds in threads.map(self._results, batches):
@@ -302,9 +302,9 @@ class _Hunter:
         _write_summary(self.request, self.subject, state)
         self._tell("hunting", state)
 
-    def _results(self, batch: Batch) -> tuple[list[CandidateOutcome | Crumb], float]:
+    def _results(self, batch: Batch) -> tuple[list[CandidateOutcome | LoggedStep], float]:
         """Results of a batch in order; where a worker died, the next goes on behind that."""
-        results: list[CandidateOutcome | Crumb] = []
+        results: list[CandidateOutcome | LoggedStep] = []
         seconds = 0.0
         while len(results) < len(batch.recipes):
             start = len(results)
@@ -329,23 +329,23 @@ class _Hunter:
                     f"a batch of models failed: {failure.error_type}: {words}; run it again with "
                     "--resume, and without a plugin that is named here"
                 )
-            crumb = read_crumb(batch.crumbs, failure.signal or failure.kind)
-            if failure.kind == "killed" or crumb is None or crumb[0] != len(results):
+            logged = read_log(batch.log, failure.signal or failure.kind)
+            if failure.kind == "killed" or logged is None or logged[0] != len(results):
                 raise InfrastructureError(
                     f"a worker ended, not by a model of the hunt: {failure.message}; run it again "
                     "with --resume"
                 )
-            results.append(crumb[1])
+            results.append(logged[1])
             # A model that stood still has used the budget too, though it left no record.
             seconds += STANDSTILL_S if failure.signal == "SIGALRM" else 0
-        batch.crumbs.unlink(missing_ok=True)
+        batch.log.unlink(missing_ok=True)
         return results, seconds
 
     def confirm_suspects(self, state: HuntState) -> None:
         """Vet every suspect, and keep what is confirmed."""
         while state.suspects:
             suspect = state.suspects[0]
-            if is_barren(state, suspect.key):
+            if is_unproductive(state, suspect.key):
                 state.suspects.remove(suspect)
                 continue
             label = label_of(suspect.passes) or "import and export"
@@ -371,7 +371,7 @@ class _Hunter:
         self,
         doing: str,
         state: HuntState,
-        results: Sequence[CandidateOutcome | Crumb] = (),
+        results: Sequence[CandidateOutcome | LoggedStep] = (),
         found: HuntFinding | None = None,
     ) -> None:
         self.progress(_progress(doing, self.request, self.subject, state, results, found))
@@ -382,10 +382,12 @@ def _progress(
     request: HuntRequest,
     subject: TestedOptimizer,
     state: HuntState,
-    results: Sequence[CandidateOutcome | Crumb] = (),
+    results: Sequence[CandidateOutcome | LoggedStep] = (),
     found: HuntFinding | None = None,
 ) -> HuntProgress:
-    valid = sum(1 for r in results if isinstance(r, Crumb) or (r.examined and r.examined.valid))
+    valid = sum(
+        1 for r in results if isinstance(r, LoggedStep) or (r.examined and r.examined.valid)
+    )
     candidates, seconds = budget_of(request.budget)
     done = state.number + len(results)
     share = done / candidates if candidates else state.seconds / (seconds or 1.0)
@@ -396,9 +398,9 @@ def _progress(
         state.valid + valid,
         state.seconds,
         min(share, 1.0),
-        len(state.fired() & set(passes)),
+        len(state.changed() & set(passes)),
         len(passes),
-        len(state.firings),
+        len(state.rewrites),
         len(state.findings),
         len(state.suspects),
         found,
@@ -407,7 +409,7 @@ def _progress(
 
 def _write_summary(request: HuntRequest, subject: TestedOptimizer, state: HuntState) -> HuntSummary:
     """Write ``hunt.json``, and return what it holds."""
-    passes, fired = seen_passes(subject), state.fired()
+    passes, changed = seen_passes(subject), state.changed()
     findings = with_counts(state)
     summary = HuntSummary(
         schema="optvet.hunt/1",
@@ -420,9 +422,9 @@ def _write_summary(request: HuntRequest, subject: TestedOptimizer, state: HuntSt
         valid=state.valid,
         refused=state.refused,
         seconds=round(state.seconds, 3),
-        fired=[p for p in passes if p in fired],
-        unfired=[p for p in passes if p not in fired],
-        signatures=len(state.firings),
+        fired=[p for p in passes if p in changed],
+        unfired=[p for p in passes if p not in changed],
+        signatures=len(state.rewrites),
         deaths=sum(n for label, n in state.deaths.items() if label != "reference"),
         lost_references=state.deaths["reference"],
         refuted=state.refuted,

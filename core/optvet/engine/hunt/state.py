@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, numpy_helper
 
-from optvet.engine.hunt.quick_oracle import Firing
+from optvet.engine.hunt.quick_oracle import Rewrite
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.records.hunt import HuntFinding
 
@@ -40,7 +40,7 @@ class CorpusEntry:
 
     model: bytes
     feeds: Mapping[str, np.ndarray]
-    firings: tuple[Firing, ...]
+    rewrites: tuple[Rewrite, ...]
     way: str = ""
     invented: tuple[str, ...] = ()
 
@@ -77,7 +77,7 @@ class HuntState:
         number: Candidates that are done.
         swept: Fragments that were tried as they are.
         edited: How many variants of single edits of an entry are done, by its index, per mutator.
-        firings: How many models showed each firing.
+        rewrites: How many models showed each rewrite.
         tries: How many models of a pattern were tried, by the pass that it is about.
         deaths: Workers that died, by pass; "" for import and export, "reference" for the original.
         alone: Passes that are never tried together with others first; one of them killed a worker.
@@ -98,21 +98,21 @@ class HuntState:
     swept: int = 0
     seconds: float = 0.0
     edited: dict[int, list[int]] = field(default_factory=dict)
-    firings: Counter[Firing] = field(default_factory=Counter)
+    rewrites: Counter[Rewrite] = field(default_factory=Counter)
     tries: Counter[str] = field(default_factory=Counter)
     deaths: Counter[str] = field(default_factory=Counter)
     signs: dict[str, Sign] = field(default_factory=dict)
     entries: list[CorpusEntry] = field(default_factory=list)
-    seeded: set[tuple[Firing, str]] = field(default_factory=set)
+    seeded: set[tuple[Rewrite, str]] = field(default_factory=set)
     suspects: list[Suspect] = field(default_factory=list)
     findings: list[HuntFinding] = field(default_factory=list)
     alone: list[str] = field(default_factory=list)
     met: list[str] = field(default_factory=list)
     complaints: dict[str, str] = field(default_factory=dict)
 
-    def fired(self) -> set[str]:
+    def changed(self) -> set[str]:
         """Passes that changed a model; ``ANY`` may be among them."""
-        return {name for name, _, _ in self.firings}
+        return {name for name, _, _ in self.rewrites}
 
 
 _PLAIN = (
@@ -165,7 +165,7 @@ class HuntStore:
         facts: list[tuple[str, Any]] = [
             ("plain", plain),
             ("edited", list(state.edited.items())),
-            ("firings", [[*f, n] for f, n in state.firings.items()]),
+            ("firings", [[*f, n] for f, n in state.rewrites.items()]),
             ("tries", state.tries),
             ("deaths", state.deaths),
             ("signs", {k: [s.seen, s.vetted, s.fingerprints] for k, s in state.signs.items()}),
@@ -184,18 +184,18 @@ class HuntStore:
             state = HuntState(**(self._fact("plain") or {}))
             state.edited = {int(k): list(v) for k, v in self._fact("edited") or []}
             for name, fewer, more, count in self._fact("firings") or []:
-                state.firings[name, tuple(fewer), tuple(more)] = count
+                state.rewrites[name, tuple(fewer), tuple(more)] = count
             state.tries = Counter(self._fact("tries") or {})
             state.deaths = Counter(self._fact("deaths") or {})
             state.signs = {k: Sign(*v) for k, v in (self._fact("signs") or {}).items()}
             found = self._fact("findings") or []
             state.findings = [HuntFinding.model_validate(f) for f in found]
             for model, feeds, about in self._rows("entry", "about"):
-                way, firings, *rest = json.loads(about)
-                fired = tuple((n, tuple(a), tuple(b)) for n, a, b in firings)
+                way, rewrites, *rest = json.loads(about)
+                changed = tuple((n, tuple(a), tuple(b)) for n, a, b in rewrites)
                 invented = tuple(rest[0]) if rest else ()
-                state.entries.append(CorpusEntry(model, unpacked(feeds), fired, way, invented))
-                state.seeded.update((firing, way) for firing in fired)
+                state.entries.append(CorpusEntry(model, unpacked(feeds), changed, way, invented))
+                state.seeded.update((rewrite, way) for rewrite in changed)
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
                 fields |= {k: tuple(fields[k]) for k in ("passes", "mutators")}
@@ -242,7 +242,7 @@ def _write(
     for name, value in facts:
         cursor.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
     for entry in entries:
-        told = json.dumps([entry.way, entry.firings, entry.invented])
+        told = json.dumps([entry.way, entry.rewrites, entry.invented])
         row = (entry.model, packed(entry.feeds), told)
         cursor.execute("INSERT INTO entry (model, feeds, about) VALUES (?, ?, ?)", row)
     if suspects is None:

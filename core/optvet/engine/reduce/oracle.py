@@ -38,7 +38,7 @@ from optvet.engine.reduce.reduction_order import (
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination, Observation
 from optvet.engine.vet.require.metrics import RequirementReading
-from optvet.engine.vet.require.portable import Yardstick
+from optvet.engine.vet.require.portable import PortableRequirement
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.case import Case
@@ -57,7 +57,7 @@ from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import ScriptCheck, Symptom
 from optvet.spec.types import Failure, Model, ModelConfig, Sample
 
-Sought = Symptom | Yardstick | None
+Sought = Symptom | PortableRequirement | None
 """What to look for: a note, a requirement that is not met; None for faults."""
 
 
@@ -227,7 +227,7 @@ class ReductionOracle:
         self.target = self._observed(opened, self.culprit)
         if self.target is None:
             what = "no fault"
-            if isinstance(self.sought, Yardstick):
+            if isinstance(self.sought, PortableRequirement):
                 what = f"nothing against {self.sought.required}"
             raise UsageError(
                 f"{' then '.join(self.culprit) or 'the round trip'} shows {what} on "
@@ -325,7 +325,7 @@ def examiner_for(
     all passes where a requirement is measured.
     """
     case = runner.case
-    with_original = not culprit or isinstance(sought, Yardstick)
+    with_original = not culprit or isinstance(sought, PortableRequirement)
     if case.lowers and with_original:
         examiner = Examiner(runner, samples, thresholds=OTHER_KERNELS)
     else:
@@ -380,7 +380,7 @@ def first_observed(
     if isinstance(sought, Symptom) and sought.info.structural:
         return _structural(sought, reference, trial, wanted)
     found = examiner.examine(trial, samples)
-    if isinstance(sought, Yardstick):
+    if isinstance(sought, PortableRequirement):
         return _unmet(found, sought.required, sought.read(examiner, trial, samples))
     if sought is not None:
         return _sensitive(found)

@@ -139,8 +139,8 @@ def parts(
     drawn: Sequence[ConversionInput], wrong: Sequence[ConversionInput], number: int
 ) -> tuple[tuple[ConversionInput, ...], tuple[ConversionInput, ...]]:
     """The witnesses, the plainest wrong inputs, and the rest; inputs of notes are neither."""
-    names = {d.sample.id for d in wrong if not d.unasked}
-    asked = [d for d in drawn if not d.unasked]
+    names = {d.sample.id for d in wrong if not d.outside_domain}
+    asked = [d for d in drawn if not d.outside_domain]
     chosen = [d for d in asked if d.sample.id in names][:number]
     taken = {d.sample.id for d in chosen}
     return tuple(chosen), tuple(d for d in asked if d.sample.id not in taken)

@@ -37,7 +37,7 @@ _FIRST, _LAST = 16, 8
 
 
 @dataclass(frozen=True)
-class Donor:
+class ReferenceModel:
     """Another model of the same source, and its values on the same input; no weights."""
 
     name: str
@@ -50,7 +50,7 @@ class AlignedRun:
     """A source and a converted model on one input.
 
     Attributes:
-        donors: Other models of the source, whose regions may take the place of a wrong one.
+        references: Other models of the source, whose regions may take the place of a wrong one.
         inputs: Inputs of the model by the source's names.
         values: Values of the converted model by name, its inputs included; no weights.
         output: The first output that is wrong, and where it is among the values of the source.
@@ -64,7 +64,7 @@ class AlignedRun:
     region: SuspectRegion
     output: str
     place: int
-    donors: tuple[Donor, ...] = ()
+    references: tuple[ReferenceModel, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -157,16 +157,17 @@ class AlignedRun:
         return nodes[index]
 
 
-def scene_of(
+def aligned_run_of(
     recorded: Sequence[SourceInside],
     config: RuntimeConfig,
     model: ModelProto,
     sample: Sample,
-    donors: Mapping[str, bytes] | None = None,
+    references: Mapping[str, bytes] | None = None,
 ) -> AlignedRun | None:
     """The two sides on ``sample``; None where the outputs of the source are not known inside it.
 
-    ``recorded`` is what ``source_inside`` gave, ``donors`` are other models of the source by name.
+    ``recorded`` is what ``source_inside`` gave; ``references`` are other models of the source, by
+    name.
     """
     if not recorded:
         return None
@@ -181,7 +182,7 @@ def scene_of(
         return None
     known = known_values(model, values, inside, allowed)
     region = broken_region(model, inside, known, *wrong)
-    lent = (_donor(name, data, config, sample) for name, data in (donors or {}).items())
+    lent = (_reference(name, data, config, sample) for name, data in (references or {}).items())
     inputs = _inputs(model, sample)
     return AlignedRun(model, inside, allowed, values, known, region, *wrong, tuple(lent), inputs)
 
@@ -193,11 +194,11 @@ def _inputs(model: ModelProto, sample: Sample) -> dict[str, str]:
     return {name: name if name in names else places.get(name, "") for name in sample.feeds}
 
 
-def _donor(name: str, data: bytes, config: RuntimeConfig, sample: Sample) -> Donor:
+def _reference(name: str, data: bytes, config: RuntimeConfig, sample: Sample) -> ReferenceModel:
     model = onnx.load_from_string(data)
     fed = fed_to(Artifact("onnx", data), sample.feeds)
     values = {**fed, **_values(model, fed, config)}
-    return Donor(name, model, {n: v for n, v in values.items() if v.dtype != object})
+    return ReferenceModel(name, model, {n: v for n, v in values.items() if v.dtype != object})
 
 
 def _wrong(

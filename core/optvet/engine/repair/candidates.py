@@ -51,14 +51,14 @@ def attribute(node: str, name: str, value: Any) -> SetAttribute:
     return SetAttribute(node=node, name=name, value=value)
 
 
-def given(scene: AlignedRun, index: int, place: int, value: np.ndarray) -> list[Operation]:
+def given(aligned: AlignedRun, index: int, place: int, value: np.ndarray) -> list[Operation]:
     """Give input ``place`` of a node a constant; one that others read too is not changed."""
-    node = scene.node_of(index)
+    node = aligned.node_of(index)
     name = node.input[place] if place < len(node.input) else ""
     tensor = tensor_of(value)
-    if name in scene.constants and scene.uses.get(name, 0) == 1:
+    if name in aligned.constants and aligned.uses.get(name, 0) == 1:
         return [SetWeight(name=name, tensor=tensor)]
-    fresh = fresh_name(scene.model, name or f"{node.output[0]}_{place}")
+    fresh = fresh_name(aligned.model, name or f"{node.output[0]}_{place}")
     return [
         SetWeight(name=fresh, tensor=tensor),
         SetInput(node=node.output[0], index=place, value=fresh),
@@ -66,7 +66,7 @@ def given(scene: AlignedRun, index: int, place: int, value: np.ndarray) -> list[
 
 
 def inserted(
-    scene: AlignedRun,
+    aligned: AlignedRun,
     node: str,
     index: int | None,
     operator: str,
@@ -74,7 +74,7 @@ def inserted(
     attributes: dict[str, Any] | None = None,
 ) -> list[Operation]:
     """Insert an operator of the value that was there and of constants, each with a name."""
-    output = fresh_name(scene.model, f"{node}_{operator}")
+    output = fresh_name(aligned.model, f"{node}_{operator}")
     names = [f"{output}_{label}" for label, _ in more]
     weights: list[Operation] = [
         SetWeight(name=name, tensor=tensor_of(value))

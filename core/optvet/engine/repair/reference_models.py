@@ -16,10 +16,10 @@ from optvet.spec.converters import ConversionStage, Converter
 from optvet.spec.errors import OptvetError
 
 _FIRST = 100
-"""Numbers of folders of donors begin here, behind those of the chain."""
+"""Numbers of folders of reference models begin here, behind those of the chain."""
 
 
-def donors_of(
+def references_of(
     conversion: Conversion, converted: bytes, drawn: Sequence[ConversionInput]
 ) -> Mapping[str, bytes]:
     """What other converters make of the source, by their names.

@@ -30,7 +30,7 @@ class RepairSearch:
         progress: Told the number of models tried.
     """
 
-    gate: AcceptanceCheck
+    acceptance: AcceptanceCheck
     model: ModelProto
     propose: Propose
     tries: int
@@ -43,18 +43,20 @@ class RepairSearch:
 
     def run(self) -> MeasuredModel:
         """Repair as far as it goes; returns what the model then does."""
-        start = now = self.gate.measure(self.model.SerializeToString())
+        start = now = self.acceptance.measure(self.model.SerializeToString())
         for _ in range(ROUNDS):
-            if self.gate.is_right(now):
+            if self.acceptance.is_right(now):
                 break
-            self.gate = self.gate.widened(now)
+            self.acceptance = self.acceptance.widened(now)
             found = self._step(now)
             if found is None:
                 break
             candidate, now, tried = found
             self.edits.extend(candidate.edits)
             self._note(candidate, now, tried)
-        if self.edits and (self.gate.is_worse(start, now) or not self.gate.is_better(start, now)):
+        if self.edits and (
+            self.acceptance.is_worse(start, now) or not self.acceptance.is_better(start, now)
+        ):
             # What explained a value inside did not lead to better outputs.
             self.edits.clear()
             self.steps.clear()
@@ -62,7 +64,7 @@ class RepairSearch:
         return self._minimal(now)
 
     def _note(self, candidate: RepairCandidate, now: MeasuredModel, tried: int) -> None:
-        largest = now.largest(self.gate.witnesses)
+        largest = now.largest(self.acceptance.witnesses)
         error = None if largest == float("inf") else largest
         about = "; ".join(edit.about for edit in candidate.edits)
         self.steps.append(RepairStep(about=about, tried=tried, error=error))
@@ -77,7 +79,7 @@ class RepairSearch:
         tried = 0
         for candidate, measured in self._measured(self._proposed(now)):
             tried += 1
-            if measured is None or self.gate.is_worse(now, measured):
+            if measured is None or self.acceptance.is_worse(now, measured):
                 if (
                     measured is not None
                     and explains is None
@@ -85,10 +87,10 @@ class RepairSearch:
                 ):
                     explains = (candidate, measured)
                 continue
-            if self.gate.is_right(measured):
+            if self.acceptance.is_right(measured):
                 return candidate, measured, tried
-            if self.gate.is_better(now, measured):
-                error = measured.largest(self.gate.witnesses)
+            if self.acceptance.is_better(now, measured):
+                error = measured.largest(self.acceptance.witnesses)
                 better.append((error, tried, candidate, measured))
             elif explains is None and candidate.depth >= 0:
                 explains = (candidate, measured)
@@ -111,7 +113,9 @@ class RepairSearch:
         )
 
     def _proposed(self, now: MeasuredModel) -> Sequence[RepairCandidate]:
-        return self.propose(self._made(self.edits).SerializeToString(), self.gate.failing(now))
+        return self.propose(
+            self._made(self.edits).SerializeToString(), self.acceptance.failing(now)
+        )
 
     def _made(self, edits: Sequence[Edit]) -> ModelProto:
         return edited(self.model, edits)
@@ -122,7 +126,7 @@ class RepairSearch:
             data = self._made(edits).SerializeToString()
         except DoesNotFit:
             return None
-        return self.gate.measure(data)
+        return self.acceptance.measure(data)
 
     def _measured(
         self, candidates: Sequence[RepairCandidate]
@@ -146,7 +150,7 @@ class RepairSearch:
                 break
             rest = [e for e in self.edits if e is not edit]
             measured = self._measure(rest)
-            if measured is not None and self.gate.is_needless(now, measured):
+            if measured is not None and self.acceptance.is_needless(now, measured):
                 self.edits[:] = rest
                 self.needless.append(edit.about)
                 now = measured

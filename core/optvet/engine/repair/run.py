@@ -24,7 +24,7 @@ from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.edits import edited
 from optvet.engine.repair.propose.rank import proposals, proposals_beside
 from optvet.engine.repair.propose.tried_candidates import ended
-from optvet.engine.repair.reference_models import donors_of
+from optvet.engine.repair.reference_models import references_of
 from optvet.engine.repair.repair_search import Propose, RepairSearch, loaded
 from optvet.engine.work.sandbox.outcome import Outcome, describe
 from optvet.engine.work.trials.trial import RuntimeConfig
@@ -75,7 +75,7 @@ def repair_model(
         seen = answer.stations[-1].seen
         wrong = [d for d in drawn if d.sample.id in seen and not seen[d.sample.id].right]
         repair = _Repair(request, conversion, judge, made[-1], before, progress)
-        if before.verdict != "faulty" or not any(not d.unasked for d in wrong):
+        if before.verdict != "faulty" or not any(not d.outside_domain for d in wrong):
             result = repair.nothing()
         elif all(f.kind == "lossy" for f in before.findings if f.severity == "fault"):
             result = repair.lossy()
@@ -152,19 +152,21 @@ class _Repair:
             reason = f"{reference.runtime.name} does not show what it computes inside"
             return self._answer(verdict="not-repaired", reason=f"{reason}: no edit is proposed")
         number = max(1, min(_WITNESSES, len(wrong) // 2))
-        gate = AcceptanceCheck(self.conversion, self.judge, config, *parts(drawn, wrong, number))
+        acceptance = AcceptanceCheck(
+            self.conversion, self.judge, config, *parts(drawn, wrong, number)
+        )
         self.judge.meter.of([d.sample for d in drawn])
-        start = gate.measure(artifact.data)
+        start = acceptance.measure(artifact.data)
         search = RepairSearch(
-            gate,
+            acceptance,
             loaded(artifact.data),
-            self._proposer(config, donors_of(self.conversion, artifact.data, drawn)),
+            self._proposer(config, references_of(self.conversion, artifact.data, drawn)),
             self.request.tries,
             self.request.jobs or min(8, os.cpu_count() or 1),
             lambda n: self.progress("repairing: models tried", n, self.request.tries),
         )
         end = search.run()
-        before, after = search.gate.numbers(start), search.gate.numbers(end)
+        before, after = search.acceptance.numbers(start), search.acceptance.numbers(end)
         if not search.edits:
             reason = "no edit that was tried makes it better without making anything worse"
             return self._answer(
@@ -188,14 +190,14 @@ class _Repair:
             return answer.model_copy(update={"verdict": "not-repaired", "reason": reason})
         return answer.model_copy(update={"files": self._written(artifact.data, data, answer)})
 
-    def _proposer(self, config: RuntimeConfig, donors: Mapping[str, bytes]) -> Propose:
+    def _proposer(self, config: RuntimeConfig, references: Mapping[str, bytes]) -> Propose:
         numbers = itertools.count(1)
 
         def propose(data: bytes, failing: Sequence[ConversionInput]) -> Sequence[RepairCandidate]:
             samples = [d.sample for d in failing[:_SHOWN]]
             tried = self.conversion.folder / f"tried-{next(numbers)}"
             for before in range(1 + _ENDED):
-                outcome = self._proposals(config, data, samples, tried, donors)
+                outcome = self._proposals(config, data, samples, tried, references)
                 if outcome.value is not None or ended(tried) == before:
                     break
             self._complain(outcome.failure)
@@ -209,9 +211,9 @@ class _Repair:
         data: bytes,
         samples: Sequence[Sample],
         tried: Path,
-        donors: Mapping[str, bytes],
+        references: Mapping[str, bytes],
     ) -> Outcome[list[RepairCandidate]]:
-        conversion, about = self.conversion, (config, data, samples, tried, donors)
+        conversion, about = self.conversion, (config, data, samples, tried, references)
         if conversion.source_is_here:
             source = (conversion.reference, conversion.source.artifact)
             return conversion.sandbox.call(proposals_beside, *source, *about, role="referee")
@@ -236,7 +238,7 @@ class _Repair:
         fresh = replace(self.conversion, request=more, output_names=[])
         drawn, judge, skipped = prepared(fresh)
         known = {d.sample.id for d in drawn if _is_known(d, request.random)}
-        unknown = [d for d in drawn if d.sample.id not in known and not d.unasked]
+        unknown = [d for d in drawn if d.sample.id not in known and not d.outside_domain]
         made = replace(self.made, artifact=Artifact("onnx", new))
         answer = judged(fresh, [made], drawn, judge)
         one = replace(fresh, links=(replace(made.link, stages=(made.stage,)),))

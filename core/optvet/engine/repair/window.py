@@ -26,13 +26,13 @@ _UPSTREAM = 4
 
 @dataclass(frozen=True)
 class Window:
-    """A part of the model of a scene.
+    """A part of the model of an aligned run.
 
     Attributes:
         nodes: Indices of its nodes, in order: the first of the broken region, and some before it.
     """
 
-    scene: AlignedRun
+    aligned: AlignedRun
     config: RuntimeConfig
     nodes: tuple[int, ...]
 
@@ -43,7 +43,7 @@ class Window:
 
     def model(self, edits: Sequence[Edit]) -> ModelProto:
         """It as a model, with what ``edits`` name beside it."""
-        whole = self.scene.model
+        whole = self.aligned.model
         nodes = [whole.graph.node[i] for i in self.nodes]
         made = {name for node in nodes for name in node.output}
         wanted = {name for node in nodes for name in reads(node)} | set(_named(edits))
@@ -58,7 +58,7 @@ class Window:
                 part.graph.node.append(node)
                 made.update(node.output)
         for name in sorted(wanted - made - weights):
-            value = self.scene.values.get(name)
+            value = self.aligned.values.get(name)
             if value is not None:
                 kind = helper.np_dtype_to_tensor_dtype(value.dtype)
                 part.graph.input.append(helper.make_tensor_value_info(name, kind, value.shape))
@@ -79,14 +79,14 @@ class Window:
             if before is not None and (before.shape, before.dtype) == (value.shape, value.dtype):
                 if np.array_equal(before, value, equal_nan=value.dtype.kind == "f"):
                     continue
-            found.update(self.scene.explained(name, value))
+            found.update(self.aligned.explained(name, value))
         return frozenset(found)
 
     def _run(self, model: ModelProto) -> dict[str, np.ndarray]:
         made = [name for node in model.graph.node for name in node.output if name]
         del model.graph.output[:]
         model.graph.output.extend(ValueInfoProto(name=name) for name in made)
-        feeds = {i.name: self.scene.values[i.name] for i in model.graph.input}
+        feeds = {i.name: self.aligned.values[i.name] for i in model.graph.input}
         try:
             session = self.config.runtime.load(
                 Artifact("onnx", model.SerializeToString()), self.config.options
@@ -106,10 +106,10 @@ def _named(edits: Iterable[Edit]) -> Iterable[str]:
                 yield from (name for name in operation.inputs if name)
 
 
-def window_of(scene: AlignedRun, config: RuntimeConfig) -> Window:
-    """The window at the first fault of a scene."""
-    model = scene.model
-    first = scene.region.nodes[:NODES]
+def window_of(aligned: AlignedRun, config: RuntimeConfig) -> Window:
+    """The window at the first fault of an aligned run."""
+    model = aligned.model
+    first = aligned.region.nodes[:NODES]
     chosen = set(first)
     maker = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
     edge = set(first[:4])
@@ -118,8 +118,8 @@ def window_of(scene: AlignedRun, config: RuntimeConfig) -> Window:
             maker[name]
             for i in edge
             for name in reads(model.graph.node[i])
-            if name in maker and name not in scene.constants
+            if name in maker and name not in aligned.constants
         }
         chosen |= before
         edge = before
-    return Window(scene, config, tuple(sorted(chosen)))
+    return Window(aligned, config, tuple(sorted(chosen)))

@@ -39,29 +39,29 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 """Values that ONNX gives a text attribute; which of them an operator takes, the checker says."""
 
 
-def attributes(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def attributes(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Those that the source's operator asks for."""
     for index in nodes:
-        node = scene.node_of(index)
-        for operator in scene.operators(_OPERATORS):
+        node = aligned.node_of(index)
+        for operator in aligned.operators(_OPERATORS):
             if operator.alike == node.op_type:
-                yield from _as_in_source(scene, node, operator)
+                yield from _as_in_source(aligned, node, operator)
 
 
 def _words(node: NodeProto, name: str, value: str) -> str:
     return f"{node.op_type}.{name} = {value} at {node.output[0]}"
 
 
-def other_attributes(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def other_attributes(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Every attribute in other values that it may have, one at a time."""
     for index in nodes:
-        yield from _searched(scene, scene.node_of(index))
+        yield from _searched(aligned, aligned.node_of(index))
 
 
 def _as_in_source(
-    scene: AlignedRun, node: NodeProto, operator: SourceValue
+    aligned: AlignedRun, node: NodeProto, operator: SourceValue
 ) -> Iterator[RepairCandidate]:
-    found = attribute_differences(scene.model, node, operator.attributes)
+    found = attribute_differences(aligned.model, node, operator.attributes)
     each = [
         (_words(node, name, short(wanted)), attribute(node.output[0], name, wanted))
         for name, (_, wanted) in found.items()
@@ -72,15 +72,15 @@ def _as_in_source(
         yield proposed("attribute", words, operation)
 
 
-def _searched(scene: AlignedRun, node: NodeProto) -> Iterator[RepairCandidate]:
-    schema = schema_of(domain_of(node), node.op_type, opset_versions(scene.model))
+def _searched(aligned: AlignedRun, node: NodeProto) -> Iterator[RepairCandidate]:
+    schema = schema_of(domain_of(node), node.op_type, opset_versions(aligned.model))
     if schema is None:
         return
-    constants = list(_constants_of(scene.operators(_OPERATORS)))
+    constants = list(_constants_of(aligned.operators(_OPERATORS)))
     for name, about in schema.attributes.items():
         now = attribute_of(node, name, None)
         now = now.decode(errors="replace") if isinstance(now, bytes) else now
-        for value in _alternatives(scene, node, name, about.type, now, constants):
+        for value in _alternatives(aligned, node, name, about.type, now, constants):
             words = _words(node, name, short(value))
             yield proposed("attribute", words, attribute(node.output[0], name, value))
         if now is not None and not about.required:
@@ -98,7 +98,7 @@ def _constants_of(operators: Iterable[SourceValue]) -> Iterator[Any]:
 
 
 def _alternatives(
-    scene: AlignedRun, node: NodeProto, name: str, kind: Any, now: Any, constants: list[Any]
+    aligned: AlignedRun, node: NodeProto, name: str, kind: Any, now: Any, constants: list[Any]
 ) -> Iterator[Any]:
     """Other values of an attribute, each once."""
     types = OpSchema.AttrType
@@ -108,9 +108,9 @@ def _alternatives(
     elif kind == types.FLOAT:
         ways = [float(c) for c in constants if isinstance(c, (int, float))]
     elif kind == types.INT:
-        ways = _integers(scene, node, name, constants)
+        ways = _integers(aligned, node, name, constants)
     elif kind == types.INTS:
-        ways = _lists(now, [c for c in constants if _is_list(c)], _rank(scene, node))
+        ways = _lists(now, [c for c in constants if _is_list(c)], _rank(aligned, node))
     else:
         return
     for value in ways:
@@ -119,15 +119,17 @@ def _alternatives(
             yield value
 
 
-def _rank(scene: AlignedRun, node: NodeProto) -> int:
-    value = scene.values.get(node.input[0]) if node.input else None
+def _rank(aligned: AlignedRun, node: NodeProto) -> int:
+    value = aligned.values.get(node.input[0]) if node.input else None
     return 0 if value is None else value.ndim
 
 
-def _integers(scene: AlignedRun, node: NodeProto, name: str, constants: list[Any]) -> Iterator[int]:
+def _integers(
+    aligned: AlignedRun, node: NodeProto, name: str, constants: list[Any]
+) -> Iterator[int]:
     yield from (0, 1)
     if "axis" in name or "dim" in name:
-        yield from range(_rank(scene, node) + 1)
+        yield from range(_rank(aligned, node) + 1)
     for c in constants:
         if isinstance(c, int):
             yield int(c)
@@ -171,26 +173,26 @@ def _steps(now: list[int]) -> Iterator[list[int]]:
             yield [v + step * (i == j) for j, v in enumerate(now)]
 
 
-def constants(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def constants(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Small constants of integers, and factors of sizes, in other values."""
-    listed = list(_constants_of(scene.operators(_OPERATORS)))
+    listed = list(_constants_of(aligned.operators(_OPERATORS)))
     for index in nodes:
-        node = scene.node_of(index)
+        node = aligned.node_of(index)
         for place, name in enumerate(node.input):
-            now = scene.constants.get(name)
+            now = aligned.constants.get(name)
             if now is None or not now.size or now.size > _INTEGERS or now.ndim > 1:
                 continue
-            for value in _other_constants(scene, node, now, listed):
+            for value in _other_constants(aligned, node, now, listed):
                 about = f"input {place} of {node.op_type} {node.output[0]} = {short(value)}"
-                yield proposed("constant", about, *given(scene, index, place, value))
+                yield proposed("constant", about, *given(aligned, index, place, value))
 
 
 def _other_constants(
-    scene: AlignedRun, node: NodeProto, now: np.ndarray, listed: list[Any]
+    aligned: AlignedRun, node: NodeProto, now: np.ndarray, listed: list[Any]
 ) -> Iterator[np.ndarray]:
     flat = now.reshape(-1).tolist()
     ways: list[list[Any]] = []
-    shapes = [o.value.shape for o in scene.operators(_OPERATORS)]
+    shapes = [o.value.shape for o in aligned.operators(_OPERATORS)]
     if now.dtype.kind in "iu":
         for shape in shapes:
             if len(shape) == now.size:
@@ -198,10 +200,10 @@ def _other_constants(
         if node.op_type == "Reshape":
             ways += _open_shapes(flat)
         fitting = (c for c in listed if _is_list(c))
-        ways += [w for w in _lists(flat, list(fitting), _rank(scene, node)) if len(w) == now.size]
+        ways += [w for w in _lists(flat, list(fitting), _rank(aligned, node)) if len(w) == now.size]
         ways += [[int(c)] for c in listed if _is_integer(c) and now.size == 1]
     elif now.dtype.kind == "f" and node.op_type in ("Resize", "Upsample"):
-        before = scene.values.get(node.input[0])
+        before = aligned.values.get(node.input[0])
         for shape in shapes:
             if before is not None and len(shape) == before.ndim == now.size:
                 ways.append([b / a for a, b in zip(before.shape, shape, strict=True)])

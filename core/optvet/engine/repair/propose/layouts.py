@@ -23,41 +23,41 @@ _OPEN_SQUEEZE = 13
 """From this operator set on, the axes of Squeeze and Unsqueeze are an input."""
 
 
-def removals(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def removals(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Each node left out: what reads it reads one of its inputs."""
     for index in nodes:
-        node = scene.node_of(index)
+        node = aligned.node_of(index)
         if not node.output:
             continue
         for name in dict.fromkeys(node.input):
-            if name and name not in scene.constants:
+            if name and name not in aligned.constants:
                 about = f"{node.op_type} {node.output[0]} removed"
                 yield proposed("removal", about, RemoveNode(node=node.output[0], value=name))
 
 
-def insertions(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def insertions(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Transpose, Gather, Squeeze, Reshape or Cast before or behind the first nodes."""
-    for node, index, value in _edges(scene, nodes):
-        yield from _transposes(scene, node, index, value)
-        yield from _layouts(scene, node, index, value)
-        yield from _casts(scene, node, index, value)
-    for node, index, value in _edges(scene, nodes):
-        yield from _reordered(scene, node, index, value)
+    for node, index, value in _edges(aligned, nodes):
+        yield from _transposes(aligned, node, index, value)
+        yield from _layouts(aligned, node, index, value)
+        yield from _casts(aligned, node, index, value)
+    for node, index, value in _edges(aligned, nodes):
+        yield from _reordered(aligned, node, index, value)
 
 
 def _edges(
-    scene: AlignedRun, nodes: tuple[int, ...]
+    aligned: AlignedRun, nodes: tuple[int, ...]
 ) -> Iterator[tuple[str, int | None, np.ndarray]]:
     """Places for a node: an input of a node by its number, or behind a node; with its value."""
     for index in nodes[:_EDGES]:
-        node = scene.node_of(index)
+        node = aligned.node_of(index)
         for place, name in enumerate(node.input):
-            value = scene.values.get(name)
-            if value is not None and name not in scene.constants:
+            value = aligned.values.get(name)
+            if value is not None and name not in aligned.constants:
                 yield node.output[0], place, value
-    behind = [name for index in nodes[:_EDGES] for name in scene.node_of(index).output]
-    for name in dict.fromkeys((*behind, scene.output)):
-        value = scene.values.get(name)
+    behind = [name for index in nodes[:_EDGES] for name in aligned.node_of(index).output]
+    for name in dict.fromkeys((*behind, aligned.output)):
+        value = aligned.values.get(name)
         if value is not None:
             yield name, None, value
 
@@ -68,54 +68,57 @@ def _words(operator: str, about: object, node: str, index: int | None) -> str:
 
 
 def _transposes(
-    scene: AlignedRun, node: str, index: int | None, value: np.ndarray
+    aligned: AlignedRun, node: str, index: int | None, value: np.ndarray
 ) -> Iterator[RepairCandidate]:
     if not 2 <= value.ndim <= _RANK:
         return
     for order in itertools.permutations(range(value.ndim)):
         if order != tuple(range(value.ndim)):
-            operations = inserted(scene, node, index, "Transpose", (), {"perm": list(order)})
-            operations += _declared(scene, node, index, value.dtype, value.ndim)
+            operations = inserted(aligned, node, index, "Transpose", (), {"perm": list(order)})
+            operations += _declared(aligned, node, index, value.dtype, value.ndim)
             yield proposed("insertion", _words("Transpose", list(order), node, index), *operations)
 
 
 def _layouts(
-    scene: AlignedRun, node: str, index: int | None, value: np.ndarray
+    aligned: AlignedRun, node: str, index: int | None, value: np.ndarray
 ) -> Iterator[RepairCandidate]:
     """The shapes that values of the source have which are as large."""
-    near = {*scene.missing, *(i for m in scene.missing[:_OPERATORS] for i in _reads(scene, m))}
+    near = {
+        *aligned.missing,
+        *(i for m in aligned.missing[:_OPERATORS] for i in _reads(aligned, m)),
+    }
     shapes = dict.fromkeys(
-        scene.inside.values[i].value.shape
+        aligned.inside.values[i].value.shape
         for i in sorted(near)
-        if scene.inside.values[i].value.size == value.size
+        if aligned.inside.values[i].value.size == value.size
     )
     for shape in shapes:
         if shape == value.shape:
             continue
-        for operator, more in _shape_changes(scene, value.shape, shape):
-            operations = inserted(scene, node, index, operator, [more])
-            operations += _declared(scene, node, index, value.dtype, len(shape))
+        for operator, more in _shape_changes(aligned, value.shape, shape):
+            operations = inserted(aligned, node, index, operator, [more])
+            operations += _declared(aligned, node, index, value.dtype, len(shape))
             yield proposed("insertion", _words(operator, more[1], node, index), *operations)
 
 
 def _declared(
-    scene: AlignedRun, node: str, index: int | None, kind: np.dtype[Any], axes: int
+    aligned: AlignedRun, node: str, index: int | None, kind: np.dtype[Any], axes: int
 ) -> list[Operation]:
     """The declaration of a graph output, if it is that which the edit changes."""
-    if index is not None or node not in {o.name for o in scene.model.graph.output}:
+    if index is not None or node not in {o.name for o in aligned.model.graph.output}:
         return []
     return [SetOutputType(output=node, type=kind.name, axes=axes)]
 
 
-def _reads(scene: AlignedRun, place: int) -> tuple[int, ...]:
-    return scene.inside.values[place].reads
+def _reads(aligned: AlignedRun, place: int) -> tuple[int, ...]:
+    return aligned.inside.values[place].reads
 
 
 def _shape_changes(
-    scene: AlignedRun, now: tuple[int, ...], wanted: tuple[int, ...]
+    aligned: AlignedRun, now: tuple[int, ...], wanted: tuple[int, ...]
 ) -> Iterator[tuple[str, tuple[str, np.ndarray]]]:
     """Squeeze or Unsqueeze where ones come or go, then Reshape with the first size left open."""
-    by_input = opset_versions(scene.model).get("ai.onnx", 0) >= _OPEN_SQUEEZE
+    by_input = opset_versions(aligned.model).get("ai.onnx", 0) >= _OPEN_SQUEEZE
     for operator, longer, shorter in (("Squeeze", now, wanted), ("Unsqueeze", wanted, now)):
         extra = len(longer) - len(shorter)
         for axes in itertools.combinations(range(len(longer)), max(extra, 0)):
@@ -129,33 +132,33 @@ def _shape_changes(
 
 
 def _casts(
-    scene: AlignedRun, node: str, index: int | None, value: np.ndarray
+    aligned: AlignedRun, node: str, index: int | None, value: np.ndarray
 ) -> Iterator[RepairCandidate]:
     import onnx
 
-    types = {scene.inside.values[i].value.dtype for i in (*scene.missing, scene.place)}
+    types = {aligned.inside.values[i].value.dtype for i in (*aligned.missing, aligned.place)}
     for kind in sorted(types, key=str):
         if kind == value.dtype or kind == np.dtype(object):
             continue
         to = int(onnx.helper.np_dtype_to_tensor_dtype(kind))
-        operations = inserted(scene, node, index, "Cast", (), {"to": to})
-        operations += _declared(scene, node, index, kind, value.ndim)
+        operations = inserted(aligned, node, index, "Cast", (), {"to": to})
+        operations += _declared(aligned, node, index, kind, value.ndim)
         yield proposed("insertion", _words("Cast", kind, node, index), *operations)
 
 
 def _reordered(
-    scene: AlignedRun, node: str, index: int | None, value: np.ndarray
+    aligned: AlignedRun, node: str, index: int | None, value: np.ndarray
 ) -> Iterator[RepairCandidate]:
     """A Gather that puts slices along one axis in the order of a missing value."""
-    for i in scene.missing[:_OPERATORS]:
-        wanted = scene.inside.values[i].value
+    for i in aligned.missing[:_OPERATORS]:
+        wanted = aligned.inside.values[i].value
         if wanted.ndim != value.ndim or wanted.dtype != value.dtype or not 1 <= value.ndim <= 5:
             continue
         for axis in range(value.ndim):
-            order = _order(value, wanted, axis, scene.allowed.values[i])
+            order = _order(value, wanted, axis, aligned.allowed.values[i])
             if order is not None:
                 more = [("indices", np.array(order, np.int64))]
-                operations = inserted(scene, node, index, "Gather", more, {"axis": axis})
+                operations = inserted(aligned, node, index, "Gather", more, {"axis": axis})
                 yield proposed("insertion", _words("Gather", order, node, index), *operations)
 
 
@@ -175,10 +178,10 @@ def _order(value: np.ndarray, wanted: np.ndarray, axis: int, allowed: float) -> 
     return order if order != list(range(len(one))) else None
 
 
-def inputs(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def inputs(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Inputs of a node in another order, then one of them another value."""
     for index in nodes:
-        node = scene.node_of(index)
+        node = aligned.node_of(index)
         names = list(node.input)
         if not 2 <= len(names) <= 4:
             continue
@@ -192,17 +195,17 @@ def inputs(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidat
                 about = f"inputs of {node.op_type} {node.output[0]} as {', '.join(order)}"
                 yield proposed("inputs", about, *operations)
     for index in nodes:
-        yield from _others(scene, index)
+        yield from _others(aligned, index)
 
 
-def _others(scene: AlignedRun, index: int) -> Iterator[RepairCandidate]:
+def _others(aligned: AlignedRun, index: int) -> Iterator[RepairCandidate]:
     """One input replaced by a value, or a weight, of the same type and shape."""
-    node = scene.node_of(index)
-    behind = _behind(scene, index)
-    optional = _last_optional(scene, index)
+    node = aligned.node_of(index)
+    behind = _behind(aligned, index)
+    optional = _last_optional(aligned, index)
     for place in range(max(len(node.input), optional + 1)):
         name = node.input[place] if place < len(node.input) else ""
-        group = scene.constants if name in scene.constants or not name else scene.values
+        group = aligned.constants if name in aligned.constants or not name else aligned.values
         now = group.get(name)
         ways = [
             other
@@ -217,18 +220,18 @@ def _others(scene: AlignedRun, index: int) -> Iterator[RepairCandidate]:
             yield proposed("inputs", about, operation)
 
 
-def _last_optional(scene: AlignedRun, index: int) -> int:
+def _last_optional(aligned: AlignedRun, index: int) -> int:
     """Number of the next input that a node may have; that of its last one if there is no more."""
-    node = scene.node_of(index)
-    schema = schema_of(domain_of(node), node.op_type, opset_versions(scene.model))
+    node = aligned.node_of(index)
+    schema = schema_of(domain_of(node), node.op_type, opset_versions(aligned.model))
     more = schema is not None and len(node.input) < len(schema.inputs)
     return len(node.input) if more else len(node.input) - 1
 
 
-def _behind(scene: AlignedRun, index: int) -> set[str]:
+def _behind(aligned: AlignedRun, index: int) -> set[str]:
     """Values that depend on a node, its own included."""
-    found = set(scene.node_of(index).output)
-    for node in list(scene.model.graph.node)[index + 1 :]:
+    found = set(aligned.node_of(index).output)
+    for node in list(aligned.model.graph.node)[index + 1 :]:
         if found & set(node.input):
             found.update(node.output)
     return found

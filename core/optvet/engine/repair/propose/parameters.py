@@ -20,18 +20,18 @@ _ALONE = 16
 _SMALL = 1e-30
 
 
-def parameters(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def parameters(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """By name, all at once and each alone; then what the source's operators read; then folds."""
-    yield from _by_name(scene)
+    yield from _by_name(aligned)
     for index in nodes:
-        for operator in scene.operators(_OPERATORS):
-            yield from _by_role(scene, index, operator)
+        for operator in aligned.operators(_OPERATORS):
+            yield from _by_role(aligned, index, operator)
     for index in nodes:
-        yield from _folded(scene, index)
+        yield from _folded(aligned, index)
 
 
-def _by_name(scene: AlignedRun) -> Iterator[RepairCandidate]:
-    found = differing_weights(scene.constants, scene.inside.parameters)
+def _by_name(aligned: AlignedRun) -> Iterator[RepairCandidate]:
+    found = differing_weights(aligned.constants, aligned.inside.parameters)
     edits = [
         Edit(
             kind="parameter",
@@ -47,20 +47,20 @@ def _by_name(scene: AlignedRun) -> Iterator[RepairCandidate]:
             yield RepairCandidate((edit,), explains=False)
 
 
-def _by_role(scene: AlignedRun, index: int, operator: SourceValue) -> Iterator[RepairCandidate]:
+def _by_role(aligned: AlignedRun, index: int, operator: SourceValue) -> Iterator[RepairCandidate]:
     """Constants of a node replaced by those that the source's operator reads."""
-    node = scene.node_of(index)
-    arrays = [(o.name, o.parameter, scene.array_of(o)) for o in operator.operands]
+    node = aligned.node_of(index)
+    arrays = [(o.name, o.parameter, aligned.array_of(o)) for o in operator.operands]
     wanted = [(parameter or name, a) for name, parameter, a in arrays if a is not None and a.size]
     for place, name in enumerate(node.input):
-        now = scene.constants.get(name)
+        now = aligned.constants.get(name)
         if now is None or not now.size:
             continue
         for label, value in wanted:
             for fit, how in _fits(value, now, {operator.alike, node.op_type}):
                 about = f"input {place} of {node.op_type} {node.output[0]} from {label}{how}"
-                yield proposed("parameter", about, *given(scene, index, place, fit))
-    yield from _all_at_once(scene, index, operator)
+                yield proposed("parameter", about, *given(aligned, index, place, fit))
+    yield from _all_at_once(aligned, index, operator)
 
 
 def _fits(
@@ -93,56 +93,58 @@ def _fits(
             yield kept, f", {how}" if how else ""
 
 
-def _all_at_once(scene: AlignedRun, index: int, operator: SourceValue) -> Iterator[RepairCandidate]:
+def _all_at_once(
+    aligned: AlignedRun, index: int, operator: SourceValue
+) -> Iterator[RepairCandidate]:
     """All constants of the operator of ONNX that the source's operator is."""
-    node = scene.node_of(index)
+    node = aligned.node_of(index)
     if operator.alike != node.op_type or not operator.inputs:
         return
     by_name = {o.name: o for o in operator.operands}
     edits = []
     for place, name in enumerate(operator.inputs):
         operand = by_name.get(name)
-        value = None if operand is None else scene.array_of(operand)
+        value = None if operand is None else aligned.array_of(operand)
         if value is None or place >= len(node.input):
             continue
-        now = scene.constants.get(node.input[place])
+        now = aligned.constants.get(node.input[place])
         fit = next(iter(_fits(value, now, {node.op_type})), None) if now is not None else None
         if fit is not None:
             about = f"input {place} of {node.op_type} {node.output[0]} from the source"
-            operations = given(scene, index, place, fit[0])
+            operations = given(aligned, index, place, fit[0])
             edits.append(Edit(kind="parameter", about=about, operations=operations))
     if len(edits) > 1:
         yield RepairCandidate(tuple(edits))
 
 
-def _folded(scene: AlignedRun, index: int) -> Iterator[RepairCandidate]:
+def _folded(aligned: AlignedRun, index: int) -> Iterator[RepairCandidate]:
     """A convolution into which the batch normalization behind it was folded, folded anew."""
-    node = scene.node_of(index)
-    weights = constants_of(scene.model)
+    node = aligned.node_of(index)
+    weights = constants_of(aligned.model)
     if node.op_type not in ("Conv", "Gemm") or len(node.input) < 2 or node.input[1] not in weights:
         return
-    now = scene.constants[node.input[1]]
-    for i, each in enumerate(scene.inside.values):
+    now = aligned.constants[node.input[1]]
+    for i, each in enumerate(aligned.inside.values):
         if each.alike != "BatchNormalization" or not each.reads:
             continue
-        before = scene.inside.values[each.reads[0]]
-        if each.reads[0] not in scene.missing and i not in scene.missing:
+        before = aligned.inside.values[each.reads[0]]
+        if each.reads[0] not in aligned.missing and i not in aligned.missing:
             continue
-        fold = _fold(scene, before, each, now)
+        fold = _fold(aligned, before, each, now)
         if fold is None:
             continue
         about = f"{node.op_type} {node.output[0]}: {each.module or each.operator} folded anew"
-        operations = given(scene, index, 1, fold["weight"].astype(now.dtype))
-        operations += given(scene, index, 2, fold["bias"].astype(now.dtype))
+        operations = given(aligned, index, 1, fold["weight"].astype(now.dtype))
+        operations += given(aligned, index, 2, fold["bias"].astype(now.dtype))
         yield proposed("parameter", about, *operations)
 
 
 def _fold(
-    scene: AlignedRun, before: SourceValue, norm: SourceValue, now: np.ndarray
+    aligned: AlignedRun, before: SourceValue, norm: SourceValue, now: np.ndarray
 ) -> Outputs | None:
     """Weight and bias of ``before`` with ``norm`` folded in; None where shapes do not fit."""
-    one = {o.name: scene.array_of(o) for o in before.operands}
-    two = {o.name: scene.array_of(o) for o in norm.operands}
+    one = {o.name: aligned.array_of(o) for o in before.operands}
+    two = {o.name: aligned.array_of(o) for o in norm.operands}
     names = {alike: name for name, alike in zip(norm.inputs, _NORM, strict=False)}
     weight = one.get("weight")
     mean, variance = two.get(names.get("mean", "")), two.get(names.get("variance", ""))

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from optvet.engine.convert.locate import source_inside
-from optvet.engine.repair.aligned_run import AlignedRun, scene_of
+from optvet.engine.repair.aligned_run import AlignedRun, aligned_run_of
 from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.propose.attributes import attributes, constants, other_attributes
 from optvet.engine.repair.propose.layouts import inputs, insertions, removals
@@ -52,11 +52,11 @@ def proposals_beside(
     data: bytes,
     samples: Sequence[Sample],
     tried: Path,
-    donors: Mapping[str, bytes],
+    references: Mapping[str, bytes],
 ) -> list[RepairCandidate]:
     """As ``proposals``, where the source runs in the same worker as the converted model."""
     recorded = [source_inside(source_config, source, sample) for sample in samples]
-    return proposals(recorded, config, data, samples, tried, donors)
+    return proposals(recorded, config, data, samples, tried, references)
 
 
 def proposals(
@@ -65,7 +65,7 @@ def proposals(
     data: bytes,
     samples: Sequence[Sample],
     tried: Path,
-    donors: Mapping[str, bytes],
+    references: Mapping[str, bytes],
 ) -> list[RepairCandidate]:
     """Candidates that explain a missing value on all ``samples``, and those that need not.
 
@@ -75,26 +75,28 @@ def proposals(
         data: The converted model.
         samples: Inputs on which it is wrong.
         tried: Where it is kept what candidates explain, for a worker that goes on after this one.
-        donors: Other models of the source in ONNX, by the name of their converter.
+        references: Other models of the source in ONNX, by the name of their converter.
     """
     enter("run")
     model = onnx.load_from_string(data)
-    scenes: list[AlignedRun] = []
+    aligned_runs: list[AlignedRun] = []
     for inside, sample in zip(recorded, samples, strict=True):
         # Regions are read off the first sample, and tried on all.
-        lent = {} if scenes else donors
-        if scene := scene_of(inside, config, model, sample, lent):
-            scenes.append(scene)
-    if not scenes:
+        lent = {} if aligned_runs else references
+        if aligned := aligned_run_of(inside, config, model, sample, lent):
+            aligned_runs.append(aligned)
+    if not aligned_runs:
         return []
-    return list(_ranked([window_of(scene, config) for scene in scenes], TriedCandidates(tried)))
+    return list(
+        _ranked([window_of(aligned, config) for aligned in aligned_runs], TriedCandidates(tried))
+    )
 
 
 def _ranked(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[RepairCandidate]:
     first = windows[0]
-    region = first.scene.region.nodes[:_NODES]
+    region = first.aligned.region.nodes[:_NODES]
     # A node before the region may be wrong too: its value is known, but in another layout.
-    before = tuple(i for i in first.nodes[::-1] if i not in first.scene.region.nodes)
+    before = tuple(i for i in first.nodes[::-1] if i not in first.aligned.region.nodes)
     started = time.monotonic()
     seen: set[str] = set()
     for propose in _PROPOSE:
@@ -104,7 +106,7 @@ def _ranked(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[Repa
         elif propose is insertions:
             nodes = (*region[:2], *before)
         found = []
-        for candidate in propose(first.scene, nodes):
+        for candidate in propose(first.aligned, nodes):
             key = repr([e.operations for e in candidate.edits])
             if key in seen:
                 continue

@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto
 
 from optvet.engine.convert.align import equal_up_to_layout
-from optvet.engine.repair.aligned_run import AlignedRun, Donor
+from optvet.engine.repair.aligned_run import AlignedRun, ReferenceModel
 from optvet.engine.repair.candidates import RepairCandidate, proposed
 from optvet.graph.walk import domain_of, opset_versions, reads, schema_of
 from optvet.spec.records.repair import Operation, ReplaceRegion, SetOutputType
@@ -20,47 +20,54 @@ _NODES = 64
 _BYTES = 1 << 24
 
 
-def regions(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def regions(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """What computes a missing value in another model, in place of a value of this one."""
-    for donor in scene.donors:
-        have = _shared(scene, donor)
-        for place in dict.fromkeys((*scene.missing[:_ENDS], scene.place)):
-            for made in _values_at(scene, donor, place):
-                part = _part(scene.model, donor.model, made, have)
+    for reference in aligned.references:
+        have = _shared(aligned, reference)
+        for place in dict.fromkeys((*aligned.missing[:_ENDS], aligned.place)):
+            for made in _values_at(aligned, reference, place):
+                part = _part(aligned.model, reference.model, made, have)
                 if part is None:
                     continue
                 model, inputs = part
-                for name in replaced(scene, nodes, place, donor.values[made]):
-                    yield _candidate(scene, donor, made, name, model, inputs)
+                for name in replaced(aligned, nodes, place, reference.values[made]):
+                    yield _candidate(aligned, reference, made, name, model, inputs)
 
 
 def _candidate(
-    scene: AlignedRun, donor: Donor, made: str, name: str, model: ModelProto, inputs: list[str]
+    aligned: AlignedRun,
+    reference: ReferenceModel,
+    made: str,
+    name: str,
+    model: ModelProto,
+    inputs: list[str],
 ) -> RepairCandidate:
     encoded = base64.b64encode(model.SerializeToString()).decode()
     operations: list[Operation] = [ReplaceRegion(node=name, inputs=inputs, model=encoded)]
-    value = donor.values[made]
-    for output in scene.model.graph.output:
+    value = reference.values[made]
+    for output in aligned.model.graph.output:
         declared = output.type.tensor_type.elem_type
         if output.name == name and declared != onnx.helper.np_dtype_to_tensor_dtype(value.dtype):
             kind = SetOutputType(output=name, type=value.dtype.name, axes=value.ndim)
             operations.append(kind)
     kinds = ", ".join(node.op_type for node in model.graph.node[:_ENDS])
-    return proposed("region", f"{name} computed as by {donor.name}: {kinds}", *operations)
+    return proposed("region", f"{name} computed as by {reference.name}: {kinds}", *operations)
 
 
-def _shared(scene: AlignedRun, donor: Donor) -> dict[str, str]:
-    """Values of the donor that this model has too, in one layout: their names in it."""
-    wrong = {name for i in scene.region.nodes for name in scene.node_of(i).output}
+def _shared(aligned: AlignedRun, reference: ReferenceModel) -> dict[str, str]:
+    """Values of the reference that this model has too, in one layout: their names in it."""
+    wrong = {name for i in aligned.region.nodes for name in aligned.node_of(i).output}
     found: dict[str, str] = {}
-    mine = [i.name for i in scene.model.graph.input if i.name in scene.values]
-    theirs = [i.name for i in donor.model.graph.input if i.name in donor.values]
+    mine = [i.name for i in aligned.model.graph.input if i.name in aligned.values]
+    theirs = [i.name for i in reference.model.graph.input if i.name in reference.values]
     if len(mine) == len(theirs):
         found.update(zip(theirs, mine, strict=True))
-    places = {name: i for name, i in scene.known.target.items() if name not in wrong}
-    for name, value in donor.values.items():
+    places = {name: i for name, i in aligned.known.target.items() if name not in wrong}
+    for name, value in reference.values.items():
         for other, place in places.items():
-            if name not in found and _same(value, scene.values[other], scene.allowed.values[place]):
+            if name not in found and _same(
+                value, aligned.values[other], aligned.allowed.values[place]
+            ):
                 found[name] = other
     return found
 
@@ -75,34 +82,34 @@ def _same(a: np.ndarray, b: np.ndarray, allowed: float) -> bool:
     return bool(np.all((off <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b))))
 
 
-def _values_at(scene: AlignedRun, donor: Donor, place: int) -> Iterator[str]:
-    """Values of the donor that are the source's at ``place``."""
-    wanted = scene.inside.values[place].value
-    for name, value in donor.values.items():
+def _values_at(aligned: AlignedRun, reference: ReferenceModel, place: int) -> Iterator[str]:
+    """Values of the reference that are the source's at ``place``."""
+    wanted = aligned.inside.values[place].value
+    for name, value in reference.values.items():
         if value.size == wanted.size and value.dtype.kind == wanted.dtype.kind:
-            if equal_up_to_layout(wanted, value, scene.allowed.values[place]):
+            if equal_up_to_layout(wanted, value, aligned.allowed.values[place]):
                 yield name
 
 
 def replaced(
-    scene: AlignedRun, nodes: tuple[int, ...], place: int, value: np.ndarray
+    aligned: AlignedRun, nodes: tuple[int, ...], place: int, value: np.ndarray
 ) -> Iterator[str]:
-    """Values of this model that the donor's may replace: an output, or a wrong one of its form."""
-    wanted = scene.inside.values[place].value
+    """Values of this model that the reference's may replace: an output, or a wrong one alike."""
+    wanted = aligned.inside.values[place].value
     # Graphs of TensorFlow end in operators that pass on what they are given.
-    if value.shape == wanted.shape and _is_passed_on(scene, wanted):
-        yield scene.output
+    if value.shape == wanted.shape and _is_passed_on(aligned, wanted):
+        yield aligned.output
     for index in nodes:
-        for name in scene.node_of(index).output:
-            now = scene.values.get(name)
+        for name in aligned.node_of(index).output:
+            now = aligned.values.get(name)
             alike = now is None or (now.shape, now.dtype) == (value.shape, value.dtype)
-            if name and name != scene.output and alike:
+            if name and name != aligned.output and alike:
                 yield name
 
 
-def _is_passed_on(scene: AlignedRun, value: np.ndarray) -> bool:
+def _is_passed_on(aligned: AlignedRun, value: np.ndarray) -> bool:
     """Whether the wrong output should be this value of the source."""
-    end = scene.inside.values[scene.place].value
+    end = aligned.inside.values[aligned.place].value
     return value is end or (
         value.dtype == end.dtype
         and value.shape == end.shape
@@ -111,15 +118,15 @@ def _is_passed_on(scene: AlignedRun, value: np.ndarray) -> bool:
 
 
 def _part(
-    target: ModelProto, donor: ModelProto, end: str, have: Mapping[str, str]
+    target: ModelProto, reference: ModelProto, end: str, have: Mapping[str, str]
 ) -> tuple[ModelProto, list[str]] | None:
     """The nodes that compute ``end`` from values that the target has, as a model; and those values.
 
     None where they are too many, or what they are is another operator in the target's sets.
     """
-    nodes = donor.graph.node
+    nodes = reference.graph.node
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    weights = {t.name: t for t in donor.graph.initializer}
+    weights = {t.name: t for t in reference.graph.initializer}
     chosen: set[int] = set()
     inputs: dict[str, str] = {}
     kept: dict[str, onnx.TensorProto] = {}
@@ -137,10 +144,10 @@ def _part(
             todo += reads(nodes[makers[name]])
         if len(chosen) > _NODES:
             return None
-    if not inputs or not all(_fits(nodes[i], target, donor) for i in chosen):
+    if not inputs or not all(_fits(nodes[i], target, reference) for i in chosen):
         return None
-    part = ModelProto(ir_version=donor.ir_version)
-    part.opset_import.extend(donor.opset_import)
+    part = ModelProto(ir_version=reference.ir_version)
+    part.opset_import.extend(reference.opset_import)
     part.graph.name = "region"
     part.graph.node.extend(nodes[i] for i in sorted(chosen))
     part.graph.initializer.extend(kept.values())
@@ -149,12 +156,12 @@ def _part(
     return None if part.ByteSize() > _BYTES else (part, list(inputs.values()))
 
 
-def _fits(node: NodeProto, target: ModelProto, donor: ModelProto) -> bool:
+def _fits(node: NodeProto, target: ModelProto, reference: ModelProto) -> bool:
     """Whether a node means the same in both models, and reads nothing from around it."""
     if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
         return False
     about = (domain_of(node), node.op_type)
-    schemas = [schema_of(*about, opset_versions(model)) for model in (target, donor)]
+    schemas = [schema_of(*about, opset_versions(model)) for model in (target, reference)]
     if schemas[0] is None or schemas[1] is None:
         return False
     return bool(schemas[0].since_version == schemas[1].since_version)

@@ -24,16 +24,16 @@ _POINTWISE = frozenset(
 """Operators that do the same in every layout."""
 
 
-def operators(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def operators(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """The first missing operators as ONNX's own: replacing a node, or inserted before one."""
-    for operator in scene.operators(_OPERATORS):
+    for operator in aligned.operators(_OPERATORS):
         if operator.alike and operator.inputs:
-            for inputs, weights in _translated(scene, operator):
-                yield from _placed(scene, nodes, operator, inputs, weights)
+            for inputs, weights in _translated(aligned, operator):
+                yield from _placed(aligned, nodes, operator, inputs, weights)
 
 
 def _translated(
-    scene: AlignedRun, operator: SourceValue
+    aligned: AlignedRun, operator: SourceValue
 ) -> Iterator[tuple[list[str], list[Operation]]]:
     """Inputs of the operator by name, and weights to be made for them, in a few ways."""
     by_name = {o.name: o for o in operator.operands}
@@ -41,17 +41,17 @@ def _translated(
     ways: list[list[str]] = []
     for name in operator.inputs:
         operand = by_name.get(name)
-        constant = None if operand is None else scene.array_of(operand)
+        constant = None if operand is None else aligned.array_of(operand)
         if operand is None or _is_absent(operand):
             ways.append([""])
         elif constant is not None:
-            label = fresh_name(scene.model, f"{operator.alike}_{name}".replace(".", "_"))
+            label = fresh_name(aligned.model, f"{operator.alike}_{name}".replace(".", "_"))
             kind = operator.value.dtype if constant.ndim == 0 else constant.dtype
             weights.append(SetWeight(name=label, tensor=tensor_of(constant.astype(kind))))
             ways.append([label])
         else:
             anyhow = operator.alike in _POINTWISE
-            ways.append(scene.names_of(operand, turned=anyhow)[:_NAMES])
+            ways.append(aligned.names_of(operand, turned=anyhow)[:_NAMES])
     for inputs in itertools.product(*ways):
         kept = list(inputs)
         while kept and not kept[-1]:
@@ -65,7 +65,7 @@ def _is_absent(operand: SourceOperand) -> bool:
 
 
 def _placed(
-    scene: AlignedRun,
+    aligned: AlignedRun,
     nodes: tuple[int, ...],
     operator: SourceValue,
     inputs: list[str],
@@ -78,7 +78,7 @@ def _placed(
     }
     what = f"{operator.alike} ({operator.operator})"
     for index in nodes[:_NODES]:
-        node = scene.node_of(index)
+        node = aligned.node_of(index)
         for output in node.output[:1]:
             replacement = ReplaceNode(
                 node=output, operator=operator.alike, inputs=inputs, attributes=attributes
@@ -86,10 +86,10 @@ def _placed(
             about = f"{node.op_type} {output} replaced by {what}"
             yield proposed("operator", about, *weights, replacement)
     for index in nodes[:_NODES]:
-        node = scene.node_of(index)
+        node = aligned.node_of(index)
         for place, name in enumerate(node.input):
-            if name in inputs and name not in scene.constants:
-                output = fresh_name(scene.model, f"{name}_{operator.alike}")
+            if name in inputs and name not in aligned.constants:
+                output = fresh_name(aligned.model, f"{name}_{operator.alike}")
                 insertion = InsertNode(
                     node=node.output[0],
                     index=place,
@@ -100,13 +100,13 @@ def _placed(
                 )
                 about = f"{what} inserted before input {place} of {node.output[0]}"
                 yield proposed("operator", about, *weights, insertion)
-    for name in dict.fromkeys((*inputs, scene.output)):
-        if name and (name in scene.values) and name not in scene.constants:
-            yield _behind(scene, operator, name, inputs, weights, attributes)
+    for name in dict.fromkeys((*inputs, aligned.output)):
+        if name and (name in aligned.values) and name not in aligned.constants:
+            yield _behind(aligned, operator, name, inputs, weights, attributes)
 
 
 def _behind(
-    scene: AlignedRun,
+    aligned: AlignedRun,
     operator: SourceValue,
     name: str,
     inputs: list[str],
@@ -118,27 +118,27 @@ def _behind(
         node=name,
         operator=operator.alike,
         inputs=[BEFORE if n == name else n for n in inputs],
-        output=fresh_name(scene.model, f"{name}_{operator.alike}"),
+        output=fresh_name(aligned.model, f"{name}_{operator.alike}"),
         attributes=attributes,
     )
     about = f"{operator.alike} ({operator.operator}) inserted behind {name}"
     return proposed("operator", about, *weights, insertion)
 
 
-def affine(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def affine(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """A factor and a shift, of all or of each channel, where they explain a value exactly."""
     for index in nodes[:_NODES]:
-        node = scene.node_of(index)
+        node = aligned.node_of(index)
         for place, name in enumerate(node.input):
-            value = scene.values.get(name)
-            if value is None or name in scene.constants or value.dtype.kind != "f":
+            value = aligned.values.get(name)
+            if value is None or name in aligned.constants or value.dtype.kind != "f":
                 continue
-            for i in scene.missing[:_OPERATORS]:
-                wanted = scene.inside.values[i].value
+            for i in aligned.missing[:_OPERATORS]:
+                wanted = aligned.inside.values[i].value
                 if wanted.shape != value.shape or not value.size:
                     continue
-                for factor, shift in _fits(value, wanted, scene.allowed.values[i]):
-                    yield _scaled(scene, node.output[0], place, factor, shift)
+                for factor, shift in _fits(value, wanted, aligned.allowed.values[i]):
+                    yield _scaled(aligned, node.output[0], place, factor, shift)
 
 
 def _fits(
@@ -172,14 +172,14 @@ def _rounded(value: np.ndarray) -> np.ndarray:
 
 
 def _scaled(
-    scene: AlignedRun, node: str, place: int, factor: np.ndarray, shift: np.ndarray
+    aligned: AlignedRun, node: str, place: int, factor: np.ndarray, shift: np.ndarray
 ) -> RepairCandidate:
-    maker = next(n for n in scene.model.graph.node if node in n.output)
-    kind = scene.values[maker.input[place]].dtype
+    maker = next(n for n in aligned.model.graph.node if node in n.output)
+    kind = aligned.values[maker.input[place]].dtype
     operations: list[Operation] = []
     if np.any(factor != 1):
-        operations += inserted(scene, node, place, "Mul", [("factor", factor.astype(kind))])
+        operations += inserted(aligned, node, place, "Mul", [("factor", factor.astype(kind))])
     if np.any(shift != 0):
-        operations += inserted(scene, node, place, "Add", [("shift", shift.astype(kind))])
+        operations += inserted(aligned, node, place, "Add", [("shift", shift.astype(kind))])
     about = f"a factor and a shift before input {place} of {node}"
     return proposed("affine", about, *operations)

@@ -57,19 +57,19 @@ _ALIASES: Mapping[str, str] = {
 }
 
 
-def templates(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+def templates(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """The first missing operators that are known, in place of a wrong value of their form."""
-    if opset_versions(scene.model).get(ONNX_DOMAIN, 0) < _LEAST_SET:
+    if opset_versions(aligned.model).get(ONNX_DOMAIN, 0) < _LEAST_SET:
         return
-    for operator in scene.operators(_OPERATORS):
+    for operator in aligned.operators(_OPERATORS):
         name = _name(operator)
         if name not in _TEMPLATES:
             continue
-        place = next(i for i in scene.missing if scene.inside.values[i] is operator)
-        model = _model(scene.model, *_TEMPLATES[name])
+        place = next(i for i in aligned.missing if aligned.inside.values[i] is operator)
+        model = _model(aligned.model, *_TEMPLATES[name])
         encoded = base64.b64encode(model.SerializeToString()).decode()
-        for inputs in _inputs(scene, operator, len(model.graph.input)):
-            for value in replaced(scene, nodes, place, operator.value):
+        for inputs in _inputs(aligned, operator, len(model.graph.input)):
+            for value in replaced(aligned, nodes, place, operator.value):
                 about = f"{value} computed by a template of {name} ({operator.operator})"
                 yield proposed(
                     "template", about, ReplaceRegion(node=value, inputs=inputs, model=encoded)
@@ -82,9 +82,9 @@ def _name(operator: SourceValue) -> str:
     return _ALIASES.get(plain, plain)
 
 
-def _inputs(scene: AlignedRun, operator: SourceValue, number: int) -> Iterator[list[str]]:
+def _inputs(aligned: AlignedRun, operator: SourceValue, number: int) -> Iterator[list[str]]:
     """Values of this model that the operator's first operands are."""
-    ways = [scene.names_of(o)[:_NAMES] for o in operator.operands[:number]]
+    ways = [aligned.names_of(o)[:_NAMES] for o in operator.operands[:number]]
     if len(ways) == number and all(ways):
         yield from (list(each) for each in itertools.product(*ways))
 

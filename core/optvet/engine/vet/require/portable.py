@@ -31,7 +31,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class PortableRequirement:
     """Measures ``required``.
 
     Attributes:
@@ -88,9 +88,9 @@ class Yardstick:
             return RequirementReading(None, words=str(error))
 
 
-def yardstick_of(
+def portable_of(
     session: VetSession, finding: Finding, records: Sequence[RequirementRecord]
-) -> Yardstick:
+) -> PortableRequirement:
     """What measured the requirement of ``finding``, an answer of ``session`` with ``records``.
 
     Raises:
@@ -100,18 +100,18 @@ def yardstick_of(
     required = next(r for r in every if str(r) == finding.requirement)
     name = next(r.comparator for r in records if r.requirement == finding.requirement)
     if name is None:
-        return Yardstick(required)
+        return PortableRequirement(required)
     comparator = session.plugins.comparator(name)
     if isinstance(comparator, Decodes):
         raise UsageError(f"{name} compares what the models write, not what they compute at once")
     options = options_for(comparator, session.case.model, session.request)
     chunks = session.inputs().chunks()
     scaled = calibrated(session.runner, chunks, comparator, options, required.output)
-    return Yardstick(required, (comparator, scaled))
+    return PortableRequirement(required, (comparator, scaled))
 
 
 def fewest_samples(
-    session: VetSession, yardstick: Yardstick, finding: Finding, witness: Sample
+    session: VetSession, portable: PortableRequirement, finding: Finding, witness: Sample
 ) -> list[Sample]:
     """The fewest samples that together do not meet the requirement, the worst of them first.
 
@@ -120,13 +120,13 @@ def fewest_samples(
     Raises:
         UsageError: The samples are too many to be held at once.
     """
-    if _fails(session, yardstick, finding, [witness]) is not None:
+    if _fails(session, portable, finding, [witness]) is not None:
         return [witness]
     inputs = session.inputs()
     every = next(inputs.chunks())
     if inputs.several:
         raise UsageError("it takes several samples, of more than are held at once")
-    reading = _fails(session, yardstick, finding, every)
+    reading = _fails(session, portable, finding, every)
     if reading is None:
         return [witness]
     # Samples of which nothing is known alone come last, lest the others be too few.
@@ -134,13 +134,13 @@ def fewest_samples(
     few, many = 1, len(worst)
     while many - few > 1:
         middle = (few + many) // 2
-        met = _fails(session, yardstick, finding, worst[:middle]) is None
+        met = _fails(session, portable, finding, worst[:middle]) is None
         few, many = (middle, many) if met else (few, middle)
     return worst[:many]
 
 
 def _fails(
-    session: VetSession, yardstick: Yardstick, finding: Finding, samples: Sequence[Sample]
+    session: VetSession, portable: PortableRequirement, finding: Finding, samples: Sequence[Sample]
 ) -> RequirementReading | None:
     """The reading on ``samples`` after the culprit of ``finding``; None unless it is not met."""
     runner, table = session.runner, session.case.passes
@@ -148,5 +148,5 @@ def _fails(
     examiner.learn_reference(runner.reference(samples))
     trial = runner.trial(table.complete(finding.culprit), samples, "verify")
     examiner.examine(trial, samples)
-    reading = yardstick.read(examiner, trial, samples)
+    reading = portable.read(examiner, trial, samples)
     return reading if reading.met is False else None

@@ -96,8 +96,8 @@ def submit(
         first = sandbox.submit(_build_then, subject, then, args, role=where, **limits)
         _forward(first, result)
         return result
-    parcel = _MemoryFile()
-    result.add_done_callback(lambda _: parcel.close())
+    payload = _MemoryFile()
+    result.add_done_callback(lambda _: payload.close())
 
     def submit_trial(made: Future[Outcome[BuiltArtifact | Failure]]) -> None:
         try:
@@ -111,13 +111,13 @@ def submit(
                 _forward(second, result)
             else:
                 second = sandbox.submit(
-                    _take_then, value, parcel.path, then, args, role=role, **limits
+                    _take_then, value, payload.path, then, args, role=role, **limits
                 )
                 _forward(second, result, built=outcome)
         except BaseException as error:
             result.set_exception(error)
 
-    sandbox.submit(_make, subject, parcel.path, role="subject", **limits).add_done_callback(
+    sandbox.submit(_make, subject, payload.path, role="subject", **limits).add_done_callback(
         submit_trial
     )
     return result

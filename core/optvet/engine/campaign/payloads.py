@@ -42,18 +42,18 @@ def packed(request: JobRequest) -> ModelPayload | None:
 
 
 @contextmanager
-def unpacked(request: JobRequest, parcel: ModelPayload | None) -> Iterator[JobRequest]:
-    """``request`` for the model in ``parcel``, unpacked to a folder for the time of the block."""
-    if parcel is None:
+def unpacked(request: JobRequest, payload: ModelPayload | None) -> Iterator[JobRequest]:
+    """``request`` for the model in ``payload``, unpacked to a folder for the time of the block."""
+    if payload is None:
         yield request
         return
-    with temporary_folder("optvet-parcel-") as folder:
-        for name, content in parcel.files:
+    with temporary_folder("optvet-payload-") as folder:
+        for name, content in payload.files:
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         function = parts_of(request.model)[1]
-        first = str(Path(folder) / parcel.files[0][0])
+        first = str(Path(folder) / payload.files[0][0])
         model = f"{first}:{function}" if function else first
         yield request.model_copy(update={"model": model})
 
