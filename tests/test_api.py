@@ -43,7 +43,7 @@ def test_keywords_are_the_fields_of_the_request(
 
 
 @pytest.mark.parametrize(
-    "name", ["vet", "bench", "compare", "convert", "repair", "hunt", "reduce", "replay"]
+    "name", ["vet", "bench", "compare", "convert", "repair", "hunt", "reduce", "replay", "Campaign"]
 )
 def test_every_parameter_of_a_function_has_a_type_of_its_own(name: str) -> None:
     function = getattr(optvet, name)
@@ -115,6 +115,30 @@ def test_a_conversion_is_judged_and_repaired(tmp_path: Path) -> None:
     assert mended.verdict == "repaired"
     again = optvet.convert(right, converted=tmp_path / "out" / "repaired.onnx", jobs=1)
     assert again.verdict == "right"
+
+
+def test_a_campaign_is_run_and_read(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(FAULTY), tmp_path / "m.onnx")
+    file = tmp_path / "c.toml"
+    lines = ['models = ["m.onnx"]', 'optimizers = ["onnxoptimizer"]', "[vet]", "limit = 1"]
+    file.write_text("\n".join([*lines, 'pipeline = ["fuse_transpose_into_gemm", "nop"]']))
+    campaign = optvet.Campaign(file)
+    with pytest.raises(optvet.UsageError, match="store"):
+        campaign.summary()
+    seen: list[tuple[int, int | None]] = []
+    found = campaign.run(
+        jobs=1,
+        cache_dir=tmp_path / "cache",
+        progress=lambda text, done, total: seen.append((done, total)),
+    )
+    assert found == campaign.summary()
+    assert repr(found).startswith("<CampaignSummary: c: 2 of 2 jobs answered")
+    assert {row["pipeline"]: row["verdict"] for row in found.rows()} == {
+        "fuse_transpose_into_gemm": "faulty",
+        "nop": "clean",
+    }
+    assert sorted(result.verdict for result in campaign.results()) == ["clean", "faulty"]
+    assert seen[-1] == (2, 2)
 
 
 def test_a_hunt_tells_how_far_it_is(tmp_path: Path) -> None:

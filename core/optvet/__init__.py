@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         vet,
         write_bundles,
     )
+    from optvet.campaigns import Campaign
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
     from optvet.spec.bench import BenchRequest
     from optvet.spec.convert import ConvertRequest
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from optvet.spec.hunt import HuntRequest
     from optvet.spec.records.bench import BenchResult
     from optvet.spec.records.bundle import Replayed
+    from optvet.spec.records.campaign import CampaignSummary
     from optvet.spec.records.compare import ModelComparison
     from optvet.spec.records.convert import ConversionResult
     from optvet.spec.records.hunt import HuntSummary
@@ -58,7 +60,9 @@ __all__ = [
     "NOTES",
     "BenchRequest",
     "BenchResult",
+    "Campaign",
     "CampaignReport",
+    "CampaignSummary",
     "ContractError",
     "ConversionResult",
     "ConvertRequest",

@@ -14,6 +14,7 @@ _MODULES = {
         Data Progress Source bench compare convert hunt reduce repair replay vet
         write_bundles
     """,
+    "campaigns": "Campaign",
     "spec.bench": "BenchRequest",
     "spec.convert": "ConvertRequest",
     "spec.converters": """
@@ -51,6 +52,7 @@ _MODULES = {
     "spec.pythons": "NeedsPython PythonEnvironment",
     "spec.records.bench": "BenchResult",
     "spec.records.bundle": "Replayed",
+    "spec.records.campaign": "CampaignSummary",
     "spec.records.charts": "BarChart Chart IntervalChart PointChart",
     "spec.records.compare": "ModelComparison",
     "spec.records.convert": "ConversionResult",

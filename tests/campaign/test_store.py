@@ -23,7 +23,7 @@ from optvet.engine.campaign.leases import (
     this_process,
 )
 from optvet.engine.campaign.plan import Job, Plan
-from optvet.engine.campaign.results import Campaign, find_campaign
+from optvet.engine.campaign.results import StoredCampaign, find_campaign
 from optvet.engine.campaign.store import DATABASE
 from optvet.engine.campaign.store_answers import record, retry
 from optvet.spec.records import ErrorRecord
@@ -239,7 +239,7 @@ def claim_all(path: Path, campaign: int, results: Any) -> None:
 
 
 def test_two_processes_answer_every_job_once(store: CampaignStore) -> None:
-    campaign: Campaign = add_campaign(store, plan_of(200))
+    campaign: StoredCampaign = add_campaign(store, plan_of(200))
     context = multiprocessing.get_context("spawn")
     results = context.SimpleQueue()
     processes = [

@@ -23,7 +23,7 @@ from optvet.spec.files import write_file
 from optvet.spec.request import bytes_of
 
 if TYPE_CHECKING:
-    from optvet.engine.campaign import Campaign, CampaignStore
+    from optvet.engine.campaign import CampaignStore, StoredCampaign
     from optvet.engine.discovery import Plugins
     from optvet.spec.records.campaign import Baseline
 
@@ -411,7 +411,7 @@ class _Chosen:
 def _go_on(
     terminal: Terminal,
     store: CampaignStore,
-    campaign: Campaign,
+    campaign: StoredCampaign,
     chosen: _Chosen,
     plugins: Plugins,
     *,
@@ -458,7 +458,7 @@ def _known(file: Path | None) -> Baseline | None:
 
 
 @contextmanager
-def _campaign_at(text: str) -> Iterator[tuple[CampaignStore, Campaign]]:
+def _campaign_at(text: str) -> Iterator[tuple[CampaignStore, StoredCampaign]]:
     """The campaign that ``STORE`` or ``STORE#CAMPAIGN`` means."""
     from optvet.engine.campaign import find_campaign, open_store
 
@@ -470,7 +470,7 @@ def _campaign_at(text: str) -> Iterator[tuple[CampaignStore, Campaign]]:
 def _show(
     terminal: Terminal,
     store: CampaignStore,
-    campaign: Campaign,
+    campaign: StoredCampaign,
     json_to: str | None,
     known: Baseline | None = None,
     *,

@@ -18,9 +18,9 @@ from optvet.engine.campaign.file import CampaignSource, read_campaign
 from optvet.engine.campaign.plan import Plan, plan_campaign, requests_of
 from optvet.engine.campaign.rescue import Rescued, rescue_store
 from optvet.engine.campaign.results import (
-    Campaign,
     JobResult,
     Metric,
+    StoredCampaign,
     StoredFinding,
     campaigns,
     find_campaign,
@@ -37,7 +37,6 @@ from optvet.engine.campaign.store_answers import add_campaign, retry
 from optvet.engine.models.selectors import expand_models
 
 __all__ = [
-    "Campaign",
     "CampaignSource",
     "CampaignStore",
     "Digests",
@@ -47,6 +46,7 @@ __all__ = [
     "Metric",
     "Plan",
     "Rescued",
+    "StoredCampaign",
     "StoredFinding",
     "add_campaign",
     "artifacts",

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from optvet.engine.campaign.display_names import short_model
 from optvet.engine.campaign.documents import groups_of
 from optvet.engine.campaign.plan import LIMITS, question
-from optvet.engine.campaign.results import Campaign, JobResult, StoredFinding, findings, trials
+from optvet.engine.campaign.results import (
+    JobResult,
+    StoredCampaign,
+    StoredFinding,
+    findings,
+    trials,
+)
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.work.cache.disk import key
 from optvet.spec.records.campaign import CampaignDiff, ChangedVerdict, FindingGroup
@@ -31,7 +37,9 @@ class _CampaignSide:
         return found
 
 
-def diff_of(a: tuple[CampaignStore, Campaign], b: tuple[CampaignStore, Campaign]) -> CampaignDiff:
+def diff_of(
+    a: tuple[CampaignStore, StoredCampaign], b: tuple[CampaignStore, StoredCampaign]
+) -> CampaignDiff:
     """The differences of the second campaign from the first.
 
     Jobs correspond if their requests are equal, except for the folder of the model and the limits
@@ -65,7 +73,7 @@ def diff_of(a: tuple[CampaignStore, Campaign], b: tuple[CampaignStore, Campaign]
     )
 
 
-def _side(store: CampaignStore, campaign: Campaign) -> _CampaignSide:
+def _side(store: CampaignStore, campaign: StoredCampaign) -> _CampaignSide:
     judged: dict[str, JobResult] = {}
     for trial in trials(store, campaign):
         if trial.verdict not in (None, "error"):

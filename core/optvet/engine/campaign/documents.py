@@ -12,8 +12,8 @@ from optvet.engine.campaign.conversion_findings import findings_of, reason_of
 from optvet.engine.campaign.costs import Costs
 from optvet.engine.campaign.leases import Clock, running_jobs
 from optvet.engine.campaign.results import (
-    Campaign,
     JobResult,
+    StoredCampaign,
     StoredFinding,
     campaigns,
     findings,
@@ -57,7 +57,7 @@ def status_of(store: CampaignStore, clock: Clock = time.time) -> CampaignStatus:
     )
 
 
-def _state(store: CampaignStore, campaign: Campaign) -> CampaignState:
+def _state(store: CampaignStore, campaign: StoredCampaign) -> CampaignState:
     return CampaignState(
         name=campaign.name,
         number=campaign.id,
@@ -69,7 +69,7 @@ def _state(store: CampaignStore, campaign: Campaign) -> CampaignState:
 
 
 def summary_of(
-    store: CampaignStore, campaign: Campaign, baseline: Baseline | None = None
+    store: CampaignStore, campaign: StoredCampaign, baseline: Baseline | None = None
 ) -> CampaignSummary:
     """The summary of a campaign; ``baseline`` replaces the one that it was run with."""
     stored = campaign.settings.get("baseline")
@@ -85,7 +85,8 @@ def summary_of(
         name=campaign.name,
         number=campaign.id,
         created=campaign.created,
-        finished=campaign.finished,
+        # ``campaign`` may have been read before it was run.
+        finished=next(c.finished for c in campaigns(store) if c.id == campaign.id),
         versions=dict(sorted(versions.items())),
         trials=listed,
         findings=groups_of(findings(store, campaign), set(campaign.settings["fail_on"])),

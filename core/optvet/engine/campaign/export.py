@@ -13,7 +13,7 @@ from optvet.engine.campaign.artifacts import artifacts, write_bundle
 from optvet.engine.campaign.baseline import baseline_of
 from optvet.engine.campaign.damage import damaged
 from optvet.engine.campaign.documents import summary_of
-from optvet.engine.campaign.results import Campaign, JobResult, findings, metrics, trials
+from optvet.engine.campaign.results import JobResult, StoredCampaign, findings, metrics, trials
 from optvet.engine.campaign.store import CampaignStore
 from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.spec.files import replacing, write_file
@@ -68,7 +68,7 @@ COLUMNS: Mapping[str, Mapping[str, type]] = {
 """Tables of an export, their columns and types; every cell may be empty."""
 
 
-def export(store: CampaignStore, campaign: Campaign, format: str, out: Path) -> list[Path]:
+def export(store: CampaignStore, campaign: StoredCampaign, format: str, out: Path) -> list[Path]:
     """Write a campaign as ``format`` to ``out``; returns the written files or folders.
 
     Args:
@@ -96,7 +96,7 @@ def export(store: CampaignStore, campaign: Campaign, format: str, out: Path) -> 
     return [out]
 
 
-def write_bundles(store: CampaignStore, campaign: Campaign, folder: Path) -> list[Path]:
+def write_bundles(store: CampaignStore, campaign: StoredCampaign, folder: Path) -> list[Path]:
     """A folder per fingerprint that has a bundle, as ``optvet replay`` takes it."""
     written: dict[str, Path] = {}
     for row in findings(store, campaign):
@@ -111,9 +111,9 @@ def write_bundles(store: CampaignStore, campaign: Campaign, folder: Path) -> lis
     return list(written.values())
 
 
-def table_rows(store: CampaignStore, campaign: Campaign, table: str) -> Iterator[Row]:
+def table_rows(store: CampaignStore, campaign: StoredCampaign, table: str) -> Iterator[Row]:
     """The rows of one table of ``COLUMNS``."""
-    made: Mapping[str, Callable[[CampaignStore, Campaign], Iterator[Row]]] = {
+    made: Mapping[str, Callable[[CampaignStore, StoredCampaign], Iterator[Row]]] = {
         "trials": _trial_rows,
         "findings": _finding_rows,
         "metrics": _metric_rows,
@@ -121,7 +121,7 @@ def table_rows(store: CampaignStore, campaign: Campaign, table: str) -> Iterator
     return made[table](store, campaign)
 
 
-def write_json(store: CampaignStore, campaign: Campaign, path: Path) -> None:
+def write_json(store: CampaignStore, campaign: StoredCampaign, path: Path) -> None:
     """A ``CampaignExport`` as the file ``path``; one answer is in memory at a time.
 
     Raises:
@@ -162,7 +162,7 @@ def _exported(trial: JobResult) -> TrialExport:
     )
 
 
-def write_csv(store: CampaignStore, campaign: Campaign, folder: Path) -> list[Path]:
+def write_csv(store: CampaignStore, campaign: StoredCampaign, folder: Path) -> list[Path]:
     """A file per table below ``folder``.
 
     Raises:
@@ -181,7 +181,7 @@ def write_csv(store: CampaignStore, campaign: Campaign, folder: Path) -> list[Pa
     return written
 
 
-def write_parquet(store: CampaignStore, campaign: Campaign, folder: Path) -> list[Path]:
+def write_parquet(store: CampaignStore, campaign: StoredCampaign, folder: Path) -> list[Path]:
     """A Parquet file per table below ``folder``.
 
     Raises:
@@ -211,7 +211,7 @@ def write_parquet(store: CampaignStore, campaign: Campaign, folder: Path) -> lis
     return written
 
 
-def _trial_rows(store: CampaignStore, campaign: Campaign) -> Iterator[Row]:
+def _trial_rows(store: CampaignStore, campaign: StoredCampaign) -> Iterator[Row]:
     for trial in trials(store, campaign):
         result, error = trial.result or trial.conversion, trial.error
         severities: Sequence[str] = [f.severity for f in result.findings] if result else []
@@ -226,7 +226,7 @@ def _trial_rows(store: CampaignStore, campaign: Campaign) -> Iterator[Row]:
         }
 
 
-def _finding_rows(store: CampaignStore, campaign: Campaign) -> Iterator[Row]:
+def _finding_rows(store: CampaignStore, campaign: StoredCampaign) -> Iterator[Row]:
     for row in findings(store, campaign):
         about = row.finding
         known = {name: getattr(about, name, None) for name in COLUMNS["findings"]}
@@ -243,7 +243,7 @@ def _finding_rows(store: CampaignStore, campaign: Campaign) -> Iterator[Row]:
         }
 
 
-def _metric_rows(store: CampaignStore, campaign: Campaign) -> Iterator[Row]:
+def _metric_rows(store: CampaignStore, campaign: StoredCampaign) -> Iterator[Row]:
     for metric in metrics(store, campaign):
         yield {
             "trial": metric.trial,

@@ -11,7 +11,13 @@ from optvet.engine import contract
 from optvet.engine.campaign.artifacts import artifacts, content_of
 from optvet.engine.campaign.display_names import questions, short_models
 from optvet.engine.campaign.documents import summary_of
-from optvet.engine.campaign.results import Campaign, JobResult, StoredFinding, findings, trials
+from optvet.engine.campaign.results import (
+    JobResult,
+    StoredCampaign,
+    StoredFinding,
+    findings,
+    trials,
+)
 from optvet.engine.campaign.store import CampaignStore
 from optvet.spec.campaign import JobRequest
 from optvet.spec.convert import ConvertRequest
@@ -54,7 +60,7 @@ def render_report(reporter: Reporter, report: CampaignReport, files: FindingFile
 
 def report_of(
     store: CampaignStore,
-    campaign: Campaign,
+    campaign: StoredCampaign,
     tables: Sequence[ReportTable] = (),
     charts: Sequence[Chart] = (),
 ) -> CampaignReport:

@@ -54,7 +54,7 @@ _TRIAL = (
 
 
 @dataclass(frozen=True)
-class Campaign:
+class StoredCampaign:
     """One campaign of a store.
 
     Attributes:
@@ -217,13 +217,13 @@ def answer_from(document: str) -> JobAnswered:
     return read_document(VetResult, data)
 
 
-def campaigns(store: CampaignStore) -> list[Campaign]:
+def campaigns(store: CampaignStore) -> list[StoredCampaign]:
     """All campaigns of a store, the oldest first."""
     rows = store.database.execute("SELECT * FROM campaigns ORDER BY id")
     return [campaign_from(row, store.path) for row in rows]
 
 
-def find_campaign(store: CampaignStore, name: str = "") -> Campaign:
+def find_campaign(store: CampaignStore, name: str = "") -> StoredCampaign:
     """The campaign with this number, or the last one with this name; for "", the last one.
 
     Raises:
@@ -238,7 +238,7 @@ def find_campaign(store: CampaignStore, name: str = "") -> Campaign:
     return fitting[-1]
 
 
-def trials(store: CampaignStore, campaign: Campaign) -> Iterator[JobResult]:
+def trials(store: CampaignStore, campaign: StoredCampaign) -> Iterator[JobResult]:
     """The jobs of a campaign in the order of its plan; one answer is in memory at a time."""
     query = (
         f"SELECT {_TRIAL} FROM campaign_jobs JOIN jobs ON key = job WHERE campaign = ? "
@@ -274,7 +274,7 @@ def trial(store: CampaignStore, key: str) -> JobResult:
     return trial_from(rows[0], store.path)
 
 
-def findings(store: CampaignStore, campaign: Campaign) -> Iterator[StoredFinding]:
+def findings(store: CampaignStore, campaign: StoredCampaign) -> Iterator[StoredFinding]:
     """All findings of a campaign, notes too, in the order of its plan."""
     query = (
         "SELECT f.*, model, optimizer, pipeline, runtime FROM campaign_jobs c "
@@ -296,7 +296,7 @@ def findings(store: CampaignStore, campaign: Campaign) -> Iterator[StoredFinding
         )
 
 
-def metrics(store: CampaignStore, campaign: Campaign) -> Iterator[Metric]:
+def metrics(store: CampaignStore, campaign: StoredCampaign) -> Iterator[Metric]:
     """All numbers of a campaign's answers, in the order of its plan."""
     query = (
         "SELECT m.* FROM campaign_jobs c JOIN metrics m ON m.job = c.job WHERE campaign = ? "
@@ -308,7 +308,7 @@ def metrics(store: CampaignStore, campaign: Campaign) -> Iterator[Metric]:
 
 def stored_requests(
     store: CampaignStore,
-    campaign: Campaign,
+    campaign: StoredCampaign,
     plugins: Plugins,
     *,
     cache_dir: Path | None,
@@ -345,7 +345,7 @@ def stored_requests(
     return found
 
 
-def states(store: CampaignStore, campaign: Campaign) -> dict[State, int]:
+def states(store: CampaignStore, campaign: StoredCampaign) -> dict[State, int]:
     """Number of jobs of a campaign by state."""
     query = (
         "SELECT state, count(*) FROM campaign_jobs JOIN jobs ON key = job WHERE campaign = ? "
@@ -363,14 +363,14 @@ class _Settings(BaseModel):
     fail_on: list[str] = []
 
 
-def campaign_from(row: Row, store: Path) -> Campaign:
+def campaign_from(row: Row, store: Path) -> StoredCampaign:
     """A campaign from its row; raises ``InputError`` if the row is damaged."""
     with reading(store, f"the settings of campaign {row['id']}"):
         given = parse_json(row["settings"], "they", "listing")
         settings = _Settings.model_validate(given).model_dump()
         if settings["baseline"] is not None:
             read_document(Baseline, settings["baseline"])
-    return Campaign(
+    return StoredCampaign(
         row["id"], row["name"], row["source"], settings, row["created"], row["finished"]
     )
 

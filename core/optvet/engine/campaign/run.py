@@ -28,9 +28,9 @@ from optvet.engine.campaign.leases import (
 )
 from optvet.engine.campaign.payloads import packed
 from optvet.engine.campaign.results import (
-    Campaign,
     JobAnswered,
     JobResult,
+    StoredCampaign,
     answer_from,
     states,
     trial,
@@ -81,7 +81,7 @@ class _Running:
 @dataclass
 class _Runner:
     store: CampaignStore
-    campaign: Campaign
+    campaign: StoredCampaign
     requests: Mapping[str, JobRequest]
     workers: Workers
     owner: Owner
@@ -208,7 +208,7 @@ class _Runner:
 
 def run_campaign(
     store: CampaignStore,
-    campaign: Campaign,
+    campaign: StoredCampaign,
     requests: Mapping[str, JobRequest],
     start: Callable[[], Workers],
     *,

@@ -14,7 +14,7 @@ from optvet.engine.campaign.conversion_findings import findings_of, numbers_of
 from optvet.engine.campaign.damage import MOST_VALUE_BYTES
 from optvet.engine.campaign.leases import Clock, Owner, end_attempt, owns
 from optvet.engine.campaign.plan import Job, Plan, tool_of
-from optvet.engine.campaign.results import Campaign, JobAnswered, campaigns, verdict_of
+from optvet.engine.campaign.results import JobAnswered, StoredCampaign, campaigns, verdict_of
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.work.cache.disk import key
 from optvet.engine.work.trials.trial import normalized_message
@@ -29,7 +29,7 @@ _CALLED = re.compile(r"= ([\w.]+)")
 _NUMBERS = ("applications", "inferences", "wall_s")
 
 
-def add_campaign(store: CampaignStore, plan: Plan, clock: Clock = time.time) -> Campaign:
+def add_campaign(store: CampaignStore, plan: Plan, clock: Clock = time.time) -> StoredCampaign:
     """The campaign of ``plan``; added with its jobs if the store does not have it yet.
 
     Jobs of an earlier campaign with the same key are shared, and not run again.
@@ -99,7 +99,7 @@ def _job_row(job: Job) -> tuple[object, ...]:
     )
 
 
-def retry(store: CampaignStore, campaign: Campaign) -> int:
+def retry(store: CampaignStore, campaign: StoredCampaign) -> int:
     """Queue the failed jobs of a campaign again; returns their number."""
     with store.transaction() as database:
         return database.execute(
@@ -160,7 +160,7 @@ def record(
     return True
 
 
-def finish(store: CampaignStore, campaign: Campaign, clock: Clock = time.time) -> None:
+def finish(store: CampaignStore, campaign: StoredCampaign, clock: Clock = time.time) -> None:
     """Store the current time as the time at which a campaign finished, unless it has one."""
     with store.transaction() as database:
         database.execute(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections import Counter
+from typing import Any, Literal
 
 from pydantic import Field
 
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.records.base import Record
+from optvet.spec.records.base import Record, Result
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.error import ErrorRecord
 from optvet.spec.records.vet import VetResult, blamed
@@ -89,7 +90,7 @@ class Baseline(Record):
     findings: list[KnownFinding]
 
 
-class CampaignSummary(Record):
+class CampaignSummary(Result):
     """A campaign as a whole.
 
     ``fixed`` are findings of the baseline that are gone where they were found before; ``unseen``
@@ -106,6 +107,27 @@ class CampaignSummary(Record):
     findings: list[FindingGroup]
     fixed: list[KnownFinding] = Field(default_factory=list)
     unseen: list[KnownFinding] = Field(default_factory=list)
+
+    def headline(self) -> str:
+        """How many jobs have an answer, their verdicts, and how many findings there are."""
+        verdicts = Counter(t.verdict for t in self.trials if t.verdict is not None)
+        told = ", ".join(f"{n} {verdict}" for verdict, n in sorted(verdicts.items()))
+        answered = f"{verdicts.total()} of {len(self.trials)} jobs answered"
+        return f"{self.name}: {answered} ({told or 'none yet'}); {len(self.findings)} findings"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per job: what was asked, the verdict, and its faults."""
+        return [
+            {
+                "model": t.model,
+                "optimizer": t.optimizer,
+                "pipeline": t.pipeline,
+                "verdict": t.verdict,
+                "faults": "; ".join(t.faults),
+                "seconds": t.wall_s,
+            }
+            for t in self.trials
+        ]
 
 
 class CampaignState(Record):

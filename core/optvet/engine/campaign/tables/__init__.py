@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optvet.engine.campaign.graphs import graph_of
-from optvet.engine.campaign.results import Campaign, campaigns, trials
+from optvet.engine.campaign.results import StoredCampaign, campaigns, trials
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.campaign.tables.answer_files import KeptAnswers, read_answers
 from optvet.engine.campaign.tables.conversion_tables import (
@@ -54,7 +54,7 @@ __all__ = [
 
 def tables_of(
     store: CampaignStore,
-    campaign: Campaign,
+    campaign: StoredCampaign,
     *,
     study: Study | None = None,
     known: Sequence[KnownEntry] | None = None,
@@ -114,7 +114,7 @@ def _sequences(store: CampaignStore, rows: Sequence[Row]) -> dict[str, frozenset
     return {digest: sequences_in(graph) for digest, graph in graphs if graph is not None}
 
 
-def charts_of(store: CampaignStore, campaign: Campaign) -> list[Chart]:
+def charts_of(store: CampaignStore, campaign: StoredCampaign) -> list[Chart]:
     """Charts of a campaign's variants: what models are made of, and where they are executed."""
     return charts([row_of(trial) for trial in trials(store, campaign)])
 

@@ -1,0 +1,151 @@
+"""Campaigns in Python: many models and optimizers, with all answers kept in a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optvet.engine.work.cache.disk import cache_root
+from optvet.spec.keywords import PathLike
+
+if TYPE_CHECKING:
+    from optvet.api import Progress
+    from optvet.engine.campaign import Event, StoredCampaign
+    from optvet.engine.campaign.plan import Plan
+    from optvet.engine.campaign.store import CampaignStore
+    from optvet.spec.records import CampaignSummary
+    from optvet.spec.records.convert import ConversionResult
+    from optvet.spec.records.vet import VetResult
+
+
+def _quiet(text: str, done: int, total: int | None) -> None:
+    """Ignore progress."""
+
+
+class Campaign:
+    """A campaign file and its store; see docs/campaigns.md.
+
+    Attributes:
+        file: The campaign file.
+        store: The folder with the answers.
+    """
+
+    def __init__(
+        self, file: PathLike, *, store: PathLike | None = None, trust: bool = False
+    ) -> None:
+        """Name a campaign; nothing is read or written yet.
+
+        Args:
+            file: The campaign file.
+            store: Where answers are kept; by default a folder beside the file, called as it is.
+            trust: Whether the file, and records beside models, may name code.
+        """
+        self.file = Path(os.fspath(file))
+        self.store = self.file.with_suffix(".store") if store is None else Path(os.fspath(store))
+        self._trust = trust
+
+    def __repr__(self) -> str:
+        return f"<Campaign: {self.file}, answers in {self.store}>"
+
+    def run(
+        self,
+        *,
+        jobs: int | None = None,
+        executor: str = "local",
+        executor_options: Mapping[str, Any] = {},
+        retry: bool = False,
+        cache_dir: PathLike | None = None,
+        progress: Progress = _quiet,
+    ) -> CampaignSummary:
+        """Run every job that has no answer yet, as ``optvet campaign run`` does.
+
+        Args:
+            jobs: Jobs at a time; None for what the executor takes to be right.
+            executor: Where jobs run.
+            executor_options: Options of the executor, by name.
+            retry: Whether jobs that ended in an error are run again.
+            cache_dir: Where models and results are cached.
+            progress: Called with what has just happened, the jobs that are answered, and all.
+
+        Raises:
+            UsageError: The file is wrong, or the store cannot be used.
+            InfrastructureError: No worker can be started.
+        """
+        from optvet.engine.campaign import (
+            add_campaign,
+            open_store,
+            run_campaign,
+            states,
+            summary_of,
+        )
+        from optvet.engine.campaign import retry as queue_failed
+        from optvet.engine.discovery import Plugins
+        from optvet.engine.options import parse_options
+        from optvet.report.graph_svg import draw
+
+        plugins = Plugins()
+        where = plugins.executor(executor)
+        options = parse_options(executor, where.options, executor_options)
+        with open_store(self.store, create=True) as store:
+            plan = self._plan(store, Path(cache_dir or cache_root()), progress)
+            campaign = add_campaign(store, plan)
+            if retry:
+                queue_failed(store, campaign)
+            total = sum(states(store, campaign).values())
+
+            def follow(event: Event) -> None:
+                about = event.trial.model if event.trial is not None else event.kind
+                progress(f"{event.kind} {about}", total - event.left, total)
+
+            run_campaign(
+                store,
+                campaign,
+                plan.requests,
+                lambda: where.start(options, jobs=jobs),
+                shares_disk=where.shares_disk,
+                draw=draw,
+                on_event=follow,
+            )
+            return summary_of(store, campaign)
+
+    def summary(self) -> CampaignSummary:
+        """What the last run found, as ``optvet campaign show`` has it.
+
+        Raises:
+            UsageError: There is no store yet.
+        """
+        from optvet.engine.campaign import summary_of
+
+        with self._opened() as (store, campaign):
+            return summary_of(store, campaign)
+
+    def results(self) -> Iterator[VetResult | ConversionResult]:
+        """The answers of the last run, one in memory at a time; jobs without one are left out."""
+        from optvet.engine.campaign import trials
+
+        with self._opened() as (store, campaign):
+            for job in trials(store, campaign):
+                answer = job.result or job.conversion
+                if answer is not None:
+                    yield answer
+
+    def _plan(self, store: CampaignStore, cache: Path, progress: Progress) -> Plan:
+        from optvet.engine.campaign import Digests, plan_campaign, read_campaign
+        from optvet.engine.discovery import Plugins
+
+        plugins = Plugins()
+        source = read_campaign(self.file, plugins, trust=self._trust)
+        known = Digests(store.database)
+        return plan_campaign(
+            source, plugins, known, cache_dir=cache, trust=self._trust, progress=progress
+        )
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[CampaignStore, StoredCampaign]]:
+        from optvet.engine.campaign import find_campaign, open_store
+
+        with open_store(self.store, to_read=True) as store:
+            yield store, find_campaign(store)
