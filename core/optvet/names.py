@@ -62,11 +62,16 @@ _MODULES = {
     "spec.records.report": """
         CampaignReport ReportTable ReportedFinding ReportedTrial Sighting
     """,
-    "spec.records.vet": "Finding VetResult WarningRecord",
+    "spec.records.placement": "Placement",
+    "spec.records.timing": "Timing",
+    "spec.records.vet": "Finding PassRecord VetResult WarningRecord",
     "spec.repair": "RepairRequest",
     "spec.request": "VetRequest",
     "spec.sensitive": "Harmless Sensitive",
     "spec.significance": "KEPT_BITS may_be_rounded",
+    "spec.studies": """
+        Cause FaultRow OUTCOMES Outcome Study StudyData TrialRow by_model grouped variants
+    """,
     "spec.symptoms": "NOTES Stage Symptom",
     "spec.types": """
         Artifact Comparison Deferred Failure Inner InterfaceChange KnownLimit LogFormat

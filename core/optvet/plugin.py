@@ -137,6 +137,7 @@ if TYPE_CHECKING:
         PointChart,
     )
     from optvet.spec.records.doctor import Check
+    from optvet.spec.records.placement import Placement
     from optvet.spec.records.report import (
         CampaignReport,
         ReportedFinding,
@@ -144,14 +145,28 @@ if TYPE_CHECKING:
         ReportTable,
         Sighting,
     )
+    from optvet.spec.records.timing import Timing
     from optvet.spec.records.vet import (
         Finding,
+        PassRecord,
         VetResult,
         WarningRecord,
     )
     from optvet.spec.request import VetRequest
     from optvet.spec.sensitive import Harmless, Sensitive
     from optvet.spec.significance import KEPT_BITS, may_be_rounded
+    from optvet.spec.studies import (
+        OUTCOMES,
+        Cause,
+        FaultRow,
+        Outcome,
+        Study,
+        StudyData,
+        TrialRow,
+        by_model,
+        grouped,
+        variants,
+    )
     from optvet.spec.symptoms import (
         NOTES,
         Stage,
@@ -191,7 +206,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "version_of",
     # The families, one protocol each.
     "Optimizer", "Runtime", "Comparator", "Dataset", "Converter", "ModelSource", "Reporter",
-    "Executor", "Generator", "Pool", "Mutator",
+    "Executor", "Generator", "Pool", "Mutator", "Study",
     # What these take and return.
     "Pass", "Traits", "KnownLimit", "InterfaceChange", "Session", "NodeTime", "Profile",
     "Inner", "LogFormat", "Comparison", "Reference", "Summary", "Suggestion", "Deferred",
@@ -202,6 +217,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Check", "Sensitive", "Harmless", "FindingFiles", "VetRequest", "VetResult", "Finding",
     "WarningRecord", "CampaignReport", "ReportedFinding", "ReportedTrial", "ReportTable",
     "Sighting", "Chart", "BarChart", "IntervalChart", "PointChart", "NOTES",
+    "StudyData", "TrialRow", "FaultRow", "Cause", "Outcome", "OUTCOMES", "by_model", "grouped",
+    "variants", "PassRecord", "Placement", "Timing",
     # Optional capabilities; docs/plugins.md says what each brings.
     "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
     "UsesLibraries", "NeedsPython", "TakesFiles", "ReportsChanges", "Saves", "DependsOnOptions",

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.commands import FAULTY, Run
 
 from optvet.engine.campaign.causes import cause_of
-from optvet.engine.campaign.tables.ditox import outcomes
 from optvet.engine.campaign.tables.failing import only_failing
-from optvet.engine.campaign.tables.otx import charts, metrics, placement, speed
+from optvet.engine.campaign.tables.level_charts import charts
 from optvet.engine.campaign.tables.over_many import (
     against_each_other,
     issues,
@@ -23,8 +22,8 @@ from optvet.engine.campaign.tables.over_many import (
     operator_sets,
     releases,
 )
-from optvet.engine.campaign.tables.rows import OUTCOMES, FaultRow, Row, by_model
 from optvet.engine.campaign.tracker import read_known
+from optvet.engine.discovery import Plugins
 from optvet.spec.errors import InputError
 from optvet.spec.records import (
     CrossCheck,
@@ -39,6 +38,10 @@ from optvet.spec.records import (
 )
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables
+from optvet.spec.studies import OUTCOMES, FaultRow, TrialRow, by_model
+from optvet.testing import check_study
+from optvet_ditox import outcomes
+from optvet_otx import metrics, placement, speed
 
 FILE = """
 name = "small"
@@ -59,7 +62,7 @@ def seen(issue: str = "", **fields: Any) -> FaultRow:
     return FaultRow(issue or "f" * 16, issue or "f" * 16, found, cause_of(found))
 
 
-def row(model: str, outcome: Any = "same", *, variant: str = "a", **fields: Any) -> Row:
+def row(model: str, outcome: Any = "same", *, variant: str = "a", **fields: Any) -> TrialRow:
     version = fields.get("version", "1.0")
     known: dict[str, Any] = {
         "key": f"{model} {variant} {version}",
@@ -75,7 +78,7 @@ def row(model: str, outcome: Any = "same", *, variant: str = "a", **fields: Any)
         known["faults"] = (seen(),)
     if outcome == "crashes":
         known["faults"] = (seen("c" * 16, symptom="optimizer-error", stage="build"),)
-    return Row(**{**known, **fields})
+    return TrialRow(**{**known, **fields})
 
 
 def cells(table: ReportTable | None) -> dict[str, list[Any]]:
@@ -271,7 +274,7 @@ def test_the_same_crash_of_many_models_is_one_issue() -> None:
 
 
 def test_faults_of_releases_are_correlated_over_models_of_all_of_them() -> None:
-    def release(version: str, faulty: str, models: str = "abcd") -> list[Row]:
+    def release(version: str, faulty: str, models: str = "abcd") -> list[TrialRow]:
         return [row(m, "differs" if m in faulty else "same", version=version) for m in models]
 
     # Version 1.10 comes after 1.9; model "z" is only in it, and says nothing of progress.
@@ -416,3 +419,14 @@ def test_a_model_that_fails_in_one_of_its_jobs_is_a_failing_model() -> None:
     known = {"a": frozenset({("Relu", "Abs")})}
     rows = [row("a", "same"), row("a", "differs", variant="b")]
     assert cells(only_failing(rows, known)) == {"Relu → Abs": ["opt", 1, 1]}
+
+
+@pytest.mark.parametrize("name", Plugins().names("study"))
+def test_a_study_keeps_the_contract(name: str) -> None:
+    check_study(Plugins().study(name))
+
+
+def test_an_unknown_study_is_refused_with_the_names(run: Run) -> None:
+    ran = run("campaign", "tables", "nowhere.store", "--study", "ditix")
+    assert ran.code == 2
+    assert "did you mean 'ditox'" in ran.err

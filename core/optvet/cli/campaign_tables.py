@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import RenderableType
@@ -18,32 +18,26 @@ from optvet.cli.options import Debug
 from optvet.cli.output import Json, write_document
 from optvet.cli.tables import cell_text, shown_table
 from optvet.cli.terminal import Terminal, one_line
-from optvet.spec.errors import UsageError
+from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records.report import ReportTable
-from optvet.spec.records.tables import CampaignTables, Study
+from optvet.spec.records.tables import CampaignTables
 from optvet.spec.words import csv_cell, markdown_text
 
-
-class StudyName(StrEnum):
-    """Studies whose tables can be made."""
-
-    DITOX = "ditox"
-    OTX = "otx"
-    CONVERTERS = "converters"
+if TYPE_CHECKING:
+    from optvet.engine.discovery import Plugins
+    from optvet.spec.studies import Study
 
 
-STUDIES: Mapping[StudyName, Study] = {
-    StudyName.DITOX: "ditox",
-    StudyName.OTX: "otx",
-    StudyName.CONVERTERS: "converters",
-}
-"""Studies by the name that is typed."""
-
-
+CONVERTERS = "converters"
+"""What ``--study`` takes beside the names of studies: the tables of conversions alone."""
 StudyOption = Annotated[
-    StudyName | None,
+    str | None,
     typer.Option(
-        "--study", help="Whose tables; without it, what the findings are.", show_default=False
+        "--study",
+        metavar="NAME",
+        help="Whose tables: `converters`, or a study that `optvet plugins` lists; without it, what "
+        "the findings are.",
+        show_default=False,
     ),
 ]
 Known = Annotated[
@@ -99,14 +93,15 @@ def command(
 
     terminal = context.ensure_object(Terminal)
     entries = None if known is None else read_known(known)
-    asked = None if study is None else STUDIES[study]
-    theirs = [] if asked is None else models_tagged(Plugins(), asked)
+    plugins = Plugins()
+    asked = study_of(study, plugins)
+    theirs = [] if study is None else models_tagged(plugins, study)
     folders = list(answers or ())
-    if folders and asked != "converters":
+    if folders and asked != CONVERTERS:
         raise UsageError("--answers are of conversions and repairs; say --study converters")
-    reach = formats_reached(Plugins()) if asked == "converters" else None
+    reach = formats_reached(plugins) if asked == CONVERTERS else None
     name, number = str(store), 0
-    if asked == "converters" and store.is_dir() and not (store / DATABASE).is_file():
+    if asked == CONVERTERS and store.is_dir() and not (store / DATABASE).is_file():
         tables = tables_of_answers(read_answers([store, *folders]), reach)
     else:
         with open_store(store, to_read=True) as opened:
@@ -126,7 +121,7 @@ def command(
             schema="optvet.campaign-tables/1",
             campaign=name,
             number=number,
-            study=asked,
+            study=study,
             tables=tables,
         )
         write_document(terminal, json_to, document.to_json())
@@ -137,6 +132,16 @@ def command(
     else:
         write = _csv if format == TableFormat.CSV else _markdown
         terminal.write("\n".join(map(write, tables)))
+
+
+def study_of(name: str | None, plugins: Plugins) -> Study | Literal["converters"] | None:
+    """What ``--study`` means; UnknownName for another name."""
+    if name is None or name == CONVERTERS:
+        return None if name is None else "converters"
+    names = plugins.names("study")
+    if name not in names:
+        raise UnknownName("study", name, [CONVERTERS, *names])
+    return plugins.study(name)
 
 
 def _screen(tables: Sequence[ReportTable], width: int) -> Iterator[RenderableType]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optvet.cli.campaign import StoreArgument, Which
-from optvet.cli.campaign_tables import STUDIES, Known, StudyOption
+from optvet.cli.campaign_tables import Known, StudyOption, study_of
 from optvet.cli.options import Debug
 from optvet.cli.output import check_file, write_document
 from optvet.cli.terminal import Terminal
@@ -57,9 +57,10 @@ def command(
         campaign = find_campaign(opened, which)
         tables = tables_of(opened, campaign, known=entries)
         if study is not None:
-            theirs = models_tagged(plugins, STUDIES[study])
+            theirs = models_tagged(plugins, study)
             reach = formats_reached(plugins)
-            tables += tables_of(opened, campaign, study=STUDIES[study], theirs=theirs, reach=reach)
+            asked = study_of(study, plugins)
+            tables += tables_of(opened, campaign, study=asked, theirs=theirs, reach=reach)
         report = report_of(opened, campaign, tables, charts_of(opened, campaign))
         document = render_report(reporter, report, lambda finding: files_of(opened, finding))
     write_document(terminal, out, document.removesuffix("\n"))

@@ -133,10 +133,12 @@ def attributes(family: str, plugin: Any) -> str | None:
     """What is wrong with the attributes of a plugin that has all of them; None if nothing is."""
     options = "a pydantic model with the defaults"
     expected: dict[str, tuple[type | tuple[type, ...], str]] = {"name": (str, "a text")}
-    if family not in ("model source", "reporter", "generator"):
+    if family not in ("model source", "reporter", "generator", "study"):
         expected["options"] = (BaseModel, options)
     if family == "reporter":
         expected["suffix"] = (str, "a text")
+    if family == "study":
+        expected["description"] = (str, "a text")
     if family == "optimizer":
         expected["traits"] = (Traits, "Traits")
     if family == "runtime":

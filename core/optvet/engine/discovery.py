@@ -41,6 +41,7 @@ from optvet.spec.protocols import (
     Wants,
 )
 from optvet.spec.pythons import NeedsPython
+from optvet.spec.studies import Study
 
 Family = Literal[
     "optimizer",
@@ -52,6 +53,7 @@ Family = Literal[
     "reporter",
     "generator",
     "converter",
+    "study",
 ]
 
 _HOOKS: dict[Family, tuple[str, type]] = {
@@ -64,6 +66,7 @@ _HOOKS: dict[Family, tuple[str, type]] = {
     "reporter": ("optvet_reporters", Reporter),
     "generator": ("optvet_generators", Generator),
     "converter": ("optvet_converters", Converter),
+    "study": ("optvet_studies", Study),
 }
 
 
@@ -283,6 +286,11 @@ class Plugins:
     def converter(self, name: str) -> Converter:
         """The converter of that name; UnknownName or PluginError if there is none."""
         plugin: Converter = self._get("converter", name)
+        return plugin
+
+    def study(self, name: str) -> Study:
+        """The study of that name; UnknownName or PluginError if there is none."""
+        plugin: Study = self._get("study", name)
         return plugin
 
     def pool(self, name: str) -> Pool:

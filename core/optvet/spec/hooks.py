@@ -10,6 +10,7 @@ from optvet.spec.converters import Converter
 from optvet.spec.executor import Executor
 from optvet.spec.generators import Mutator, Pool
 from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Reporter, Runtime
+from optvet.spec.studies import Study
 
 hookspec = pluggy.HookspecMarker("optvet")
 hookimpl = pluggy.HookimplMarker("optvet")
@@ -58,3 +59,8 @@ def optvet_generators() -> Iterable[Pool | Mutator]:  # type: ignore[empty-body]
 @hookspec
 def optvet_converters() -> Iterable[Converter]:  # type: ignore[empty-body]
     """Converters of this plugin; called once, when plugins are discovered. Empty: none."""
+
+
+@hookspec
+def optvet_studies() -> Iterable[Study]:  # type: ignore[empty-body]
+    """Studies of this plugin; called once, when plugins are discovered. Empty: none."""

@@ -7,6 +7,7 @@ from optvet.testing.generators import check_mutator, check_pool
 from optvet.testing.optimizers import FILLERS, Planted, PlantedOptions
 from optvet.testing.quantized import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
 from optvet.testing.reporters import check_reporter, pretend_files, pretend_report
+from optvet.testing.studies import check_study
 
 __all__ = [
     "FILLERS",
@@ -22,6 +23,7 @@ __all__ = [
     "check_reporter",
     "check_runtime",
     "check_source_runtime",
+    "check_study",
     "hostile_outputs",
     "pretend_files",
     "pretend_model",

@@ -8,25 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from optvet.engine.campaign.conversion_findings import operators_of
 from optvet.spec.records import Finding
 from optvet.spec.records.convert import ConversionFinding
-
-CauseName = Literal[
-    "incompatibility", "type", "shape", "algorithmic", "API misuse", "other", "unclear"
-]
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A proposed cause, and the evidence for it."""
-
-    name: CauseName
-    evidence: str = ""
-
+from optvet.spec.studies import Cause, CauseName
 
 _WRAPPERS = re.compile(r"\b(?:Shape|Type)InferenceError\b|\[\w*Error\]")
 """Names of errors that say nothing: ONNX reports wrong types as ShapeInferenceError too."""

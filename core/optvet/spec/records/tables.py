@@ -9,9 +9,6 @@ from pydantic import Field
 from optvet.spec.records.base import Record
 from optvet.spec.records.report import ReportTable
 
-Study = Literal["ditox", "otx", "converters"]
-"""Published studies whose tables can be made: of two kinds of optimizers, and of converters."""
-
 
 class CampaignTables(Record):
     """What a campaign found over many models, as tables; ``study`` names whose they are, if any."""
@@ -19,5 +16,5 @@ class CampaignTables(Record):
     schema_: Literal["optvet.campaign-tables/1"] = Field("optvet.campaign-tables/1", alias="schema")
     campaign: str
     number: int
-    study: Study | None
+    study: str | None
     tables: list[ReportTable]

@@ -1,4 +1,4 @@
-"""Tables of stored campaigns: findings over many models, and the tables of published studies.
+"""Tables of stored campaigns: findings over many models; studies add tables of their own.
 
 Each table is a function of trials, as ``results`` reads them from a store. The terminal and all
 reports show the same tables.
@@ -7,6 +7,7 @@ reports show the same tables.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from optvet.engine.campaign.graphs import graph_of
 from optvet.engine.campaign.results import StoredCampaign, campaigns, trials
@@ -22,9 +23,8 @@ from optvet.engine.campaign.tables.conversion_tables import (
     tables_of_conversions,
 )
 from optvet.engine.campaign.tables.conversion_tables import kinds as kinds_of_conversions
-from optvet.engine.campaign.tables.ditox import ditox
 from optvet.engine.campaign.tables.failing import only_failing, sequences_in
-from optvet.engine.campaign.tables.otx import charts, otx
+from optvet.engine.campaign.tables.level_charts import charts
 from optvet.engine.campaign.tables.over_many import (
     against_each_other,
     each_model,
@@ -33,15 +33,14 @@ from optvet.engine.campaign.tables.over_many import (
     operator_sets,
     releases,
 )
-from optvet.engine.campaign.tables.rows import Row, row_of
+from optvet.engine.campaign.tables.rows import row_of
 from optvet.engine.campaign.tracker import KnownEntry, read_known
 from optvet.spec.records.charts import Chart
 from optvet.spec.records.report import ReportTable
-from optvet.spec.records.tables import Study
+from optvet.spec.studies import Study, StudyData, TrialRow
 
 __all__ = [
-    "Row",
-    "Study",
+    "TrialRow",
     "charts_of",
     "read_answers",
     "read_known",
@@ -56,7 +55,7 @@ def tables_of(
     store: CampaignStore,
     campaign: StoredCampaign,
     *,
-    study: Study | None = None,
+    study: Study | Literal["converters"] | None = None,
     known: Sequence[KnownEntry] | None = None,
     theirs: Sequence[str] = (),
     reach: Reach | None = None,
@@ -67,7 +66,8 @@ def tables_of(
     Args:
         store: An open store.
         campaign: One of its campaigns.
-        study: The study whose tables to make; None for the tables of findings.
+        study: The study whose tables to make, or "converters" for those of conversions alone; None
+            for the tables of findings.
         known: Known findings; see ``tracker``.
         theirs: References of the models that the study ran.
         reach: Formats that installed converters lead to; see ``formats_reached``.
@@ -77,10 +77,8 @@ def tables_of(
         return tables_of_answers(kept, reach, converted_of(trials(store, campaign)))
     rows = [row_of(trial) for trial in trials(store, campaign)]
     vets = [row for row in rows if row.kind == "vet"]
-    if study == "ditox":
-        return ditox(vets, theirs)
-    if study == "otx":
-        return otx(vets)
+    if study is not None:
+        return list(study.tables(StudyData(vets, theirs)))
     others = {row.key: row for row in rows}
     for other in campaigns(store):
         if other.id != campaign.id:
@@ -105,7 +103,9 @@ def tables_of_answers(
     return tables_of_conversions(found, reach, kept.repairs)
 
 
-def _sequences(store: CampaignStore, rows: Sequence[Row]) -> dict[str, frozenset[tuple[str, ...]]]:
+def _sequences(
+    store: CampaignStore, rows: Sequence[TrialRow]
+) -> dict[str, frozenset[tuple[str, ...]]]:
     """Operator sequences by digest, of the models whose files are as they were."""
     if not any(row.faulty for row in rows):
         return {}
@@ -120,7 +120,9 @@ def charts_of(store: CampaignStore, campaign: StoredCampaign) -> list[Chart]:
 
 
 def tables_of_findings(
-    rows: Sequence[Row], all_rows: Sequence[Row], known: Sequence[KnownEntry] | None = None
+    rows: Sequence[TrialRow],
+    all_rows: Sequence[TrialRow],
+    known: Sequence[KnownEntry] | None = None,
 ) -> list[ReportTable]:
     """Findings over many models; ``all_rows`` includes the rows of earlier campaigns."""
     models = {row.digest for row in rows}

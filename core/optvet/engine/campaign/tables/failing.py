@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from onnx import ModelProto
 
-from optvet.engine.campaign.tables.rows import Row, grouped
 from optvet.graph.sequences import sequences_of
 from optvet.spec.records.report import ReportTable
+from optvet.spec.studies import TrialRow, grouped
 
 _LENGTHS = (2, 3)
 _LISTED = 20
@@ -24,7 +24,7 @@ def sequences_in(model: ModelProto) -> frozenset[tuple[str, ...]]:
     return frozenset(s for length in _LENGTHS for s in sequences_of(model, length))
 
 
-def only_failing(rows: Sequence[Row], known: Known) -> ReportTable | None:
+def only_failing(rows: Sequence[TrialRow], known: Known) -> ReportTable | None:
     """Sequences that occur in models that fail and in no other; None if no model fails.
 
     A model fails under an optimizer if any job of the two is faulty. A triple is left out if a pair

@@ -9,16 +9,16 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from optvet.engine.campaign.tables.rows import FaultRow, Row, by_model, variants
 from optvet.engine.campaign.tracker import KnownEntry, link_of
 from optvet.spec.records.report import ReportTable
+from optvet.spec.studies import FaultRow, TrialRow, by_model, variants
 
 Cell = str | int | float | None
 
 
-def kinds(rows: Iterable[Row]) -> ReportTable:
+def kinds(rows: Iterable[TrialRow]) -> ReportTable:
     """Faults by symptom, stage and proposed cause."""
-    groups: dict[tuple[str, str, str], list[tuple[Row, FaultRow]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[TrialRow, FaultRow]]] = {}
     for row, seen in _faults(rows):
         about = (str(seen.finding.symptom), seen.finding.stage, seen.cause.name)
         groups.setdefault(about, []).append((row, seen))
@@ -36,14 +36,14 @@ def kinds(rows: Iterable[Row]) -> ReportTable:
     )
 
 
-def issues(rows: Iterable[Row], known: Sequence[KnownEntry] | None) -> ReportTable:
+def issues(rows: Iterable[TrialRow], known: Sequence[KnownEntry] | None) -> ReportTable:
     """Each issue once: its symptom, its proposed cause, and its link.
 
     Args:
         rows: Trials.
         known: Known findings; None leaves out the column.
     """
-    groups: dict[str, list[tuple[Row, FaultRow]]] = {}
+    groups: dict[str, list[tuple[TrialRow, FaultRow]]] = {}
     for row, seen in _faults(rows):
         groups.setdefault(seen.issue, []).append((row, seen))
     lines: list[list[Cell]] = []
@@ -75,7 +75,7 @@ def issues(rows: Iterable[Row], known: Sequence[KnownEntry] | None) -> ReportTab
 
 
 def _tracked(
-    found: Iterable[tuple[Row, FaultRow]], known: Sequence[KnownEntry]
+    found: Iterable[tuple[TrialRow, FaultRow]], known: Sequence[KnownEntry]
 ) -> KnownEntry | None:
     links = (link_of(known, s.fingerprint, row.optimizer, s.finding) for row, s in found)
     return next((entry for entry in links if entry is not None), None)
@@ -86,22 +86,22 @@ def _unused(known: Sequence[KnownEntry] | None, used: set[int]) -> str:
     return f"Known, but not found here: {', '.join(unused)}." if unused else ""
 
 
-def _faults(rows: Iterable[Row]) -> Iterator[tuple[Row, FaultRow]]:
+def _faults(rows: Iterable[TrialRow]) -> Iterator[tuple[TrialRow, FaultRow]]:
     return ((row, seen) for row in rows for seen in row.faults)
 
 
-def _issues(found: Iterable[tuple[Row, FaultRow]]) -> set[str]:
+def _issues(found: Iterable[tuple[TrialRow, FaultRow]]) -> set[str]:
     return {seen.issue for _, seen in found}
 
 
-def _models(found: Iterable[tuple[Row, FaultRow]]) -> int:
+def _models(found: Iterable[tuple[TrialRow, FaultRow]]) -> int:
     return len({row.digest for row, _ in found})
 
 
 # --- releases and operator sets ------------------------------------------------------------------
 
 
-def releases(rows: Iterable[Row]) -> ReportTable:
+def releases(rows: Iterable[TrialRow]) -> ReportTable:
     """Faults per release of each optimizer, over all given campaigns."""
     lines: list[list[Cell]] = []
     notes = []
@@ -122,7 +122,7 @@ def releases(rows: Iterable[Row]) -> ReportTable:
     )
 
 
-def operator_sets(rows: Iterable[Row]) -> ReportTable:
+def operator_sets(rows: Iterable[TrialRow]) -> ReportTable:
     """Faults per version of the operator set that models import."""
     found = [row for row in rows if row.judged and row.opset is not None]
     lines = [
@@ -142,18 +142,18 @@ _COUNTED = ("models", "jobs", "faulty jobs", "share faulty", "issues")
 _SPEARMAN = "Spearman's rank correlation of {} and issues per job:"
 
 
-def _counted(about: list[Cell], rows: Sequence[Row]) -> list[Cell]:
+def _counted(about: list[Cell], rows: Sequence[TrialRow]) -> list[Cell]:
     faulty = sum(row.faulty for row in rows)
     found = list(_faults(rows))
     models = len({row.digest for row in rows})
     return [*about, models, len(rows), faulty, faulty / len(rows), len(_issues(found))]
 
 
-def _of(row: Row) -> set[str]:
+def _of(row: TrialRow) -> set[str]:
     return {seen.issue for seen in row.faults}
 
 
-def _in_all(rows: Sequence[Row], versions: Sequence[str]) -> list[Row]:
+def _in_all(rows: Sequence[TrialRow], versions: Sequence[str]) -> list[TrialRow]:
     """Rows of models that were vetted under every release, so that the releases are comparable."""
     seen: dict[tuple[str, ...], set[str]] = {}
     for row in rows:
@@ -161,7 +161,7 @@ def _in_all(rows: Sequence[Row], versions: Sequence[str]) -> list[Row]:
     return [row for row in rows if len(seen[_question(row)]) == len(versions)]
 
 
-def _question(row: Row) -> tuple[str, ...]:
+def _question(row: TrialRow) -> tuple[str, ...]:
     optimizer, _, *others = row.parts
     return (row.digest, optimizer, *others)
 
@@ -198,7 +198,7 @@ _FEWEST = 3
 # --- variants ------------------------------------------------------------------------------------
 
 
-def each_model(rows: Iterable[Row]) -> ReportTable:
+def each_model(rows: Iterable[TrialRow]) -> ReportTable:
     """Each model under each variant: its error, or how it fails."""
     columns = variants(rows)
     models: dict[str, str] = {}
@@ -217,7 +217,7 @@ def each_model(rows: Iterable[Row]) -> ReportTable:
     )
 
 
-def _moved(row: Row | None) -> str:
+def _moved(row: TrialRow | None) -> str:
     if row is None:
         return ""
     size = "" if row.error is None else f"{row.error:.2g}"
@@ -228,7 +228,7 @@ def _moved(row: Row | None) -> str:
     return {"same": "0", "rounded": size or "rounded"}.get(row.outcome, row.outcome)
 
 
-def against_each_other(rows: Iterable[Row]) -> ReportTable | None:
+def against_each_other(rows: Iterable[TrialRow]) -> ReportTable | None:
     """Pairs of variants: on how many models they differ; None if there is only one variant."""
     groups = {name: by_model(group) for name, group in variants(rows).items()}
     if len(groups) < 2:
@@ -247,7 +247,7 @@ def against_each_other(rows: Iterable[Row]) -> ReportTable | None:
     )
 
 
-def _against(a: Mapping[str, Row], b: Mapping[str, Row]) -> str:
+def _against(a: Mapping[str, TrialRow], b: Mapping[str, TrialRow]) -> str:
     shared = [(a[d], b[d]) for d in a if d in b and a[d].judged and b[d].judged]
     crashed = sum("crashes" in (x.outcome, y.outcome) for x, y in shared)
     compared = Counter(

@@ -2,91 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
-from optvet.engine.campaign.causes import Cause, cause_of, cause_of_conversion
+from optvet.engine.campaign.causes import cause_of, cause_of_conversion
 from optvet.engine.campaign.conversion_findings import findings_of, reason_of
 from optvet.engine.campaign.display_names import short_model
 from optvet.engine.campaign.documents import options_of
-from optvet.engine.campaign.results import JobKind, JobResult
+from optvet.engine.campaign.results import JobResult
 from optvet.engine.campaign.store_answers import identity
 from optvet.engine.work.cache.disk import key
 from optvet.engine.work.trials.trial import normalized_message
-from optvet.spec.records import (
-    Finding,
-    Impact,
-    PassRecord,
-    Placements,
-    Structures,
-    Timing,
-    VetResult,
-)
+from optvet.spec.records import Finding, VetResult
 from optvet.spec.records.convert import ConversionResult
-
-Outcome = Literal[
-    "same", "rounded", "differs", "crashes", "undecided", "not taken", "no result", "waits"
-]
-"""What became of a model under a variant, from the best; "crashes" has no result to compare."""
-OUTCOMES: tuple[Outcome, ...] = (
-    "same", "rounded", "differs", "crashes", "undecided", "not taken", "no result", "waits"
-)  # fmt: skip
+from optvet.spec.studies import FaultRow, Outcome, TrialRow
 
 
-@dataclass(frozen=True)
-class FaultRow:
-    """One fault; ``issue`` is equal for crashes of one stage and normalized message."""
-
-    fingerprint: str
-    issue: str
-    finding: Finding
-    cause: Cause
-
-
-@dataclass(frozen=True)
-class Row:
-    """One trial.
-
-    ``parts`` are the parts of its request in which trials of one model can differ: optimizer,
-    version, pipeline, options, dataset, runtime, comparator. ``error`` and ``noise`` are those of
-    the worst output. Unknown values are None, or empty.
-    """
-
-    key: str
-    model: str
-    digest: str
-    source: str
-    optimizer: str
-    version: str
-    parts: tuple[str, ...]
-    outcome: Outcome
-    reason: str = ""
-    task: str = ""
-    opset: int | None = None
-    faults: tuple[FaultRow, ...] = ()
-    impact: Impact | None = None
-    error: float | None = None
-    noise: float | None = None
-    kind: JobKind = "vet"
-    passes: tuple[PassRecord, ...] | None = None
-    pipeline: tuple[str, ...] = ()
-    structures: Structures | None = None
-    placements: Placements | None = None
-    timing: Timing | None = None
-
-    @property
-    def judged(self) -> bool:
-        """Whether there is a verdict on the optimizer."""
-        return self.outcome in ("same", "rounded", "differs", "crashes")
-
-    @property
-    def faulty(self) -> bool:
-        """Whether outputs differ, or a stage fails."""
-        return self.outcome in ("differs", "crashes")
-
-
-def row_of(trial: JobResult) -> Row:
+def row_of(trial: JobResult) -> TrialRow:
     """The row of a trial."""
     request, result = trial.request, trial.result
     version = result.optimizer.version if result else trial.versions.get(trial.optimizer, "")
@@ -110,11 +42,11 @@ def row_of(trial: JobResult) -> Row:
     if trial.conversion is not None:
         return _converted(trial.conversion, known)
     if result is None:
-        return Row(**known, outcome=_without_result(trial), reason=_reason(trial))
+        return TrialRow(**known, outcome=_without_result(trial), reason=_reason(trial))
     faults = tuple(_seen(result, f) for f in result.findings if f.severity == "fault")
     impact = result.impact
     error, noise = _worst(result, faults)
-    return Row(
+    return TrialRow(
         **known,
         outcome=_outcome(result, faults),
         reason=result.reason,
@@ -132,7 +64,7 @@ def row_of(trial: JobResult) -> Row:
     )
 
 
-def _converted(result: ConversionResult, known: dict[str, Any]) -> Row:
+def _converted(result: ConversionResult, known: dict[str, Any]) -> TrialRow:
     """The row of a conversion; a source that was refused is not taken, which is no fault."""
     told = [f for f in result.findings if f.severity == "fault"]
     found = [f for f in findings_of(result) if f.severity == "fault"]
@@ -157,7 +89,7 @@ def _converted(result: ConversionResult, known: dict[str, Any]) -> Row:
     )
     version = ", ".join(c.version for c in result.converters)
     parts = (known["parts"][0], version, *known["parts"][2:])
-    return Row(
+    return TrialRow(
         **{**known, "version": version, "parts": parts, "kind": "convert"},
         outcome=outcome,
         reason=reason_of(result),
@@ -203,57 +135,3 @@ def _seen(result: VetResult, finding: Finding) -> FaultRow:
     if words:
         issue = key("crash", result.optimizer.name, finding.stage, words)[:16]
     return FaultRow(fingerprint, issue, finding, cause_of(finding))
-
-
-# --- variants ------------------------------------------------------------------------------------
-
-_ALWAYS, _VERSION = 0, 1
-
-
-def variants(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows by variant, under the shortest names that are distinct."""
-    listed = list(rows)
-    differs = [len({row.parts[i] for row in listed}) > 1 for i in range(7)]
-    # Versions of two optimizers always differ; what matters is one optimizer's.
-    versions: dict[str, set[str]] = {}
-    for row in listed:
-        versions.setdefault(row.optimizer, set()).add(row.version)
-    differs[_VERSION] = any(len(found) > 1 for found in versions.values())
-    differs[_ALWAYS] = True
-    found: dict[str, list[Row]] = {}
-    for row in listed:
-        words = [p for p, wanted in zip(row.parts, differs, strict=True) if wanted and p]
-        found.setdefault(" ".join(words), []).append(row)
-    return found
-
-
-def by_model(rows: Iterable[Row]) -> dict[str, Row]:
-    """The worst row of each model."""
-    found: dict[str, Row] = {}
-    for row in rows:
-        other = found.get(row.digest)
-        if other is None or _RANK[row.outcome] > _RANK[other.outcome]:
-            found[row.digest] = row
-    return found
-
-
-_FROM_BEST: tuple[Outcome, ...] = (
-    "waits",
-    "no result",
-    "not taken",
-    "same",
-    "rounded",
-    "undecided",
-    "differs",
-    "crashes",
-)
-_RANK: Mapping[Outcome, int] = {name: rank for rank, name in enumerate(_FROM_BEST)}
-"""What stands for several jobs of a model: the outcome that says most against the optimizer."""
-
-
-def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows by optimizer, in order of first appearance."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.optimizer, []).append(row)
-    return found

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from optvet.engine.campaign.tables.rows import OUTCOMES, Outcome, Row, by_model, grouped
-from optvet.spec.records import Finding, PassRecord
-from optvet.spec.records.report import ReportTable
-from optvet.spec.symptoms import Symptom
+from optvet.plugin import (
+    OUTCOMES,
+    Finding,
+    Outcome,
+    PassRecord,
+    ReportTable,
+    Study,
+    StudyData,
+    Symptom,
+    TrialRow,
+    by_model,
+    grouped,
+    hookimpl,
+)
 
 Cell = str | int | float | None
 
@@ -35,24 +45,32 @@ _WORDS: dict[Outcome, str] = {
 }
 
 
-def ditox(rows: Sequence[Row], theirs: Sequence[str] = ()) -> list[ReportTable]:
-    """The study's tables.
+class Ditox:
+    """The study's tables."""
 
-    Args:
-        rows: Trials of one campaign.
-        theirs: References of the models that the study ran.
-    """
-    return [
-        outcomes(rows, theirs),
-        by_symptom(rows),
-        by_task(rows),
-        different_models(rows),
-        by_pass(rows),
-        blamed(rows),
-    ]
+    name = "ditox"
+    description = "DiTOX (arXiv:2505.01892): ONNX Optimizer on the models of the ONNX Model Hub"
+
+    def tables(self, data: StudyData) -> Sequence[ReportTable]:
+        """The study's tables, of the trials of one campaign."""
+        rows = data.rows
+        return [
+            outcomes(rows, data.models),
+            by_symptom(rows),
+            by_task(rows),
+            different_models(rows),
+            by_pass(rows),
+            blamed(rows),
+        ]
 
 
-def outcomes(rows: Sequence[Row], theirs: Sequence[str]) -> ReportTable:
+@hookimpl
+def optvet_studies() -> Iterable[Study]:
+    """The study."""
+    return [Ditox()]
+
+
+def outcomes(rows: Sequence[TrialRow], theirs: Sequence[str]) -> ReportTable:
     """How many models can be optimized; each model counts once, by the worst of its jobs."""
     optimizers = grouped(rows)
     worst = {name: list(by_model(group).values()) for name, group in optimizers.items()}
@@ -74,7 +92,7 @@ def outcomes(rows: Sequence[Row], theirs: Sequence[str]) -> ReportTable:
     )
 
 
-def _set_of_models(rows: Sequence[Row], theirs: Sequence[str]) -> str:
+def _set_of_models(rows: Sequence[TrialRow], theirs: Sequence[str]) -> str:
     """How the campaign's set of models differs from the study's."""
     ours = {row.source for row in rows}
     if not theirs:
@@ -86,7 +104,7 @@ def _set_of_models(rows: Sequence[Row], theirs: Sequence[str]) -> str:
     )
 
 
-def by_symptom(rows: Sequence[Row]) -> ReportTable:
+def by_symptom(rows: Sequence[TrialRow]) -> ReportTable:
     """Per symptom: the number of models that show it, and the number of issues."""
     optimizers = grouped(rows)
     present = {str(s.finding.symptom) for row in rows for s in row.faults}
@@ -105,7 +123,7 @@ def by_symptom(rows: Sequence[Row]) -> ReportTable:
     )
 
 
-def by_task(rows: Sequence[Row]) -> ReportTable:
+def by_task(rows: Sequence[TrialRow]) -> ReportTable:
     """Per task: the number of models whose results differ."""
     lines: list[list[Cell]] = []
     named = {row.task for row in rows if row.judged}
@@ -144,7 +162,7 @@ def by_task(rows: Sequence[Row]) -> ReportTable:
     )
 
 
-def different_models(rows: Sequence[Row]) -> ReportTable:
+def different_models(rows: Sequence[TrialRow]) -> ReportTable:
     """Each model whose results differ, and by how much."""
     found = [r for r in rows if r.outcome == "differs" or (r.impact and r.impact.changed)]
     return ReportTable(
@@ -165,7 +183,7 @@ def different_models(rows: Sequence[Row]) -> ReportTable:
     )
 
 
-def by_pass(rows: Sequence[Row]) -> ReportTable:
+def by_pass(rows: Sequence[TrialRow]) -> ReportTable:
     """Per pass: the models that it changes or fails on alone, and those in which it is blamed."""
     alone: dict[tuple[str, str], dict[str, PassRecord]] = {}
     guilty: dict[tuple[str, str], set[str]] = {}
@@ -209,7 +227,7 @@ def _kind(found: Finding) -> str:
     return ("round trip", "one pass", "several passes")[min(len(found.culprit), 2)]
 
 
-def blamed(rows: Iterable[Row]) -> ReportTable:
+def blamed(rows: Iterable[TrialRow]) -> ReportTable:
     """Models by culprit: the round trip that all passes share, one pass, or several."""
     kinds: dict[str, set[str]] = {n: set() for n in ("round trip", "one pass", "several passes")}
     for row in rows:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from optvet.engine.campaign.tables.rows import Row, variants
-from optvet.spec.records.charts import BarChart, Chart, IntervalChart, PointChart
-from optvet.spec.records.placement import Placement
-from optvet.spec.records.report import ReportTable
-from optvet.spec.records.timing import Timing
+from optvet.plugin import (
+    Placement,
+    ReportTable,
+    Study,
+    StudyData,
+    Timing,
+    TrialRow,
+    hookimpl,
+    variants,
+)
 
 Cell = str | int | float | None
 
@@ -27,21 +32,25 @@ _AGREES = re.compile("agreement|accuracy")
 """Metrics that say how many answers stay come first."""
 
 
-def otx(rows: Sequence[Row]) -> list[ReportTable]:
-    """The study's tables, of the trials of one campaign."""
-    return [
-        levels(rows),
-        structure(rows),
-        operators(rows),
-        answers(rows),
-        metrics(rows),
-        placement(rows),
-        speed(rows),
-        each_level(rows),
-    ]
+class Otx:
+    """The study's tables."""
+
+    name = "otx"
+    description = "OTX: the optimization levels of a compiler, model by model"
+
+    def tables(self, data: StudyData) -> Sequence[ReportTable]:
+        """The study's tables, of the trials of one campaign."""
+        made = (levels, structure, operators, answers, metrics, placement, speed, each_level)
+        return [table(data.rows) for table in made]
 
 
-def levels(rows: Sequence[Row]) -> ReportTable:
+@hookimpl
+def optvet_studies() -> Iterable[Study]:
+    """The study."""
+    return [Otx()]
+
+
+def levels(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level: how many models are clean, drift, are faulty, or have no verdict."""
     lines: list[list[Cell]] = []
     for name, group in variants(rows).items():
@@ -78,7 +87,7 @@ def levels(rows: Sequence[Row]) -> ReportTable:
     )
 
 
-def structure(rows: Sequence[Row]) -> ReportTable:
+def structure(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level: the number of nodes of the models before and after."""
     lines: list[list[Cell]] = []
     for name, group in variants(rows).items():
@@ -114,7 +123,7 @@ def structure(rows: Sequence[Row]) -> ReportTable:
     )
 
 
-def operators(rows: Sequence[Row]) -> ReportTable:
+def operators(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level: the operator types of the optimized models."""
     groups = variants(rows)
     originals: dict[str, Mapping[str, int]] = {}
@@ -145,7 +154,7 @@ def operators(rows: Sequence[Row]) -> ReportTable:
     )
 
 
-def answers(rows: Sequence[Row]) -> ReportTable:
+def answers(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level and comparator: how many answers change, and the comparator's metrics."""
     lines: list[list[Cell]] = []
     for name, group in variants(rows).items():
@@ -170,7 +179,7 @@ def answers(rows: Sequence[Row]) -> ReportTable:
     )
 
 
-def metrics(rows: Sequence[Row]) -> ReportTable:
+def metrics(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level and metric: its mean and its lowest and highest value over models."""
     lines: list[list[Cell]] = []
     for name, group in variants(rows).items():
@@ -190,7 +199,7 @@ def metrics(rows: Sequence[Row]) -> ReportTable:
     )
 
 
-def placement(rows: Sequence[Row]) -> ReportTable:
+def placement(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level: what executes the nodes, and nodes that the wanted provider has no kernel for."""
     lines: list[list[Cell]] = []
     for name, group in variants(rows).items():
@@ -220,7 +229,7 @@ def placement(rows: Sequence[Row]) -> ReportTable:
     )
 
 
-def speed(rows: Sequence[Row]) -> ReportTable:
+def speed(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level: how many models became slower or faster, and by how much."""
     lines: list[list[Cell]] = []
     for name, group in variants(rows).items():
@@ -266,7 +275,7 @@ def _ratio(timing: Timing | None) -> str | None:
     return f"{timing.ratio:.2f} ({timing.low:.2f}–{timing.high:.2f}), {timing.verdict}"
 
 
-def each_level(rows: Sequence[Row]) -> ReportTable:
+def each_level(rows: Sequence[TrialRow]) -> ReportTable:
     """Each model at each level: nodes, most frequent operators, what executes them, speed."""
     lines: list[list[Cell]] = []
     for name, group in variants(rows).items():
@@ -302,39 +311,3 @@ def _most_frequent(operators: Mapping[str, int]) -> str:
 
 def _providers(placement: Placement) -> str:
     return ", ".join(f"{name} {placement.share_of(name):.0%}" for name in placement.providers)
-
-
-# --- charts --------------------------------------------------------------------------------------
-
-
-def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Speed, operators, placement, and speed against error, of the trials of one campaign."""
-    operators_of: dict[str, Counter[str]] = {}
-    providers_of: dict[str, Counter[str]] = {}
-    originals: dict[str, Mapping[str, int]] = {}
-    for name, group in variants(rows).items():
-        for row in group:
-            if row.structures is not None:
-                originals[row.digest] = row.structures.original.operators
-                optimized = row.structures.optimized.operators
-                operators_of.setdefault(name, Counter()).update(optimized)
-            if row.placements and row.placements.optimized:
-                providers = row.placements.optimized.providers
-                providers_of.setdefault(name, Counter()).update(providers)
-    before = Counter[str]()
-    for operators in originals.values():
-        before.update(operators)
-    counts = {"original": before, **operators_of} if operators_of else {}
-    timings = {
-        f"{row.model}, {name}": row.timing
-        for name, group in variants(rows).items()
-        for row in group
-        if row.timing is not None
-    }
-    made = (
-        IntervalChart.of(timings),
-        BarChart.of(counts, "Operators", "nodes", note="Over all models of known structure."),
-        BarChart.of(providers_of, "Placement", "nodes as they are executed"),
-        PointChart.of(timings),
-    )
-    return [chart for chart in made if chart is not None]
