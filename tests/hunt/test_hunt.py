@@ -25,7 +25,7 @@ from optvet.engine.hunt.confirm import Confirmer
 from optvet.engine.hunt.cross_check import Applied, is_disputed
 from optvet.engine.hunt.learn import is_unproductive, learn, passes_together
 from optvet.engine.hunt.make_candidates import MadeCandidate
-from optvet.engine.hunt.quick_oracle import Examined, examine
+from optvet.engine.hunt.quick_oracle import Examined, SuspicionKey, examine
 from optvet.engine.hunt.run import HuntProgress, hunt, models_left
 from optvet.engine.hunt.state import HuntState, Sign
 from optvet.engine.hunt.subject import subject_of
@@ -413,24 +413,25 @@ def test_a_model_that_the_second_runtime_refuses_too_accuses_no_import(tmp_path:
 def test_a_pass_that_mostly_shows_what_is_known_is_vetted_no_more() -> None:
     state = HuntState()
     for number in range(5):
-        state.signs[f"p|wrong-output|Relu {number}|"] = Sign(3, 1, ["same"])
-        assert is_unproductive(state, "p|wrong-output|other") is (number == 5)
-    state.signs["p|wrong-output|Abs|"] = Sign(3, 1, [])
-    assert is_unproductive(state, "p|wrong-output|other")
-    assert not is_unproductive(state, "p|invalid-model|other")
-    assert not is_unproductive(state, "p+q|wrong-output|other")
-    state.signs["p|wrong-output|Neg|"] = Sign(3, 1, ["another"])
-    assert not is_unproductive(state, "p|wrong-output|other")
+        state.signs[SuspicionKey("p", "wrong-output", f"Relu {number}")] = Sign(3, 1, ["same"])
+        assert is_unproductive(state, SuspicionKey("p", "wrong-output", "other")) is (number == 5)
+    state.signs[SuspicionKey("p", "wrong-output", "Abs")] = Sign(3, 1, [])
+    assert is_unproductive(state, SuspicionKey("p", "wrong-output", "other"))
+    assert not is_unproductive(state, SuspicionKey("p", "invalid-model", "other"))
+    assert not is_unproductive(state, SuspicionKey("p+q", "wrong-output", "other"))
+    state.signs[SuspicionKey("p", "wrong-output", "Neg")] = Sign(3, 1, ["another"])
+    assert not is_unproductive(state, SuspicionKey("p", "wrong-output", "other"))
 
 
 def test_what_a_pass_that_is_known_to_be_wrong_shows_with_another_is_vetted_no_more() -> None:
     state = HuntState()
     for number in range(3):
-        assert not is_unproductive(state, "q+p|wrong-output|Relu|")
-        state.signs[f"p|wrong-output|Relu {number}|"] = Sign(3, 1, [f"fault {number}"])
-    assert is_unproductive(state, "q+p|wrong-output|Relu|")
-    assert not is_unproductive(state, "q+p|load-failure|Relu|")
-    assert not is_unproductive(state, "p|wrong-output|Abs|")
+        assert not is_unproductive(state, SuspicionKey("q+p", "wrong-output", "Relu"))
+        key = SuspicionKey("p", "wrong-output", f"Relu {number}")
+        state.signs[key] = Sign(3, 1, [f"fault {number}"])
+    assert is_unproductive(state, SuspicionKey("q+p", "wrong-output", "Relu"))
+    assert not is_unproductive(state, SuspicionKey("q+p", "load-failure", "Relu"))
+    assert not is_unproductive(state, SuspicionKey("p", "wrong-output", "Abs"))
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("sweep", 6), ("edit", 2)])
@@ -459,8 +460,8 @@ def test_seeds_of_one_round_that_resemble_each_other_do_not_crowd_out_others(
 def test_import_and_export_are_vetted_for_each_operator() -> None:
     state = HuntState()
     for number in range(20):
-        state.signs[f"|wrong-output|Relu {number}|"] = Sign(1, 1, ["same"])
-    assert not is_unproductive(state, "|wrong-output|other")
+        state.signs[SuspicionKey("", "wrong-output", f"Relu {number}")] = Sign(1, 1, ["same"])
+    assert not is_unproductive(state, SuspicionKey("", "wrong-output", "other"))
 
 
 class Odd(Planted):

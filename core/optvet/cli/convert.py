@@ -113,7 +113,8 @@ def _reduced(found: ReducedSource) -> Text:
     shows = {True: "; its script shows the fault", False: "; its script does not show the fault"}
     words = f"reduced to {found.part or 'the whole source'}, {found.size} of {found.size_before}"
     said = "" if found.reproduces is None else shows[found.reproduces]
-    return text(f"{words}: {', '.join(found.files)}{said}", "yellow" if "not" in said else "")
+    style = "yellow" if found.reproduces is False else ""
+    return text(f"{words}: {', '.join(found.files)}{said}", style)
 
 
 def _stages(result: ConversionResult) -> Table:

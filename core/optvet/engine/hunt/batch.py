@@ -26,6 +26,7 @@ from optvet.engine.hunt.quick_oracle import (
     ANY,
     Examined,
     Rewrite,
+    SuspicionKey,
     changing_passes,
     examine,
     rewrite_of,
@@ -60,11 +61,11 @@ class Batch:
         subject: What is hunted in.
         mutators: All mutators.
         vocabulary: Files of the vocabulary.
-        known: Firings that need no further seed.
+        known: Rewrites that need no further seed.
         covered: Passes that have seeds enough, or need none.
         explored: Passes that have seeds enough that no mutator prepared.
         resembled: Passes that have enough of them for those that come of changing other models.
-        seeded: Firings of which there is a seed, with its way.
+        seeded: Rewrites of which there is a seed, with its way.
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
         journal: The file that gets a record for each candidate.
@@ -82,7 +83,7 @@ class Batch:
     explored: frozenset[str]
     resembled: frozenset[str]
     seeded: frozenset[tuple[Rewrite, str]]
-    settled: frozenset[str]
+    settled: frozenset[SuspicionKey]
     avoided: frozenset[str]
     journal: Path
     log: Path

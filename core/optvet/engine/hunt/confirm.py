@@ -150,7 +150,7 @@ class Confirmer:
             bundle=f"{FINDINGS}/{target.name}",
             candidate=suspect.number,
             mutators=list(suspect.mutators),
-            keys=[suspect.key],
+            keys=[str(suspect.key)],
             operators=operators_that_matter(model),
             needs=needs(model, feeds, record.finding.message),
         )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from optvet.engine.hunt.batch import EDITED, CandidateOutcome, LoggedStep
-from optvet.engine.hunt.quick_oracle import ANY, Rewrite, Suspicion, label_of
+from optvet.engine.hunt.quick_oracle import ANY, Rewrite, Suspicion, SuspicionKey, label_of
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.failures import symptom_of
@@ -19,15 +19,15 @@ _DEADLY = 4
 """A pass that killed so many workers is tried seldom."""
 
 
-def is_settled(key: str, sign: Sign) -> bool:
+def is_settled(key: SuspicionKey, sign: Sign) -> bool:
     """Whether enough models of this key were vetted."""
-    examples = Symptom(key.split("|")[1]).info.examples
+    examples = Symptom(key.symptom).info.examples
     if examples > 1:
         return sign.vetted >= examples
     return bool(sign.fingerprints) or sign.vetted >= _TRIES
 
 
-def settled_keys(state: HuntState) -> frozenset[str]:
+def settled_keys(state: HuntState) -> frozenset[SuspicionKey]:
     """Keys of which no further example is needed."""
     return frozenset(
         key
@@ -40,13 +40,13 @@ _UNPRODUCTIVE = 4
 """Models of one pass and symptom that may bring nothing new, besides one for each that did."""
 
 
-def is_unproductive(state: HuntState, key: str) -> bool:
+def is_unproductive(state: HuntState, key: SuspicionKey) -> bool:
     """Whether most models of the pass and symptom of the key were vetted in vain.
 
     What a pass does wrong shows in many ways, by the operators around it, and each is a key of its
     own. Not asked of import and export, where each operator may be a fault of its own.
     """
-    label, symptom = key.split("|")[:2]
+    label, symptom = key.label, key.symptom
     if label in ("", ANY):
         return False
     parts = label.split("+")
@@ -63,7 +63,7 @@ _KNOWN = 3
 
 
 def _signs(state: HuntState, label: str, symptom: str) -> list[Sign]:
-    return [s for k, s in state.signs.items() if k.startswith(f"{label}|{symptom}|")]
+    return [s for k, s in state.signs.items() if (k.label, k.symptom) == (label, symptom)]
 
 
 def _confirmed(state: HuntState, label: str, symptom: str) -> set[str]:
@@ -87,7 +87,7 @@ def avoided_passes(state: HuntState, subject: TestedOptimizer) -> frozenset[str]
     often = Counter[str]()
     for key, sign in state.signs.items():
         if is_settled(key, sign):
-            often[key.partition("|")[0]] += sign.seen
+            often[key.label] += sign.seen
     return frozenset(deadly | {n for n, count in often.items() if count >= _OFTEN and n != ANY})
 
 
@@ -174,7 +174,7 @@ def learn(
         subject: What is hunted in.
         prepared: See ``covered_passes``.
     """
-    found: dict[str, Suspect] = {}
+    found: dict[SuspicionKey, Suspect] = {}
     for result in results:
         state.number += 1
         if isinstance(result, LoggedStep):
@@ -186,7 +186,7 @@ def learn(
     state.suspects += [s for key, s in found.items() if key not in waiting]
 
 
-def _take(state: HuntState, outcome: CandidateOutcome, found: dict[str, Suspect]) -> None:
+def _take(state: HuntState, outcome: CandidateOutcome, found: dict[SuspicionKey, Suspect]) -> None:
     examined = outcome.examined
     if outcome.spent is not None:
         index, mutator = outcome.spent
@@ -222,7 +222,7 @@ def _take_seeds(
             state.entries.append(entry)
 
 
-def _take_death(state: HuntState, logged: LoggedStep, found: dict[str, Suspect]) -> None:
+def _take_death(state: HuntState, logged: LoggedStep, found: dict[SuspicionKey, Suspect]) -> None:
     if logged.step not in ("optimize", "run"):
         state.deaths["reference"] += 1
         return
@@ -234,14 +234,17 @@ def _take_death(state: HuntState, logged: LoggedStep, found: dict[str, Suspect])
         state.alone += [name for name in logged.passes if name not in state.alone]
     stage: Stage = "build" if logged.step == "optimize" else "load"
     symptom = symptom_of(Failure("abort", stage, logged.signal))
-    key = f"{label}|{symptom}|{logged.signal}"
+    key = SuspicionKey(label, str(symptom), logged.signal)
     suspicion = Suspicion(logged.passes, str(symptom), logged.signal, key)
     outcome = CandidateOutcome(logged.number, "", logged.made.mutators, None, logged.made)
     _suspect(state, suspicion, outcome, found)
 
 
 def _suspect(
-    state: HuntState, suspicion: Suspicion, outcome: CandidateOutcome, found: dict[str, Suspect]
+    state: HuntState,
+    suspicion: Suspicion,
+    outcome: CandidateOutcome,
+    found: dict[SuspicionKey, Suspect],
 ) -> None:
     key, made = _of_one_pass(state, suspicion.key), outcome.made
     sign = state.signs.setdefault(key, Sign())
@@ -263,10 +266,9 @@ def _suspect(
         )
 
 
-def _of_one_pass(state: HuntState, key: str) -> str:
+def _of_one_pass(state: HuntState, key: SuspicionKey) -> SuspicionKey:
     """The key of one pass of a pair, where that alone was confirmed with the same words."""
-    label, _, rest = key.partition("|")
-    alone = (f"{name}|{rest}" for name in label.split("+"))
+    alone = (key._replace(label=name) for name in key.label.split("+"))
     return next((k for k in alone if k in state.signs and state.signs[k].fingerprints), key)
 
 
@@ -297,5 +299,6 @@ def with_counts(state: HuntState) -> list[HuntFinding]:
     for finding in state.findings:
         keys = [k for k, sign in state.signs.items() if finding.fingerprint in sign.fingerprints]
         models = max((state.signs[k].seen for k in keys), default=1)
-        counted.append(finding.model_copy(update={"keys": sorted(keys), "models": models}))
+        words = sorted(map(str, keys))
+        counted.append(finding.model_copy(update={"keys": words, "models": models}))
     return counted

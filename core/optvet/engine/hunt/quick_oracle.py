@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from random import Random
+from typing import NamedTuple
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
@@ -54,6 +55,27 @@ ANY = "*"
 """Stands for the pass, where it is not known which one of the pipeline changed the model."""
 
 
+class SuspicionKey(NamedTuple):
+    """Equal for suspicions that are probably of one cause.
+
+    Attributes:
+        label: The passes under one name, see ``label_of``.
+        symptom: The symptom.
+        words: What the message says beside names of the model.
+        fewer: Types of operators that became fewer, where values are wrong.
+        more: Those that became more.
+    """
+
+    label: str
+    symptom: str
+    words: str
+    fewer: str = ""
+    more: str = ""
+
+    def __str__(self) -> str:
+        return "|".join(self)
+
+
 @dataclass(frozen=True)
 class Suspicion:
     """What looks wrong: ``passes`` (none: import and export alone), symptom, and words for it.
@@ -64,7 +86,7 @@ class Suspicion:
     passes: tuple[str, ...]
     symptom: str
     message: str
-    key: str
+    key: SuspicionKey
 
 
 @dataclass(frozen=True)
@@ -282,7 +304,7 @@ class _QuickTrial:
             wrong = (alone,) if alone is not None else tuple(cures[:2])
             shown = wrong if alone is not None else hits
             shown = shown if shown == wrong or self._looks_wrong(shown) else passes
-            key = "|".join((label_of(wrong) if wrong else ANY, *found.key.split("|")[1:]))
+            key = found.key._replace(label=label_of(wrong) if wrong else ANY)
             self.suspicions.append(replace(found, passes=shown, key=key))
             if not wrong:
                 break
@@ -449,11 +471,12 @@ def _suspicion(
     truth: ExpectedOutput,
     rewrite: Rewrite | None,
 ) -> Suspicion:
-    gist = _without_names(_NODE.sub(" ", message[:2000]) if passes else message[:2000], truth.names)
-    about = [label_of(passes), str(symptom), gist]
+    told = _NODE.sub(" ", message[:2000]) if passes else message[:2000]
+    words = _without_names(told, truth.names)
+    key = SuspicionKey(label_of(passes), str(symptom), words)
     if rewrite is not None and symptom.info.of_values:
-        about += [" ".join(rewrite[1]), " ".join(rewrite[2])]
-    return Suspicion(passes, str(symptom), message[:500], "|".join(about))
+        key = key._replace(fewer=" ".join(rewrite[1]), more=" ".join(rewrite[2]))
+    return Suspicion(passes, str(symptom), message[:500], key)
 
 
 def _compared(label: str, was: Counter[str], now: Counter[str]) -> Rewrite:

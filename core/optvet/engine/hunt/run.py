@@ -260,27 +260,25 @@ class _Hunter:
             patterns=vocabulary.patterns,
             mutators=[m.weight for m in mutators],
         )
-        known, settled = covered_rewrites(state, self.subject), settled_keys(state)
-        avoided = avoided_passes(state, self.subject)
         subject = replace(self.subject, together=passes_together(state, self.subject))
         prepared = frozenset(m.name for m in mutators if isinstance(m, Prepares) and m.prepares)
         batches = [
             Batch(
-                self.request.seed,
-                state.number + first,
-                part,
-                subject,
-                mutators,
-                self.files,
-                known,
-                covered_passes(state, self.subject),
-                covered_passes(state, self.subject, prepared),
-                covered_passes(state, self.subject, prepared, edited=True),
-                frozenset(state.seeded),
-                settled,
-                avoided,
-                self.folder / f"{state.rounds}-{first}.journal",
-                self.folder / f"{state.rounds}-{first}.log",
+                seed=self.request.seed,
+                first=state.number + first,
+                recipes=part,
+                subject=subject,
+                mutators=mutators,
+                vocabulary=self.files,
+                known=covered_rewrites(state, self.subject),
+                covered=covered_passes(state, self.subject),
+                explored=covered_passes(state, self.subject, prepared),
+                resembled=covered_passes(state, self.subject, prepared, edited=True),
+                seeded=frozenset(state.seeded),
+                settled=settled_keys(state),
+                avoided=avoided_passes(state, self.subject),
+                journal=self.folder / f"{state.rounds}-{first}.journal",
+                log=self.folder / f"{state.rounds}-{first}.log",
             )
             for first, part in in_batches(recipes, _BATCH)
         ]

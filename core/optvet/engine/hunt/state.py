@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, numpy_helper
 
-from optvet.engine.hunt.quick_oracle import Rewrite
+from optvet.engine.hunt.quick_oracle import Rewrite, SuspicionKey
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.records.hunt import HuntFinding
 
@@ -55,7 +55,7 @@ class Suspect:
     passes: tuple[str, ...]
     symptom: str
     message: str
-    key: str
+    key: SuspicionKey
     mutators: tuple[str, ...]
 
 
@@ -101,7 +101,7 @@ class HuntState:
     rewrites: Counter[Rewrite] = field(default_factory=Counter)
     tries: Counter[str] = field(default_factory=Counter)
     deaths: Counter[str] = field(default_factory=Counter)
-    signs: dict[str, Sign] = field(default_factory=dict)
+    signs: dict[SuspicionKey, Sign] = field(default_factory=dict)
     entries: list[CorpusEntry] = field(default_factory=list)
     seeded: set[tuple[Rewrite, str]] = field(default_factory=set)
     suspects: list[Suspect] = field(default_factory=list)
@@ -168,7 +168,7 @@ class HuntStore:
             ("firings", [[*f, n] for f, n in state.rewrites.items()]),
             ("tries", state.tries),
             ("deaths", state.deaths),
-            ("signs", {k: [s.seen, s.vetted, s.fingerprints] for k, s in state.signs.items()}),
+            ("keys", [[k, s.seen, s.vetted, s.fingerprints] for k, s in state.signs.items()]),
             ("findings", [f.model_dump(mode="json") for f in state.findings]),
         ]
         self._transact(facts, state.entries[self._entries :], state.suspects)
@@ -187,7 +187,7 @@ class HuntStore:
                 state.rewrites[name, tuple(fewer), tuple(more)] = count
             state.tries = Counter(self._fact("tries") or {})
             state.deaths = Counter(self._fact("deaths") or {})
-            state.signs = {k: Sign(*v) for k, v in (self._fact("signs") or {}).items()}
+            state.signs = {SuspicionKey(*k): Sign(*v) for k, *v in self._fact("keys") or []}
             found = self._fact("findings") or []
             state.findings = [HuntFinding.model_validate(f) for f in found]
             for model, feeds, about in self._rows("entry", "about"):
@@ -199,6 +199,7 @@ class HuntStore:
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
                 fields |= {k: tuple(fields[k]) for k in ("passes", "mutators")}
+                fields["key"] = SuspicionKey(*fields["key"])
                 state.suspects.append(Suspect(model=model, feeds=unpacked(feeds), **fields))
         except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{self._path} is no state of a hunt: {error}") from error
