@@ -306,7 +306,7 @@ def _wrong(examined: Examined) -> frozenset[str]:
 
 
 def _unhidden(rewrites: Iterable[Rewrite], hidden: frozenset[str]) -> tuple[Rewrite, ...]:
-    """Firings of passes that are not hidden."""
+    """Rewrites by passes that are not hidden."""
     return () if hidden >= _EVERY else tuple(f for f in rewrites if f[0] not in hidden)
 
 

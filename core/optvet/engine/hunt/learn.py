@@ -116,7 +116,7 @@ _SEEDS_OF_REWRITE = 3
 
 
 def covered_rewrites(state: HuntState, subject: TestedOptimizer) -> frozenset[Rewrite]:
-    """Firings that need no further seed."""
+    """Rewrites that need no further seed."""
     named = subject.takes_sets  # which passes they are is asked once
     seeds = Counter(rewrite for rewrite, _ in state.seeded)
     return frozenset(

@@ -262,6 +262,8 @@ class _Hunter:
         )
         subject = replace(self.subject, together=passes_together(state, self.subject))
         prepared = frozenset(m.name for m in mutators if isinstance(m, Prepares) and m.prepares)
+        known, settled = covered_rewrites(state, self.subject), settled_keys(state)
+        avoided = avoided_passes(state, self.subject)
         batches = [
             Batch(
                 seed=self.request.seed,
@@ -270,13 +272,13 @@ class _Hunter:
                 subject=subject,
                 mutators=mutators,
                 vocabulary=self.files,
-                known=covered_rewrites(state, self.subject),
+                known=known,
                 covered=covered_passes(state, self.subject),
                 explored=covered_passes(state, self.subject, prepared),
                 resembled=covered_passes(state, self.subject, prepared, edited=True),
                 seeded=frozenset(state.seeded),
-                settled=settled_keys(state),
-                avoided=avoided_passes(state, self.subject),
+                settled=settled,
+                avoided=avoided,
                 journal=self.folder / f"{state.rounds}-{first}.journal",
                 log=self.folder / f"{state.rounds}-{first}.log",
             )
