@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
 from optvet.graph.outline import Message, digest_of, message_digest, outline_in
 from optvet.spec.errors import ContractError, InfrastructureError, UsageError
-from optvet.spec.files import replacing
 from optvet.spec.foreign import load_model, read_file
 from optvet.spec.protocols import (
     ChecksOptions,
@@ -510,15 +509,6 @@ def ask_changing_passes(subject: BuildSubject) -> list[str] | None:
     return list(contract.changing_passes(optimizer, changing_passes))
 
 
-def save_artifact(subject: BuildSubject, target: Path) -> None:
-    """Build the artifact and write it to ``target`` atomically."""
-    enter("build")
-    artifact = build(subject)
-    data = artifact.data if artifact.path is None else from_file.whole(artifact.path)
-    with replacing(target) as file:
-        file.write(data)
-
-
 def failure_of(error: BaseException) -> Failure:
     """An exception as a value."""
     text = text_of(error).strip() or type(error).__name__
@@ -543,8 +533,3 @@ def sample_digests(samples: Iterable[Sample]) -> list[str]:
             content.update(data)
         digests.append(content.hexdigest())
     return digests
-
-
-def reference_outputs(reports: Sequence[TrialReport]) -> dict[str, Outputs]:
-    """Outputs of several reports, by sample."""
-    return {s: o for report in reports for s, o in report.outputs.items()}
