@@ -46,6 +46,22 @@ def test_every_entry_point_is_named_after_its_module() -> None:
     }
 
 
+def test_modules_of_several_families_are_listed() -> None:
+    row = re.compile(r"^\| `(optvet_\w+)` \| `(\w+)` \| (.*) \|$", re.MULTILINE)
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    told = {(m, f, *re.findall(r"`(\w+)`", more)) for m, f, more in row.findall(page)}
+    hooked = {spec for spec in vars(hooks) if spec.startswith("optvet_")}
+    main = {"models": "optvet_model_sources"}
+    found = set()
+    for file in plugin_files():
+        family = file.parent.name
+        given = hooked & set(vars(importlib.import_module(file.stem)))
+        assert main.get(family, f"optvet_{family}") in given, file
+        also = sorted(given - {main.get(family, f"optvet_{family}")})
+        found |= {(file.stem, family, *also)} if also else set()
+    assert told == found
+
+
 def test_installed_entry_points_match_pyproject() -> None:
     distribution = importlib.metadata.distribution("optvet")
     installed = {e.name: e.value for e in distribution.entry_points if e.group == "optvet"}
