@@ -176,8 +176,9 @@ def _shown(words: str) -> str:
 
 def _message(result: VetResult, request: VetRequest) -> str:
     """The output of ``optvet vet`` below a one-line summary, and the command that repeats it."""
-    from optvet.cli.render import headline, next_command, screen, text
+    from optvet.cli.render import text
     from optvet.cli.terminal import plain
+    from optvet.cli.vet_screen import headline, next_command, screen
 
     counted = [f for f in result.findings if f.severity != "note" or f.symptom in request.fail_on]
     found = (f"{f.symptom}: {f.blamed()}" for f in counted)

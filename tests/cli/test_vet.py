@@ -19,7 +19,7 @@ from rich.console import Console
 
 import optvet
 from optvet import Finding, NothingTested, VetResult
-from optvet.cli import render
+from optvet.cli import vet_screen
 from optvet.cli.errors import worst
 from optvet.engine import vetting
 from optvet.spec.records import CrossCheck
@@ -255,7 +255,7 @@ def test_answers_of_other_runtimes_stand_below_the_finding() -> None:
             CrossCheck(runtime="four", outcome="no-fault", same_original=False),
         ],
     )
-    lines = render._blame(finding).plain.splitlines()
+    lines = vet_screen._blame(finding).plain.splitlines()
     assert lines[-3:] == [
         "on two: no fault",
         "on three: cannot run onnx-session",
@@ -266,11 +266,11 @@ def test_answers_of_other_runtimes_stand_below_the_finding() -> None:
 def test_the_log_of_the_optimizer_is_told(run: Run, clean: Path) -> None:
     result = VetResult.model_validate_json(run("vet", clean, "--json", "-").out)
     told = result.model_copy(update={"changing_passes": ["a", "b"]})
-    assert render._changing_passes(told) == "at most 2 passes, by the optimizer's log: a, b"
+    assert vet_screen._changing_passes(told) == "at most 2 passes, by the optimizer's log: a, b"
     none = result.model_copy(update={"changing_passes": []})
-    assert render._changing_passes(none) == "no pass, by the optimizer's log"
+    assert vet_screen._changing_passes(none) == "no pass, by the optimizer's log"
     many = result.model_copy(update={"changing_passes": [f"p{i}" for i in range(40)]})
-    assert render._changing_passes(many).endswith("p11, …")
+    assert vet_screen._changing_passes(many).endswith("p11, …")
 
 
 def test_the_safe_pipeline_is_shown_as_code_to_paste(run: Run, clean: Path) -> None:
@@ -279,11 +279,13 @@ def test_the_safe_pipeline_is_shown_as_code_to_paste(run: Run, clean: Path) -> N
     code = "import acme\n\nreturn acme.optimize(model, disabled=['a'])"
     short = result.model_copy(update={"safe_pipeline": names[1:], "safe_code": code})
     console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(render._facts(short, VetRequest(model="m.onnx")))
+    console.print(vet_screen._facts(short, VetRequest(model="m.onnx")))
     shown = console.export_text()
     assert "as code   import acme" in shown
     assert "return acme.optimize(model, disabled=['a'])" in shown
-    assert render._code(f"return {list(range(1000))}").endswith("the key safe_code of --json FILE")
+    assert vet_screen._code(f"return {list(range(1000))}").endswith(
+        "the key safe_code of --json FILE"
+    )
 
 
 def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(

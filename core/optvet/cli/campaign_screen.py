@@ -14,8 +14,9 @@ from rich.text import Text
 from optvet.cli.convert import headline as converted_headline
 from optvet.cli.convert import screen as converted_screen
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED, worst
-from optvet.cli.render import count, headline, screen, table_of, text
+from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import one_line
+from optvet.cli.vet_screen import headline, screen
 from optvet.engine.campaign.display_names import questions, short_model, short_models
 from optvet.engine.campaign.results import JobResult
 from optvet.spec.campaign import JobRequest

@@ -12,9 +12,10 @@ from optvet.cli.errors import exit_code, report, worst
 from optvet.cli.options import Debug, cache_folder
 from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.reduce import Bundler
-from optvet.cli.render import distinct, folder_table, headline, next_command, screen, text
+from optvet.cli.render import text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
+from optvet.cli.vet_screen import distinct, folder_table, headline, next_command, screen
 from optvet.engine.work.cache.whole_answers import recall
 from optvet.spec.errors import OptvetError, UnknownName
 from optvet.spec.records.vet import VetResult

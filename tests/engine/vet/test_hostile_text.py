@@ -29,7 +29,7 @@ HOSTILE = {
 
 def matchers() -> dict[str, Callable[[str], object]]:
     """What is matched against names, messages and logs of others."""
-    from optvet.cli import render
+    from optvet.cli import render, vet_screen
     from optvet.engine.environment import extras
     from optvet.engine.work.sandbox.messages import NO_MEMORY
 
@@ -58,7 +58,7 @@ def matchers() -> dict[str, Callable[[str], object]]:
         "owner": extras._OWNER.search,
         "requirement": extras._REQUIREMENT.match,
         "token": render._TOKEN.findall,
-        "type": render._TYPE.match,
+        "type": vet_screen._TYPE.match,
     }
     for module, name in (
         ("optvet_openvino_optimizer", "_LINE"),

@@ -23,7 +23,8 @@ from optvet.engine.reduce.oracle import (
     is_structural,
 )
 from optvet.engine.trust import options_from
-from optvet.engine.vet.explain.locate import GraphView, explain, graph_views
+from optvet.engine.vet.explain.graph_views import GraphView, graph_views
+from optvet.engine.vet.explain.locate import explain
 from optvet.engine.vet.require.metrics import runs_of
 from optvet.engine.vet.require.portable import PortableRequirement
 from optvet.engine.work.cache.disk import Cache

@@ -23,7 +23,14 @@ from typing import Literal
 import numpy as np
 from onnx import ModelProto, TypeProto
 
-from optvet.engine.reduce import plain_parts, remove, simplify, unfold
+from optvet.engine.reduce import (
+    plain_parts,
+    remove,
+    simplify,
+    simplify_dimensions,
+    simplify_names,
+    unfold,
+)
 from optvet.engine.reduce.graph import Graph, Recorded, Size
 from optvet.graph.types import agrees, corrected, has_negative, inferred_types, type_of_array
 from optvet.spec.errors import UsageError
@@ -399,19 +406,19 @@ class _Reducer:
 
     def _make_plain(self) -> None:
         plan: Sequence[tuple[str, Callable[[Graph], Iterator[Graph | None]], bool]] = (
-            ("cleaning", simplify.cleaner, False),
+            ("cleaning", simplify_names.cleaner, False),
             ("dropping arguments", simplify.fewer_arguments, True),
             ("standing in plain operators", plain_parts.plain_operators, True),
             ("renaming functions", plain_parts.functions_of_their_own, False),
             ("writing the usual form", plain_parts.plain_form, False),
-            ("renaming values", simplify.one_short_name, False),
-            ("shrinking dimensions", simplify.smaller_dimensions, True),
-            ("fixing dimensions", simplify.concrete_dimensions, True),
+            ("renaming values", simplify_names.one_short_name, False),
+            ("shrinking dimensions", simplify_dimensions.smaller_dimensions, True),
+            ("fixing dimensions", simplify_dimensions.concrete_dimensions, True),
             ("merging inputs", simplify.merged_inputs, False),
             ("dropping attributes", simplify.fewer_attributes, True),
             ("feeding weights", simplify.weights_fed, False),
             ("simplifying contents", simplify.plainer_contents, True),
-            ("cleaning", simplify.cleaner, False),
+            ("cleaning", simplify_names.cleaner, False),
         )
         for self.doing, step, stale in plan:
             while self.offer(step(self.best), stale=stale):

@@ -1,0 +1,508 @@
+"""The screens of `optvet vet`, of one model and of several; they fit into 80 columns."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from optvet.cli.layers import layers_text
+from optvet.cli.render import (
+    NODE_CHARS,
+    count,
+    node_line,
+    number,
+    table_of,
+    text,
+    timing_line,
+)
+from optvet.cli.structure import structure_words
+from optvet.cli.terminal import one_line
+from optvet.cli.warned import warnings_table, warnings_text
+from optvet.spec.records import (
+    Control,
+    CrossCheck,
+    DatasetRecord,
+    Divergence,
+    FixedTolerance,
+    Impact,
+    RequirementRecord,
+)
+from optvet.spec.records.vet import NOT_ASKED, Finding, VetResult
+from optvet.spec.request import VetRequest
+
+_COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
+_LABEL_COLUMNS = 10
+_MESSAGE_CHARS = 300
+_CODE_WIDTH = 66
+_CODE_LINES = 16
+_LISTED_CHANGING = 12
+_LISTED_METRICS = 4
+_LISTED_DIVERGENCES = 4
+_LISTED_NODES = 6
+_LISTED_SITES = 3
+_ANSWER_CHARS = 120
+_TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
+
+# --- one model -----------------------------------------------------------------------------------
+
+
+def screen(result: VetResult, asked: VetRequest) -> Iterator[RenderableType]:
+    """All parts of the screen between the verdict and the next command, in order."""
+    yield Padding(_subject(result, asked), (0, 0, 1, 0))
+    faults = [f for f in result.findings if f.severity != "note"]
+    if faults:
+        yield Padding(_findings(faults), (0, 0, 1, 0))
+    for finding in [f for f in faults if f.divergence is not None][:_LISTED_DIVERGENCES]:
+        yield Padding(_where(finding, len(faults) > 1), (0, 0, 1, 0))
+    if result.passes is not None:
+        yield Padding(_passes(result), (0, 0, 1, 0))
+    if asked.warnings and result.warnings:
+        yield Padding(warnings_table(result.warnings), (0, 0, 1, 0))
+    yield _facts(result, asked)
+
+
+def headline(result: VetResult) -> Text:
+    """Verdict and model; and in a line each, what changed of the answer, and what is not met."""
+    verdict = result.verdict.upper()
+    line = Text(f"{verdict:<{_LABEL_COLUMNS - 1}} ", style=f"bold {_COLOURS[result.verdict]}")
+    line.append_text(text(result.model.source, "not bold default"))
+    impact = result.impact
+    # If there is a fault, its finding says what it means.
+    if impact is not None and impact.changed + impact.sensitive and result.verdict != "faulty":
+        _append_line(line, impact.headline, "yellow")
+    for record in result.requirements:
+        if record.met is False:
+            _append_line(line, f"not met: {record.requirement} ({record.detail})", "red")
+    return line
+
+
+def _append_line(to: Text, words: str, style: str) -> None:
+    indented = f"\n{'':<{_LABEL_COLUMNS}}{one_line(words, _ANSWER_CHARS)}"
+    to.append_text(text(indented, f"not bold {style}"))
+
+
+def _subject(result: VetResult, asked: VetRequest) -> Table:
+    optimizer, runtime = result.optimizer, result.runtime
+    passes = count(len(optimizer.pipeline), "pass", "es")
+    pipeline = f"{asked.pipeline}, {passes}" if _is_named(result, asked) else passes
+    lines = (
+        f"{optimizer.name} {optimizer.version} ({pipeline})",
+        f"judged by {runtime.name} {runtime.version} on {count(result.samples, 'sample')}",
+    )
+    return _grid([("", text("\n".join(lines), "dim"))])
+
+
+def _is_named(result: VetResult, asked: VetRequest) -> bool:
+    """Whether the pipeline was asked for by name, not as a list of passes."""
+    return "," not in asked.pipeline and [asked.pipeline] != result.optimizer.pipeline
+
+
+def _grid(rows: Sequence[tuple[str, RenderableType]]) -> Table:
+    """A table with labels on the left and values on the right."""
+    grid = Table.grid(padding=(0, 0))
+    grid.add_column(width=_LABEL_COLUMNS, style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in rows:
+        grid.add_row(label, value)
+    return grid
+
+
+def _findings(findings: Sequence[Finding]) -> Table:
+    table = table_of(("symptom", "red"), ("culprit and witness", ""))
+    sized = any(f.error is not None or f.noise_floor is not None for f in findings)
+    if sized:
+        table.add_column("error", justify="right", no_wrap=True)
+        table.add_column("noise", justify="right", no_wrap=True)
+    for index, finding in enumerate(findings):
+        if index:
+            table.add_row()
+        numbers = (number(finding.error), number(finding.noise_floor)) if sized else ()
+        table.add_row(text(finding.symptom), _blame(finding), *numbers)
+    return table
+
+
+def culprit_of(finding: Finding) -> Text:
+    """``a → b``, or the round trip; a line of its own for each, since names are long."""
+    if not finding.culprit:
+        return Text("round trip (import and export alone)")
+    if not finding.localized:
+        return text(finding.blamed())
+    return text(" →\n".join(finding.culprit))
+
+
+def _blame(finding: Finding) -> Text:
+    """The culprit, the witness, whether it was confirmed, and the message."""
+    blame = culprit_of(finding)
+    blame.stylize("bold")
+    where = f" on {finding.witness.sample}" if finding.witness is not None else ""
+    if finding.confirmed:
+        blame.append_text(text(f"\nconfirmed in a fresh process{where}", "green"))
+    else:
+        blame.append_text(text(f"\nseen{where}, not again in a fresh process", "yellow"))
+    if finding.as_deployed:
+        blame.append("\nonly under the runtime's own defaults", "dim")
+    if words := _difference(finding):
+        blame.append_text(text(f"\n{_words(words)}"))
+    for line in _elsewhere(finding):
+        blame.append_text(text(f"\n{line}", "dim"))
+    return blame
+
+
+def _difference(finding: Finding) -> str:
+    """The message, the known limit, the consequence, and partners of the culprit."""
+    parts = [finding.known_limit, finding.message]
+    parts += [f"also with {' then '.join(partner)}" for partner in finding.partners]
+    return "; ".join(part for part in [*parts, finding.consequence, finding.location] if part)
+
+
+def _where(finding: Finding, several: bool) -> Table:
+    """The first wrong value, the nodes that make it in both graphs, and the wrong sites."""
+    found = finding.divergence
+    assert found is not None
+    rows: list[tuple[str, RenderableType]] = []
+    if several:
+        rows.append(("", text(finding.blamed(), "dim")))
+    if found.value is not None:
+        line = text(one_line(found.value, NODE_CHARS), "bold")
+        words = " is the first value that is beyond its noise"
+        if finding.layer is not None:
+            words = " is wrong, given the quantized values that it is computed from"
+        if found.error is not None:
+            words += f": error {number(found.error)}, noise {number(found.noise)}"
+        rows.append(("where", line.append_text(text(words, "not bold"))))
+    if found.agreeing:
+        rows.append(("from", text(one_line(", ".join(found.agreeing), NODE_CHARS), "dim")))
+    for label, lines in (("before", found.before), ("after", found.after)):
+        rows.append((label, _nodes(lines)))
+    rows += [("", text(one_line(words, _ANSWER_CHARS))) for words in found.differs]
+    if found.whole:
+        rows.append(("", text("these are all nodes of the model", "dim")))
+    rows += _sites(found)
+    if found.note:
+        rows.append(("", text(one_line(found.note, _ANSWER_CHARS), "dim")))
+    return _grid(rows)
+
+
+def _nodes(lines: Sequence[str]) -> Text:
+    """One node per line, cut to the width; a dash where there is none."""
+    shown = [node_line(line) for line in lines[:_LISTED_NODES]]
+    if len(lines) > _LISTED_NODES:
+        shown.append(f"… {count(len(lines) - _LISTED_NODES, 'more line')}")
+    return text("\n".join(shown) or "–")
+
+
+def _sites(found: Divergence) -> list[tuple[str, RenderableType]]:
+    """Which of several rewritten places are wrong by themselves, and what is special in them."""
+    if found.tried < 2:
+        return []
+    rows: list[tuple[str, RenderableType]] = []
+    for site in found.wrong[:_LISTED_SITES]:
+        words = f"{site.kind} {site.number} of {site.of}, {one_line(site.node, NODE_CHARS)}"
+        rows.append(("site", text(words)))
+    if len(found.wrong) > _LISTED_SITES:
+        rows.append(("", text(f"… {len(found.wrong) - _LISTED_SITES} more", "dim")))
+    rows += [("", text(words)) for words in found.distinction]
+    rows.append(("", text(_tried(found), "dim")))
+    return rows
+
+
+def _tried(found: Divergence) -> str:
+    tried = f"{found.tried} of {count(found.sites, 'rewritten place')} tried alone"
+    return f"{tried}: {len(found.wrong)} wrong" if found.wrong else f"{tried}: none wrong alone"
+
+
+def _words(message: str, limit: int = _MESSAGE_CHARS) -> str:
+    """A message on one line; of an exception's type only the last part: ``a.b.Error: …``."""
+    return one_line(_TYPE.sub(r"\1", message), limit)
+
+
+def _passes(result: VetResult) -> Table:
+    """The result of each pass alone; passes not seen to change anything are only counted."""
+    table = table_of(("pass alone", ""), ("effect", ""), ("", "dim"))
+    others = Counter[str]()
+    for record in result.passes or ():
+        if record.effect in ("none", "unknown"):
+            others[record.effect] += 1
+            continue
+        failed = record.effect == "failed"
+        remark = str(record.symptom) if failed else ""
+        if failed and record.known_limit:
+            remark = f"{remark}; documented: {record.known_limit}"
+        style = "red" if failed and not record.known_limit else ""
+        table.add_row(text(record.name), Text(record.effect, style), text(remark))
+    for effect in ("unknown", "none"):
+        if others[effect] or effect == "none":
+            table.add_row(Text(f"{others[effect]} others", "dim"), Text(effect, "dim"), "")
+    return table
+
+
+def _facts(result: VetResult, asked: VetRequest) -> Table:
+    """Facts about the verdict: inputs, controls, outputs, safe pipeline, cost and so on."""
+    rows: list[tuple[str, RenderableType]] = []
+    if result.reason:
+        rows.append(("because", text(_words(result.reason), "yellow")))
+    for finding in result.findings:
+        if finding.severity == "note":
+            rows.append(("note", _note(finding)))
+    if described := _inputs(result):
+        rows.append(("inputs", text(described)))
+    controls = (_control(c) for c in result.controls if c.name != "samples")
+    rows.append(("controls", text("; ".join(controls))))
+    if result.outputs:
+        rows.append(("outputs", text(_outputs(result))))
+    if result.quantized is not None:
+        rows.append(("layers", text(layers_text(result.quantized))))
+    if result.impact is not None:
+        rows.append(("impact", _impact(result.impact)))
+    if result.requirements:
+        rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
+    if result.timing is not None:
+        rows.append(("timing", text(timing_line(result.timing))))
+    if result.changing_passes is not None:
+        rows.append(("changing", text(_changing_passes(result))))
+    if asked.fixed_tolerances and result.fixed_tolerances:
+        rows.append(("fixed", text("\n".join(map(_fixed, result.fixed_tolerances)))))
+    if words := warnings_text(result.warnings, in_table=asked.warnings):
+        rows.append(("warnings", text(words, "dim")))
+    rows += [(name, text(words)) for name, words in structure_words(result).items()]
+    rows.append(("safe", text(_safe(result, asked))))
+    if result.safe_code and result.safe_pipeline != result.optimizer.pipeline:
+        rows.append(("as code", text(_code(result.safe_code))))
+    rows.append(("cost", text(_cost(result))))
+    return _grid(rows)
+
+
+def _control(control: Control) -> str:
+    return f"{control.name}: {one_line(control.detail, 100) or control.state.replace('-', ' ')}"
+
+
+def _inputs(result: VetResult) -> str:
+    """The datasets, unless only the default one was used, and samples that were left out."""
+    plain = [d.chosen_by for d in result.datasets] == [NOT_ASKED] and not result.skipped
+    words = [] if plain else [_dataset(d) for d in result.datasets]
+    if result.skipped:
+        first = result.skipped[0]
+        reason = one_line(f"{first.sample}: {first.reason}", _MESSAGE_CHARS)
+        words.append(f"{count(len(result.skipped), 'sample')} left out, the first {reason}")
+    if not result.complete and (control := result.control("samples")) is not None:
+        words.append(control.detail)
+    return "\n".join(words)
+
+
+def _dataset(record: DatasetRecord) -> str:
+    made = "; ".join(f"{k} {v}" for k, v in record.provenance.items())
+    why = "" if record.chosen_by == "--dataset" else f" ({record.chosen_by})"
+    line = f"{record.name}{why}, {count(record.samples, 'sample')}"
+    return f"{line}: {made}" if made else line
+
+
+def _impact(impact: Impact) -> Text:
+    """What the difference means on the model's task, by which comparator, and its numbers."""
+    lines = text(impact.headline)
+    metrics = [f"{k} {number(v)}" for k, v in impact.metrics.items()]
+    shown = ", ".join(metrics[:_LISTED_METRICS]) + (", …" * (len(metrics) > _LISTED_METRICS))
+    who = f"{impact.comparator} ({impact.chosen_by})"
+    lines.append_text(text(f"\n{who}{': ' if shown else ''}{shown}", "dim"))
+    return lines
+
+
+def _fixed(record: FixedTolerance) -> str:
+    """How many samples, and which outputs, exceed a fixed tolerance."""
+    named = [f"{n} on {k}" for n, k in record.outputs.items() if k]
+    shown = f": {', '.join(named[:3])}{', …' if len(named) > 3 else ''}" if named else ""
+    size = f"rtol {record.rtol:g}, atol {record.atol:g}"
+    return f"{record.beyond} of {record.samples} samples beyond {record.name} ({size}){shown}"
+
+
+def _requirement(record: RequirementRecord) -> str:
+    """Whether it is met, what was measured, and who requires it if the user did not type it."""
+    how = {True: "met", False: "not met", None: "cannot be told"}[record.met]
+    who = "" if record.origin.startswith("--") else f", required by {record.origin}"
+    by = f" ({record.comparator})" if record.comparator else ""
+    return f"{record.requirement}: {how}, {one_line(record.detail, _MESSAGE_CHARS)}{by}{who}"
+
+
+def _changing_passes(result: VetResult) -> str:
+    """Which passes changed the model, and who says so."""
+    names = result.changing_passes or []
+    listed = ", ".join(names[:_LISTED_CHANGING]) + (", …" * (len(names) > _LISTED_CHANGING))
+    if result.passes is not None:
+        return listed or "no pass"
+    if not names:
+        return "no pass, by the optimizer's log"
+    return f"at most {count(len(names), 'pass', 'es')}, by the optimizer's log: {listed}"
+
+
+def _note(finding: Finding) -> Text:
+    who = finding.blamed()
+    words = [f"{finding.symptom}, {who}: {_words(_difference(finding))}", *_elsewhere(finding)]
+    return text("\n".join(words), "dim")
+
+
+def _elsewhere(finding: Finding) -> list[str]:
+    """The results on other runtimes, one line each."""
+    return [f"on {c.runtime}: {one_line(_answer(c), _ANSWER_CHARS)}" for c in finding.cross_check]
+
+
+def _answer(check: CrossCheck) -> str:
+    """The result on one runtime, in words."""
+    if check.outcome in ("not-judged", "does-not-run"):
+        return check.detail
+    words = {"no-fault": "no fault", "runs": "runs it"}.get(check.outcome, str(check.symptom))
+    remark = ", but it computes the original otherwise" if check.same_original is False else ""
+    return words + remark
+
+
+def _outputs(result: VetResult) -> str:
+    """How many outputs have which verdict; those that are not the same by name."""
+    words = {
+        "drift": "rounded differently",
+        "sensitivity": "sensitive to rounding",
+        "fault": "wrong",
+        "flaky": "not deterministic",
+        "not-judged": "not judged",
+    }
+    groups = Counter(o.verdict for o in result.outputs)
+    parts = []
+    for verdict, amount in groups.items():
+        part = f"{amount} {words.get(verdict, verdict)}"
+        members = [o for o in result.outputs if o.verdict == verdict]
+        if verdict != "same":
+            shown = ", ".join(o.name for o in members[:3])
+            part += f" ({shown}{', …' if amount > 3 else ''})"
+        worst = max(members, key=lambda o: o.error or 0.0)
+        if verdict in ("drift", "sensitivity") and worst.error:
+            part += f", error {number(worst.error)}"
+            if worst.noise_floor is not None:
+                part += f", noise floor {number(worst.noise_floor)}"
+            if verdict == "drift" and worst.detail:
+                part += f" ({worst.detail})"
+        parts.append(part)
+    return "; ".join(parts)
+
+
+def _safe(result: VetResult, asked: VetRequest) -> str:
+    """The vetted safe pipeline, as ``--pipeline`` takes it."""
+    whole, safe = result.optimizer.pipeline, result.safe_pipeline
+    name = f"the pipeline {asked.pipeline!r}" if _is_named(result, asked) else "the pipeline"
+    if safe == whole:
+        unless = " (nothing was found against it)" if result.verdict == "undecided" else ""
+        return f"all of {name}{unless}"
+    if not safe:
+        if any(not f.localized for f in result.findings):
+            return "not searched, since --strategy is none"
+        if result.verdict != "faulty" and any(r.met is False for r in result.requirements):
+            return "none: no pipeline meets the requirements"
+        return "none: no pipeline is safe for this model"
+    return f"--pipeline {result.safe_option}"
+
+
+def _code(code: str) -> str:
+    """The optimizer's own call of the safe pipeline, to be pasted; where to find a long one."""
+    lines = [line for line in code.splitlines() if line.strip()]
+    wrapped = [part for line in lines for part in textwrap.wrap(line, _CODE_WIDTH) or [""]]
+    if len(wrapped) > _CODE_LINES:
+        return f"{count(len(wrapped), 'line')} of Python: the key safe_code of --json FILE"
+    return "\n".join(lines)
+
+
+def _cost(result: VetResult) -> str:
+    cost = result.cost
+    if not (cost.applications or cost.inferences):
+        return f"nothing was run, all from the cache; {cost.wall_s:.1f} s"
+    return (
+        f"{count(cost.applications, 'application')}, {count(cost.inferences, 'inference')}, "
+        f"{cost.wall_s:.1f} s"
+    )
+
+
+# --- the next command ----------------------------------------------------------------------------
+
+
+def next_command(result: VetResult, asked: VetRequest) -> Text:
+    """What to type next, on one line, so that it can be copied."""
+    line = Text(f"{'next':<{_LABEL_COLUMNS}}", style="dim")
+    line.append_text(text(shlex.join(_next(result, asked)), "not dim bold"))
+    return line
+
+
+def _next(result: VetResult, asked: VetRequest) -> list[str]:
+    blamed = next((f for f in result.findings if f.severity == "fault" and f.culprit), None)
+    more: dict[str, object] = {}
+    extra: list[str] = []
+    if blamed is not None and not blamed.localized:
+        more = {"strategy": "auto"}
+    elif blamed is not None and not (asked.reduce or asked.out):
+        # The passes by name: the shortest command that shows the same fault.
+        more = {"pipeline": ",".join(blamed.culprit), "exclude": (), "reduce": True}
+        if blamed.witness is not None and asked.dataset:
+            more["dataset"] = (blamed.witness.dataset,)
+        if blamed.as_deployed:
+            more["as_deployed"] = True
+    elif result.safe_pipeline and any(r.met is False for r in result.requirements):
+        more = {"pipeline": result.safe_option, "exclude": ()}
+    elif result.verdict == "faulty":
+        extra = ["--json", "report.json"]
+    elif asked.strategy != "each":
+        more = {"strategy": "each"}
+    elif not asked.as_deployed:
+        more = {"as_deployed": True}
+    else:
+        more = {"dataset": ("files:YOUR_INPUTS.npz",)}
+    again = asked.model_copy(update=more)
+    leave_out = ("strategy", "pairs") if blamed is not None else ()
+    return ["optvet", "vet", *again.arguments(leave_out), *extra]
+
+
+# --- several models ------------------------------------------------------------------------------
+
+
+def folder_table(
+    rows: Sequence[tuple[str, str, VetResult | str]], optimizers: bool = False
+) -> RenderableType:
+    """One line per model and optimizer: verdict, what was found, seconds.
+
+    Args:
+        rows: Model, optimizer, and the result, or why there is none.
+        optimizers: Whether the optimizer is shown.
+    """
+    who = [("optimizer", "")] * optimizers
+    table = table_of(("verdict", ""), ("model", ""), *who, ("findings", ""))
+    table.add_column("seconds", justify="right", no_wrap=True)
+    for model, optimizer, result in rows:
+        name = [text(model.rpartition("/")[2]), *([text(optimizer)] * optimizers)]
+        if isinstance(result, str):
+            table.add_row(Text("error", "red"), *name, text(one_line(result, 90)), "")
+            continue
+        verdict = Text(result.verdict, _COLOURS[result.verdict])
+        found = [f for f in result.findings if f.severity != "note"]
+        words = "\n".join(f"{f.symptom}: {f.blamed()}" for f in found)
+        table.add_row(verdict, *name, text(words), f"{result.cost.wall_s:.1f}")
+    return Padding(table, (1, 0, 0, 0))
+
+
+def distinct(results: Sequence[tuple[str, VetResult]]) -> Iterator[RenderableType]:
+    """Findings of one fingerprint as one, with the models that have it; nothing if none has one."""
+    models: dict[str, dict[str, None]] = {}
+    first: dict[str, Finding] = {}
+    for name, result in results:
+        for finding in result.findings:
+            if finding.fingerprint is not None:
+                models.setdefault(finding.fingerprint, {})[name] = None
+                first.setdefault(finding.fingerprint, finding)
+    if not models:
+        return
+    table = table_of(("fingerprint", ""), ("finding", ""), ("models", ""))
+    for fingerprint, names in models.items():
+        finding = first[fingerprint]
+        words = f"{finding.symptom}: {finding.blamed()}"
+        table.add_row(text(fingerprint[:8]), text(words), text("\n".join(names)))
+    yield Padding(table, (1, 0, 0, 0))
