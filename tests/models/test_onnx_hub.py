@@ -23,11 +23,14 @@ import onnx.parser
 import pytest
 
 import optvet_onnx_hub
+import optvet_onnx_hub.archive as archive_module
 from optvet import InfrastructureError, InputError, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.plugin import ModelSource
-from optvet_onnx_hub import HubSource, RetryPolicy
+from optvet_onnx_hub import HubSource
+from optvet_onnx_hub.addresses import address_of
+from optvet_onnx_hub.web import RetryPolicy
 
 TEXT = '<ir_version: 8, opset_import: ["" : 12]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
 SMALL = onnx.parser.parse_model(TEXT).SerializeToString()
@@ -325,7 +328,7 @@ def test_a_pinned_file_that_the_hub_replaced_is_refused(hub: Hub, cache: Path) -
 
 
 def test_large_files_of_github_are_asked_for_where_they_are() -> None:
-    assert optvet_onnx_hub._address_of("a/b c.onnx", optvet_onnx_hub.ADDRESS) == (
+    assert address_of("a/b c.onnx", optvet_onnx_hub.ADDRESS) == (
         "https://media.githubusercontent.com/media/onnx/models/main/a/b%20c.onnx"
     )
 
@@ -688,7 +691,7 @@ def test_a_bad_archive_is_refused_and_leaves_nothing_outside(
 def test_an_archive_of_too_many_files_is_refused(
     hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optvet_onnx_hub, "MEMBER_LIMIT", 3)
+    monkeypatch.setattr(archive_module, "MEMBER_LIMIT", 3)
     with_archive(hub, archive(*((f"f{n}", b"") for n in range(5))))
     with pytest.raises(InputError, match="member 'f3' is one of more than 3"):
         fetch(hub, cache, "Net+data")
