@@ -44,6 +44,7 @@ import onnx.inliner
 import onnx.version_converter
 from onnx import AttributeProto, TensorProto, numpy_helper
 
+DRAWS = 8
 OPSET = 21
 """The operator set that models are converted to whose own the evaluator lacks."""
 
@@ -148,9 +149,10 @@ def compared(folder: Path) -> str:
     got = evaluated(model, feeds)
     if isinstance(got, str):
         return f"not evaluated: {got}"[:300]
-    again = evaluated(model, feeds)
+    # Two draws of a few bits are often alike.
+    draws = [evaluated(model, feeds) for _ in range(DRAWS)]
     for name, value in expected.items():
-        random = isinstance(again, str) or difference(got[name], again[name], 0.0)
+        random = any(isinstance(d, str) or difference(got[name], d[name], 0.0) for d in draws)
         if not random and (words := difference(value, got[name], tolerance)):
             return f"reference disagrees: {name}: {words}"
     return ""
