@@ -279,3 +279,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets: Callable[[str], list[str]] = re.compile(r"\]\((?!https?:)([^)#]+)").findall
     missing = [t for t in targets(page.read_text()) if not (page.parent / t).exists()]
     assert missing == []
+
+
+def test_modules_that_the_pages_name_are_there() -> None:
+    rooms = "spec|graph|engine|report|cli|testing"
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(rf"`((?:{rooms})/[\w/]+?\.py)`", page.read_text())
+    }
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (ROOT / "core" / "optvet" / name).is_file()] == []
