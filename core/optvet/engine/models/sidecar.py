@@ -346,14 +346,22 @@ def preprocessing_from_words(words: str) -> dict[str, Any]:
     return found | _values_from_words(text)
 
 
+_BY_ZERO = re.compile(r"/\s*0(?:\.0*)?(?![\d.])")
+
+
 def _values_from_words(text: str) -> dict[str, Any]:
-    """Scale, mean, std and range: the conversion of 0..255 to the model's input range."""
+    """Scale, mean, std and range: the conversion of 0..255 to the model's input range.
+
+    Nothing where it divides by zero.
+    """
+    if _BY_ZERO.search(text):
+        return {}
     if re.search(r"ImageNet\s+(mean|normali)", text, re.IGNORECASE):
         return {"scale": 1 / 255, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
     match = _OVER_MINUS_OVER.search(text)
     if match:
         return {
-            "scale": _inverse(match[1]),
+            "scale": 1 / float(match[1]),
             "mean": (float(match[2]),),
             "std": (float(match[3]),),
         }
@@ -362,7 +370,7 @@ def _values_from_words(text: str) -> dict[str, Any]:
         return {"mean": (float(match[1]),), "std": (float(match[2]),)}
     match = _OVER_MINUS.search(text)
     if match:
-        return {"scale": _inverse(match[1]), "mean": (float(match[2]),)}
+        return {"scale": 1 / float(match[1]), "mean": (float(match[2]),)}
     found: dict[str, Any] = {}
     match = _RANGE.search(text)
     if match:
@@ -375,14 +383,8 @@ def _values_from_words(text: str) -> dict[str, Any]:
         found["std"] = _numbers(std[1])
     match = _OVER.search(text)
     if match:
-        found["scale"] = _inverse(match[1])
+        found["scale"] = 1 / float(match[1])
     return found
-
-
-def _inverse(number: str) -> float:
-    """The reciprocal of a number; 1.0 for 0."""
-    value = float(number)
-    return 1 / value if value else 1.0
 
 
 def _numbers(text: str) -> Sequence[float]:
