@@ -368,6 +368,7 @@ def test_a_long_description_takes_no_time_and_says_what_it_can(piece: str) -> No
 
 
 def test_a_division_by_zero_in_words_is_none() -> None:
-    for words in ("x/0", "(x/0-1)/2", "(x-1)/0", "x/0 - 1", "x / 0.0"):
+    dividing = ["x/0", "(x/0-1)/2", "(x/2-1)/0", "(x-1)/0", "x/0 - 1", "x / 0.0", "x/-0", "x/.0"]
+    for words in (*dividing, "std (1, 0, 1)", f"x/0.{'0' * 30}1"):
         assert preprocessing_from_words(words) == {}, words
     assert preprocessing_from_words("x/0.5")["scale"] == 2.0

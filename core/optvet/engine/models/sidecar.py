@@ -343,34 +343,33 @@ def preprocessing_from_words(words: str) -> dict[str, Any]:
     dtype = re.search(r"\b(u?int8|float16|float32|float64)\b", text)
     if dtype:
         found["dtype"] = dtype[1]
-    return found | _values_from_words(text)
-
-
-_BY_ZERO = re.compile(r"/\s*0(?:\.0*)?(?![\d.])")
+    try:
+        return found | _values_from_words(text)
+    except ZeroDivisionError:  # What is meant is not known.
+        return found
 
 
 def _values_from_words(text: str) -> dict[str, Any]:
     """Scale, mean, std and range: the conversion of 0..255 to the model's input range.
 
-    Nothing where it divides by zero.
+    Raises:
+        ZeroDivisionError: The words divide by zero.
     """
-    if _BY_ZERO.search(text):
-        return {}
     if re.search(r"ImageNet\s+(mean|normali)", text, re.IGNORECASE):
         return {"scale": 1 / 255, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
     match = _OVER_MINUS_OVER.search(text)
     if match:
         return {
-            "scale": 1 / float(match[1]),
+            "scale": 1 / _divisor(match[1]),
             "mean": (float(match[2]),),
-            "std": (float(match[3]),),
+            "std": (_divisor(match[3]),),
         }
     match = _MINUS_OVER.search(text)
     if match:
-        return {"mean": (float(match[1]),), "std": (float(match[2]),)}
+        return {"mean": (float(match[1]),), "std": (_divisor(match[2]),)}
     match = _OVER_MINUS.search(text)
     if match:
-        return {"scale": 1 / float(match[1]), "mean": (float(match[2]),)}
+        return {"scale": 1 / _divisor(match[1]), "mean": (float(match[2]),)}
     found: dict[str, Any] = {}
     match = _RANGE.search(text)
     if match:
@@ -380,11 +379,18 @@ def _values_from_words(text: str) -> dict[str, Any]:
     if mean:
         found["mean"] = _numbers(mean[1])
     if std:
-        found["std"] = _numbers(std[1])
+        found["std"] = tuple(map(_divisor, std[1].split(",")))
     match = _OVER.search(text)
     if match:
-        found["scale"] = 1 / float(match[1])
+        found["scale"] = 1 / _divisor(match[1])
     return found
+
+
+def _divisor(number: str) -> float:
+    value = float(number)
+    if not value:
+        raise ZeroDivisionError
+    return value
 
 
 def _numbers(text: str) -> Sequence[float]:
