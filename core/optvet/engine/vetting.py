@@ -51,7 +51,7 @@ def vet_request(
 ) -> VetResult:
     """Answer ``request``, which must be about exactly one model; see ``vet``.
 
-    ``keep``: the answer may be kept as a whole; see ``engine/work/answers.py``.
+    ``keep``: the answer may be kept as a whole; see ``whole_answers``.
     """
     chosen = plugins.optimizer(request.optimizer or plugins.default("optimizer"))
 

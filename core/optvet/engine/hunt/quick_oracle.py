@@ -1,9 +1,9 @@
 """The quick oracle: is a candidate valid, which passes change it, and does one look wrong?
 
 Called in workers. The optimizer runs in the same process, and the judge measures no noise (see
-``look``): what is found here is a suspicion, for ``vet`` to judge. But what is no fault of the
-optimizer's is left out here already: models that the checker refuses or that do not agree with
-themselves, and, of passes, what import and export alone do.
+``quick_look``): what is found here is a suspicion, for ``vet`` to judge. Models that the checker
+refuses, or that do not agree with themselves, are left out already, and so are faults of passes
+that import and export alone show.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def vet_model(
         plugins: What is installed.
         progress: Called with what is being done.
         sandbox: Where processes are started; by default one of its own.
-        keep: Whether the answer may be kept as a whole (``answers.recall``).
+        keep: Whether the answer may be kept as a whole (``whole_answers.recall``).
 
     Raises:
         OptvetError: The request cannot be answered: wrong options, inputs on which the original
