@@ -18,6 +18,7 @@ from onnx import ModelProto
 from pydantic import ValidationError
 
 from optvet.engine.bundle.issue import issue
+from optvet.engine.bundle.layout import EXPECTED, INPUTS, ISSUE, MODEL, RECORD, SCRIPT
 from optvet.engine.bundle.observe import Evidence
 from optvet.engine.bundle.repro import ReproContext, carried, script
 from optvet.engine.bundle.standalone import standalone
@@ -72,22 +73,22 @@ def write_folder(
     ``more`` are further files by name, ``more_feeds`` the inputs of further samples.
     """
     place = out / _folder_name(record)
-    if (place / "finding.json").exists():
+    if (place / RECORD).exists():
         known = read_record(place)
         return Bundle(index, place, known, evidence.before, evidence.after, note, known=True)
     out.mkdir(parents=True, exist_ok=True)
     folder = folder_beside(out / "optvet")
     try:
-        (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
-        write_arrays(folder / "inputs.npz", _in_a_row((feeds, *more_feeds)))
-        write_arrays(folder / "expected.npz", _in_a_row((evidence.expected, *evidence.more)))
+        (folder / MODEL).write_bytes(proto.SerializeToString(deterministic=True))
+        write_arrays(folder / INPUTS, _in_a_row((feeds, *more_feeds)))
+        write_arrays(folder / EXPECTED, _in_a_row((evidence.expected, *evidence.more)))
         files = _documents(record, proto, feeds, evidence, case) | dict(more or {})
         for name, content in files.items():
             (folder / name).write_bytes(content)
-        (folder / "finding.json").write_text(f"{record.to_json()}\n", "utf-8")
-        code, _ = try_script(folder / "repro.py", _REPRO_S)
+        (folder / RECORD).write_text(f"{record.to_json()}\n", "utf-8")
+        code, _ = try_script(folder / SCRIPT, _REPRO_S)
         record = record.model_copy(update={"script_exit": code})
-        (folder / "finding.json").write_text(f"{record.to_json()}\n", "utf-8")
+        (folder / RECORD).write_text(f"{record.to_json()}\n", "utf-8")
         folder.chmod(0o755)
         os.replace(folder, place)
     except BaseException:
@@ -144,8 +145,8 @@ def _documents(
     texts = {
         "model.txt": evidence.before,
         "optimized.txt": evidence.after,
-        "repro.py": script(context),
-        "ISSUE.md": issue(context, short),
+        SCRIPT: script(context),
+        ISSUE: issue(context, short),
     }
     # Names in a model are untrusted; in the script they are escaped literals.
     files = {name: printable(text).encode() for name, text in texts.items() if text}
@@ -214,7 +215,7 @@ def _array_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 
 def read_record(bundle: Path) -> Reproduction:
     """``finding.json`` of a bundle."""
-    path = bundle / "finding.json"
+    path = bundle / RECORD
     if not os.path.isfile(path):
         raise UsageError(
             f"{bundle}: no bundle, it has no {path.name}; give a folder that optvet vet --out wrote"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from optvet.engine.bundle.folder import read_record, read_samples
+from optvet.engine.bundle.layout import EXPECTED, INPUTS, MODEL, RECORD
 from optvet.engine.bundle.observe import sought_by
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -19,7 +20,7 @@ from optvet.spec.scratch import temporary_folder
 def samples(bundle: Path) -> list[dict[str, np.ndarray]]:
     """The inputs of a bundle."""
     record = read_record(bundle)
-    return read_samples(bundle / "inputs.npz", record.inputs, record.samples)
+    return read_samples(bundle / INPUTS, record.inputs, record.samples)
 
 
 def unmet(bundle: Path, actual: Sequence[Mapping[str, np.ndarray]]) -> str:
@@ -33,14 +34,14 @@ def unmet(bundle: Path, actual: Sequence[Mapping[str, np.ndarray]]) -> str:
         UsageError: The bundle states no requirement, or it cannot be measured.
     """
     record = read_record(bundle)
-    portable = sought_by(record, Plugins(), trust=True, file=str(bundle / "finding.json"))
+    portable = sought_by(record, Plugins(), trust=True, file=str(bundle / RECORD))
     if not isinstance(portable, PortableRequirement):
         raise UsageError(f"{bundle} is no bundle of a requirement")
-    feeds = read_samples(bundle / "inputs.npz", record.inputs, record.samples)
-    expected = read_samples(bundle / "expected.npz", record.outputs, record.samples)
+    feeds = read_samples(bundle / INPUTS, record.inputs, record.samples)
+    expected = read_samples(bundle / EXPECTED, record.outputs, record.samples)
     arrays = [{name: np.asarray(value) for name, value in run.items()} for run in actual]
     with temporary_folder("optvet-bundle-") as folder:
-        model = open_model(bundle / "model.onnx", "model", Path(folder))
+        model = open_model(bundle / MODEL, "model", Path(folder))
         reading = portable.compare(model, feeds, expected, arrays, record.noise)
     if reading.met is None:
         raise UsageError(f"{portable.required} cannot be measured: {reading.words}")

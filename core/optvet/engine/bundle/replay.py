@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from optvet.engine.bundle.folder import read_record, read_samples
+from optvet.engine.bundle.layout import INPUTS, MODEL, RECORD
 from optvet.engine.bundle.observe import observe, sought_by, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -21,7 +22,6 @@ from optvet.spec.records import ErrorRecord, Replayed, ReplayOutcome, Reproducti
 from optvet.spec.records.error import ErrorSource
 from optvet.spec.scratch import temporary_folder
 
-RECORD = "finding.json"
 _MOST_SAMPLES = 100_000
 _LONGEST_S = 7 * 24 * 3600.0
 
@@ -50,16 +50,16 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
             f"{bundle / 'finding.json'}: timeout_s is {record.timeout_s} and memory_bytes "
             f"{record.memory_bytes}, which can be no limits; make the bundle anew"
         )
-    path = bundle / "model.onnx"
+    path = bundle / MODEL
     if not os.path.isfile(path):
         raise InputError(f"{path} is missing; make the bundle anew")
     with temporary_folder("optvet-bundle-") as store:
         model = open_model(path, str(path), Path(store))
-        file = str(bundle / "finding.json")
+        file = str(bundle / RECORD)
         case = case_from(record, plugins, model, file=file, trust=trust)
         if record.finding.symptom.info.limit == "time":
             case = case.under(timeout_s=record.timeout_s)
-        feeds, *more = read_samples(bundle / "inputs.npz", record.inputs, record.samples)
+        feeds, *more = read_samples(bundle / INPUTS, record.inputs, record.samples)
         preload = preload_for(case.optimizer, case.candidate.runtime)
         limits = Limits(record.timeout_s, record.memory_bytes)
         culprit = tuple(record.finding.culprit)

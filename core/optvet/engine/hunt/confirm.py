@@ -13,6 +13,7 @@ from onnx import ModelProto
 from optvet.engine import bundle
 from optvet.engine.bundle import Bundle
 from optvet.engine.bundle.folder import read_arrays
+from optvet.engine.bundle.layout import INPUTS, MODEL
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.cross_check import Applied, is_disputed
@@ -136,10 +137,10 @@ class Confirmer:
         record = written.record
         # Of a known one the bundle is where it was: its folder may not be this hunt's.
         place = target if target.exists() else written.path
-        model = load_model(place / "model.onnx")
+        model = load_model(place / MODEL)
         weights = {t.name for t in model.graph.initializer}
         names = [v.name for v in model.graph.input if v.name not in weights]
-        feeds = read_arrays(place / "inputs.npz", names)
+        feeds = read_arrays(place / INPUTS, names)
         return HuntFinding(
             fingerprint=record.fingerprint,
             symptom=record.finding.symptom,

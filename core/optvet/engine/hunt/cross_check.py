@@ -13,6 +13,7 @@ from onnx.version_converter import convert_version
 from pydantic import BaseModel
 
 from optvet.engine.bundle.folder import read_arrays
+from optvet.engine.bundle.layout import EXPECTED, INPUTS, MODEL
 from optvet.engine.hunt.expected import Values
 from optvet.engine.hunt.quick_look import QUICK_ELSEWHERE
 from optvet.engine.judge.defined import needs_inner_values, undefined_in
@@ -87,7 +88,7 @@ def _is_undefined(bundle: Path) -> bool:
 
     Values inside of the graph are the evaluator's; where it lacks an operator, they stay unknown.
     """
-    model = load_model(bundle / "model.onnx")
+    model = load_model(bundle / MODEL)
     feeds = _feeds(bundle, model)
     inner: Any = {}
     if needs_inner_values(model, feeds):
@@ -103,7 +104,7 @@ def _is_undefined(bundle: Path) -> bool:
 
 def _disagrees(bundle: Path) -> bool:
     """Called in a worker; what it raises is no opinion."""
-    model = load_model(bundle / "model.onnx")
+    model = load_model(bundle / MODEL)
     if draws_random(model):
         return False
     names = [v.name for v in model.graph.output]
@@ -112,7 +113,7 @@ def _disagrees(bundle: Path) -> bool:
 
 def _acquits(bundle: Path, applied: Applied) -> bool:
     """Whether the optimized model gives what was expected; called in a worker."""
-    model = load_model(bundle / "model.onnx")
+    model = load_model(bundle / MODEL)
     if draws_random(model):
         return False
     source = Artifact("onnx", model.SerializeToString())
@@ -124,14 +125,12 @@ def _acquits(bundle: Path, applied: Applied) -> bool:
 
 def _feeds(bundle: Path, model: ModelProto) -> Values:
     given = {t.name for t in model.graph.initializer}
-    return read_arrays(
-        bundle / "inputs.npz", [v.name for v in model.graph.input if v.name not in given]
-    )
+    return read_arrays(bundle / INPUTS, [v.name for v in model.graph.input if v.name not in given])
 
 
 def _differ(bundle: Path, outputs: Values) -> bool:
     try:
-        expected = read_arrays(bundle / "expected.npz", list(outputs))
+        expected = read_arrays(bundle / EXPECTED, list(outputs))
     except InputError:
         return True  # a sequence of another length
     return not judge_sample(expected, outputs, setting=QUICK_ELSEWHERE).right

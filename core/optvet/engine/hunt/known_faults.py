@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from optvet.engine.bundle.folder import read_record
+from optvet.engine.bundle.layout import RECORD
 from optvet.engine.campaign.baseline import read_baseline
 from optvet.spec.errors import InputError
 from optvet.spec.foreign import files_in
@@ -23,7 +24,7 @@ def known_fingerprints(places: Iterable[Path]) -> set[str]:
         if not os.path.isdir(place):
             found |= {entry.fingerprint for entry in read_baseline(place).findings}
             continue
-        bundles = sorted({f.parent for f in files_in(place, lambda f: f.name == "finding.json")})
+        bundles = sorted({f.parent for f in files_in(place, lambda f: f.name == RECORD)})
         if not bundles:
             raise InputError(
                 f"--known {place}: the folder has no bundle; give a baseline, a bundle, or a "

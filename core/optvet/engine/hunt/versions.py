@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from optvet.engine.bundle.layout import SCRIPT
 from optvet.spec.errors import UsageError
 
-SCRIPT = "repro.py"
 _TIME_S = 120.0
 GONE = "gone"
 _ENDS = {0: GONE, 1: "shows", 2: "cannot be judged"}
