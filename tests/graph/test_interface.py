@@ -47,4 +47,4 @@ def test_of_two_declarations_the_one_that_is_computed_holds() -> None:
     assert misdeclared(align(scalar, matrix, frozenset()), given) == ""
     assert "became ()" in misdeclared(align(matrix, scalar, frozenset()), given)
     assert misdeclared(align(matrix, scalar, frozenset()), {})
-    assert shape_changes(scalar, matrix)["corrected"] == {"output 'y'": "[] became [2, 3]"}
+    assert shape_changes(scalar, matrix)["corrected"] == {"output 'y'": ("[]", "[2, 3]")}

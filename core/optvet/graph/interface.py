@@ -185,7 +185,11 @@ def lost_inputs(before: HasInterface, after: HasInterface) -> tuple[str, ...]:
     )
 
 
-def shape_changes(before: HasInterface, after: HasInterface) -> dict[str, dict[str, str]]:
+ShapeChange = tuple[str, str]
+"""A declared shape before and after, as text."""
+
+
+def shape_changes(before: HasInterface, after: HasInterface) -> dict[str, dict[str, ShapeChange]]:
     """Shapes that say less, or more, than they did.
 
     Returns:
@@ -193,7 +197,7 @@ def shape_changes(before: HasInterface, after: HasInterface) -> dict[str, dict[s
         open, or the other way round, counts; the name of an open size does not. Under "corrected"
         outputs whose shapes contradict each other; ``misdeclared`` tells where that is a fault.
     """
-    found: dict[str, dict[str, str]] = {"weaker": {}, "stronger": {}, "corrected": {}}
+    found: dict[str, dict[str, ShapeChange]] = {"weaker": {}, "stronger": {}, "corrected": {}}
     for what, was, now in (
         ("input", before.inputs, after.inputs),
         ("output", before.outputs, after.outputs),
@@ -201,15 +205,15 @@ def shape_changes(before: HasInterface, after: HasInterface) -> dict[str, dict[s
         by_name = {v.name: v.shape for v in now}
         for old in was:
             new = by_name.get(old.name, old.shape)
-            words = f"{_shape_text(old.shape)} became {_shape_text(new)}"
+            change = _shape_text(old.shape), _shape_text(new)
             if not _shapes_agree(what, old.shape, new):
                 if what == "output":  # of an input it is more than a note
-                    found["corrected"][f"{what} {old.name!r}"] = words
+                    found["corrected"][f"{what} {old.name!r}"] = change
                 continue
             known, still = _sizes(old.shape), _sizes(new)
             for direction, changed in (("weaker", known - still), ("stronger", still - known)):
                 if changed:
-                    found[direction][f"{what} {old.name!r}"] = words
+                    found[direction][f"{what} {old.name!r}"] = change
     return found
 
 
@@ -219,7 +223,7 @@ def weakened(before: HasInterface, after: HasInterface) -> dict[str, tuple[str, 
     That they declare more is what shape inference is for.
     """
     changed = shape_changes(before, after)["weaker"]
-    return {f"shape of {k.split()[0]}s": ("declared", words) for k, words in changed.items()}
+    return {f"shape of {k.split()[0]}s": pair for k, pair in changed.items()}
 
 
 def _sizes(shape: Shape) -> set[tuple[int, int | None]]:

@@ -137,7 +137,7 @@ def _weaker(source: Interface | None, artifact: Interface | None) -> list[str]:
     if source is None or artifact is None:
         return []
     changed = shape_changes(source, artifact)["weaker"]
-    return [f"{what} declares less: {words}" for what, words in changed.items()]
+    return [f"{k} declares less: {was} became {now}" for k, (was, now) in changed.items()]
 
 
 def judge_matched(

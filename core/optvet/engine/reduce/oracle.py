@@ -465,8 +465,7 @@ def _other_shapes(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
     """Declared shapes of inputs and outputs that say less, or more, as changed metadata."""
     found = {}
     for direction, changed in shape_changes(before, after).items():
-        pairs = [(what, *words.split(" became ")) for what, words in changed.items()]
-        if pairs:
-            was = "; ".join(f"{what} {old}" for what, old, _ in pairs)
-            found[f"{direction} shapes"] = (was, "; ".join(new for _, _, new in pairs))
+        if changed:
+            was = "; ".join(f"{what} {old}" for what, (old, _) in changed.items())
+            found[f"{direction} shapes"] = (was, "; ".join(new for _, new in changed.values()))
     return found

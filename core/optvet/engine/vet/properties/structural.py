@@ -12,7 +12,7 @@ from optvet.engine.vet.properties.base import Property
 from optvet.engine.vet.properties.naming import mentions
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.graph import structure
-from optvet.graph.interface import lost_inputs, shape_changes
+from optvet.graph.interface import ShapeChange, lost_inputs, shape_changes
 from optvet.graph.structure import Facts
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
@@ -109,7 +109,7 @@ class OtherShapes(Structural):
     """Declared shapes of inputs and outputs became weaker (fewer known dimensions) or stronger."""
 
     direction: str
-    shapes: Mapping[str, str]
+    shapes: Mapping[str, ShapeChange]
     symptom = Symptom.METADATA_CHANGE
 
     def shows(self, facts: Facts) -> bool:
@@ -119,7 +119,7 @@ class OtherShapes(Structural):
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
         """The shapes before and after, the first six."""
-        listed = [f"{what} {words}" for what, words in self.shapes.items()]
+        listed = [f"{what} {was} became {now}" for what, (was, now) in self.shapes.items()]
         more = [f"{len(listed) - _LISTED} more"] if len(listed) > _LISTED else []
         shown = "; ".join([*listed[:_LISTED], *more])
         return self._note(culprit, f"{_BECAME[self.direction]}: {shown}")
