@@ -22,7 +22,7 @@ from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import UsageError
 from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import Symptom
-from optvet.spec.types import Model, Sample
+from optvet.spec.types import Artifact, Model, Sample
 from optvet.testing import Planted
 from optvet_onnxoptimizer import OnnxOptimizer
 from optvet_ort_runtime import OrtRuntime
@@ -303,3 +303,27 @@ def test_the_standard_has_an_answer_for_what_a_reduction_leaves(
     assert undefined_in(model, feeds) == []
     assert result.signature.kind in ("value", "layer")
     assert all(np.isfinite(value).all() for value in feeds.values())
+
+
+CUT = """<ir_version: 7, opset_import: ["" : 13]>
+net (float[4,10,5] x) => (float[4,9,5] y)
+<int64[1] low = {0}, int64[1] high = {9}, int64[1] axis = {1}, int64[1] one = {1}, bool yes = {1}> {
+    y = If (yes) <
+        then_branch = then () => (float[4,9,5] a) { a = Slice(x, low, high, axis, one) },
+        else_branch = other () => (float[4,9,5] b) { b = Slice(x, low, high, axis, one) }
+    >
+}"""
+
+
+def test_a_reduction_computes_the_shapes_that_it_declares(tmp_path: Path, sandbox: Sandbox) -> None:
+    who = accused(
+        OnnxOptimizer(), "eliminate_if_with_const_cond", "eliminate_duplicate_initializer"
+    )
+    result = shrunk(onnx.parser.parse_model(CUT), who, tmp_path, sandbox)
+    model, feeds = result.reduction.model, result.reduction.feeds
+    assert feeds is not None
+    assert result.signature.stage == "check"
+    session = OrtRuntime().load(Artifact("onnx", model.SerializeToString()), OrtRuntime().options)
+    (found,) = session.run(feeds).values()
+    declared = [d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim]
+    assert [*found.shape] == declared

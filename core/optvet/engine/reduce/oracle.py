@@ -223,7 +223,7 @@ class ReductionOracle:
         if opened is None:
             raise UsageError("the model itself is not valid, or does not run on the witness")
         known = frozenset(u.kind for u in undefined_in(model, feeds))
-        self._open_kinds = known | self._undefined(model, feeds)
+        self._open_kinds = known | self._undefined(opened, model)
         self.target = self._observed(opened, self.culprit)
         if self.target is None:
             what = "no fault"
@@ -250,14 +250,16 @@ class ReductionOracle:
         try:
             if not self._same(opened):
                 return False
-            return self._undefined(candidate.model, candidate.feeds) <= self._open_kinds
+            return self._undefined(opened, candidate.model) <= self._open_kinds
         finally:
             opened.runner.model.blob.unlink(missing_ok=True)
 
-    def _undefined(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> frozenset[str]:
-        """In which ways the standard leaves the model open, by values inside of it too."""
+    def _undefined(self, opened: _TestedModel, model: ModelProto) -> frozenset[str]:
+        """In which ways the standard leaves the model open, by values that it computes too."""
+        feeds, run = opened.sample.feeds, opened.reference.runs.get(opened.sample.id)
         if not needs_inner_values(model, feeds):
-            return frozenset(u.kind for u in undefined_in(model, feeds))
+            outputs = None if isinstance(run, Failure) else run
+            return frozenset(u.kind for u in undefined_in(model, feeds, outputs))
         data, config = model.SerializeToString(), self.case.reference
         return self.sandbox.call(undefined_kinds, data, dict(feeds), config).value or frozenset()
 
