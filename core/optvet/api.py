@@ -46,7 +46,7 @@ BUNDLES = Path("optvet-bundles")
 """Where bundles go if ``reduce`` was asked for without ``out``."""
 
 
-def _quiet(text: str, done: int, total: int | None) -> None:
+def ignore_progress(text: str, done: int, total: int | None) -> None:
     """Ignore progress."""
 
 
@@ -54,7 +54,7 @@ def vet(
     model: Source | VetRequest,
     *,
     dataset: Data = (),
-    progress: Progress = _quiet,
+    progress: Progress = ignore_progress,
     **options: Unpack[VetOptions],
 ) -> VetResult:
     """Test whether an optimizer keeps ``model`` intact, and find the passes that do not.
@@ -92,7 +92,7 @@ def bench(
     model: Source,
     *,
     dataset: Data = (),
-    progress: Progress = _quiet,
+    progress: Progress = ignore_progress,
     **options: Unpack[BenchOptions],
 ) -> BenchResult:
     """Time what optimizers make of ``model``, beside the original.
@@ -121,7 +121,7 @@ def compare(
     b: Source,
     *,
     dataset: Data = "random",
-    progress: Progress = _quiet,
+    progress: Progress = ignore_progress,
     **options: Unpack[CompareOptions],
 ) -> ModelComparison:
     """Compare two models value by value on the first sample; ``b`` may be of another format.
@@ -152,7 +152,7 @@ def convert(
     *,
     dataset: Data = (),
     reduce: PathLike | None = None,
-    progress: Progress = _quiet,
+    progress: Progress = ignore_progress,
     **options: Unpack[ConvertOptions],
 ) -> ConversionResult:
     """Test whether converters keep a model intact, and find the stage that does not.
@@ -189,7 +189,7 @@ def repair(
     *,
     out: PathLike,
     dataset: Data = (),
-    progress: Progress = _quiet,
+    progress: Progress = ignore_progress,
     **options: Unpack[RepairOptions],
 ) -> RepairResult:
     """Find edits that make a converted or optimized model compute what its source computes.
@@ -216,7 +216,7 @@ def repair(
 
 
 def hunt(
-    optimizer: str, *, progress: Progress = _quiet, **options: Unpack[HuntOptions]
+    optimizer: str, *, progress: Progress = ignore_progress, **options: Unpack[HuntOptions]
 ) -> HuntSummary:
     """Look for faults of an optimizer on models that are made for it.
 
@@ -259,7 +259,7 @@ def replay(bundle: PathLike, *, trust: bool = False) -> Replayed:
 
 
 def write_bundles(
-    result: VetResult, request: VetRequest, out: PathLike, *, progress: Progress = _quiet
+    result: VetResult, request: VetRequest, out: PathLike, *, progress: Progress = ignore_progress
 ) -> list[Bundle]:
     """Write a folder below ``out`` for each finding of ``result``, the result of ``request``.
 
@@ -280,7 +280,7 @@ def reduce(
     timeout: float = 60.0,
     jobs: int = 1,
     max_checks: int | None = None,
-    progress: Progress = _quiet,
+    progress: Progress = ignore_progress,
 ) -> ModelProto:
     """The smallest model found for which the command ``check`` still exits 0.
 

@@ -8,21 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optvet.api import Progress, ignore_progress
 from optvet.engine.work.cache.disk import cache_root
 from optvet.spec.keywords import PathLike
 
 if TYPE_CHECKING:
-    from optvet.api import Progress
     from optvet.engine.campaign import Event, StoredCampaign
     from optvet.engine.campaign.plan import Plan
     from optvet.engine.campaign.store import CampaignStore
+    from optvet.engine.discovery import Plugins
     from optvet.spec.records import CampaignSummary
     from optvet.spec.records.convert import ConversionResult
     from optvet.spec.records.vet import VetResult
-
-
-def _quiet(text: str, done: int, total: int | None) -> None:
-    """Ignore progress."""
 
 
 class Campaign:
@@ -58,7 +55,7 @@ class Campaign:
         executor_options: Mapping[str, Any] = {},
         retry: bool = False,
         cache_dir: PathLike | None = None,
-        progress: Progress = _quiet,
+        progress: Progress = ignore_progress,
     ) -> CampaignSummary:
         """Run every job that has no answer yet, as ``optvet campaign run`` does.
 
@@ -90,7 +87,7 @@ class Campaign:
         where = plugins.executor(executor)
         options = parse_options(executor, where.options, executor_options)
         with open_store(self.store, create=True) as store:
-            plan = self._plan(store, Path(cache_dir or cache_root()), progress)
+            plan = self._plan(store, plugins, Path(cache_dir or cache_root()), progress)
             campaign = add_campaign(store, plan)
             if retry:
                 queue_failed(store, campaign)
@@ -132,11 +129,11 @@ class Campaign:
                 if answer is not None:
                     yield answer
 
-    def _plan(self, store: CampaignStore, cache: Path, progress: Progress) -> Plan:
+    def _plan(
+        self, store: CampaignStore, plugins: Plugins, cache: Path, progress: Progress
+    ) -> Plan:
         from optvet.engine.campaign import Digests, plan_campaign, read_campaign
-        from optvet.engine.discovery import Plugins
 
-        plugins = Plugins()
         source = read_campaign(self.file, plugins, trust=self._trust)
         known = Digests(store.database)
         return plan_campaign(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from optvet.spec.records import Finding, Impact, PassRecord, Placements, Structures, Timing
-from optvet.spec.records.report import ReportTable
+if TYPE_CHECKING:
+    from optvet.spec.records import Finding, Impact, PassRecord, Placements, Structures, Timing
+    from optvet.spec.records.report import ReportTable
 
 Outcome = Literal[
     "same", "rounded", "differs", "crashes", "undecided", "not taken", "no result", "waits"
