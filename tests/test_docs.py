@@ -109,6 +109,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "net.py").write_text(net)
     ((_, plugin), *_) = blocks(ROOT / "docs" / "plugins.md", "python")
     (tmp_path / "optvet_tiny.py").write_text(plugin)
+    (owner,) = (b for _, b in blocks(ROOT / "docs" / "plugins.md", "python") if "owner.py" in b)
+    (tmp_path / "owner.py").write_text(owner)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "optvet_tiny", raising=False)
     installed = [*entry_points(group="optvet"), EntryPoint("tiny", "optvet_tiny", "optvet")]

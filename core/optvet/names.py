@@ -78,6 +78,7 @@ _MODULES = {
         Model ModelCard ModelConfig NodeTime Pass Profile Reference Sample Suggestion
         Summary Traits ValueInfo
     """,
+    "spec.user_model": "UserModel",
     "spec.versions": "version_of",
     "spec.words": "markdown_text printable",
 }

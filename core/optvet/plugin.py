@@ -194,6 +194,7 @@ if TYPE_CHECKING:
         Traits,
         ValueInfo,
     )
+    from optvet.spec.user_model import UserModel
     from optvet.spec.versions import version_of
     from optvet.spec.words import markdown_text, printable
 
@@ -206,7 +207,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "version_of",
     # The families, one protocol each.
     "Optimizer", "Runtime", "Comparator", "Dataset", "Converter", "ModelSource", "Reporter",
-    "Executor", "Generator", "Pool", "Mutator", "Study",
+    "Executor", "Generator", "Pool", "Mutator", "Study", "UserModel",
     # What these take and return.
     "Pass", "Traits", "KnownLimit", "InterfaceChange", "Session", "NodeTime", "Profile",
     "Inner", "LogFormat", "Comparison", "Reference", "Summary", "Suggestion", "Deferred",

@@ -133,7 +133,7 @@ def attributes(family: str, plugin: Any) -> str | None:
     """What is wrong with the attributes of a plugin that has all of them; None if nothing is."""
     options = "a pydantic model with the defaults"
     expected: dict[str, tuple[type | tuple[type, ...], str]] = {"name": (str, "a text")}
-    if family not in ("model source", "reporter", "generator", "study"):
+    if family not in ("model source", "reporter", "generator", "study", "user model"):
         expected["options"] = (BaseModel, options)
     if family == "reporter":
         expected["suffix"] = (str, "a text")

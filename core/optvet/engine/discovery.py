@@ -42,6 +42,7 @@ from optvet.spec.protocols import (
 )
 from optvet.spec.pythons import NeedsPython
 from optvet.spec.studies import Study
+from optvet.spec.user_model import UserModel
 
 Family = Literal[
     "optimizer",
@@ -54,6 +55,7 @@ Family = Literal[
     "generator",
     "converter",
     "study",
+    "user model",
 ]
 
 _HOOKS: dict[Family, tuple[str, type]] = {
@@ -67,6 +69,7 @@ _HOOKS: dict[Family, tuple[str, type]] = {
     "generator": ("optvet_generators", Generator),
     "converter": ("optvet_converters", Converter),
     "study": ("optvet_studies", Study),
+    "user model": ("optvet_user_models", UserModel),
 }
 
 
@@ -291,6 +294,11 @@ class Plugins:
     def study(self, name: str) -> Study:
         """The study of that name; UnknownName or PluginError if there is none."""
         plugin: Study = self._get("study", name)
+        return plugin
+
+    def user_model(self, name: str) -> UserModel:
+        """The user model of that name; UnknownName or PluginError if there is none."""
+        plugin: UserModel = self._get("user model", name)
         return plugin
 
     def pool(self, name: str) -> Pool:

@@ -82,6 +82,9 @@ def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> No
     model = request.get("model")
     if request.get("via") and isinstance(model, str) and parts_of(model)[1]:
         raise _refusal(file, "model", model, "runs the code of that file")
+    user_model = request.get("user_model")
+    if isinstance(user_model, str) and ":" in user_model:
+        raise _refusal(file, "user_model", user_model, "runs the code of that file")
     if environments := request.get("environments"):
         raise _refusal(file, "environments", environments, "names programs that are executed")
     for table, family in _TABLES.items():

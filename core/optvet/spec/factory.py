@@ -67,7 +67,7 @@ def load_factory(
     assert isinstance(factory, Factory)
     where = f"{path.name}:{factory.name}"
     _seed_all(factory.seed, seed)
-    module = _executed(path)
+    module = execute_file(path)
     function = getattr(module, factory.name, None)
     if not callable(function):
         known = [n for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"]
@@ -118,8 +118,12 @@ def _seed_all(number: int, seed: Callable[[int], object]) -> None:
     seed(number)
 
 
-def _executed(path: Path) -> types.ModuleType:
-    """The module in ``path``; its folder is searched last for what it imports."""
+def execute_file(path: Path) -> types.ModuleType:
+    """Execute a Python file that the user trusts; its folder is searched last for its imports.
+
+    Raises:
+        InputError: The code fails.
+    """
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     module = types.ModuleType(path.stem)

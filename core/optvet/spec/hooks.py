@@ -11,6 +11,7 @@ from optvet.spec.executor import Executor
 from optvet.spec.generators import Mutator, Pool
 from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Reporter, Runtime
 from optvet.spec.studies import Study
+from optvet.spec.user_model import UserModel
 
 hookspec = pluggy.HookspecMarker("optvet")
 hookimpl = pluggy.HookimplMarker("optvet")
@@ -64,3 +65,8 @@ def optvet_converters() -> Iterable[Converter]:  # type: ignore[empty-body]
 @hookspec
 def optvet_studies() -> Iterable[Study]:  # type: ignore[empty-body]
     """Studies of this plugin; called once, when plugins are discovered. Empty: none."""
+
+
+@hookspec
+def optvet_user_models() -> Iterable[UserModel]:  # type: ignore[empty-body]
+    """User models of this plugin; called once, when plugins are discovered. Empty: none."""

@@ -44,6 +44,7 @@ class VetOptions(TypedDict, total=False):
     rtol: Tolerances
     atol: Tolerances
     slower_than: float
+    user_model: str | None
     dataset_options: Options
     start: int
     limit: int | None

@@ -189,6 +189,9 @@ class VetRequest(BaseModel):
     )
     """Where inputs come from; may be given several times. `auto:FOLDER` makes of a folder what
     suits the model."""
+    user_model: str | None = option(None, group=_INPUTS, metavar="FILE:CLASS")
+    """A `UserModel`: inputs, score and comparison in one class. Its file is executed, which needs
+    `trust`; a registered one is named."""
     dataset_options: dict[str, Any] = option({}, group=_INPUTS, metavar="KEY=VALUE")
     """Options of the datasets that have them."""
     start: int = option(0, group=_INPUTS, ge=0)

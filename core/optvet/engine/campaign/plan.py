@@ -21,6 +21,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
+from optvet.engine.trust import located
 from optvet.engine.work.cache.disk import key
 from optvet.engine.work.cache.environment_fingerprint import basis, modules_of
 from optvet.engine.work.cache.modified_installs import edits
@@ -173,7 +174,17 @@ def requests_of(
             given = dict(zip(_FIELDS, combination, strict=True))
             options: dict[str, Any] = {n: v for n, v in given.items() if v is not None}
             # The options override the default of an axis.
-            yield VetRequest.model_validate({"jobs": 1, **options, **jobs.vet, **(settled or {})})
+            options |= _vet_options(jobs, folder)
+            yield VetRequest.model_validate({"jobs": 1, **options, **(settled or {})})
+
+
+def _vet_options(jobs: JobSet, folder: Path) -> dict[str, Any]:
+    """The options of ``jobs``; a file of a user model is found from ``folder``."""
+    given = jobs.vet.get("user_model")
+    if not isinstance(given, str) or ":" not in given:
+        return jobs.vet
+    file, _, name = given.rpartition(":")
+    return {**jobs.vet, "user_model": f"{located(folder, file)}:{name}"}
 
 
 _FIELDS = ("optimizer", "pipeline", "dataset", "runtime", "comparator", "model")
@@ -201,6 +212,8 @@ def question(request: JobRequest, leave_out: frozenset[str] = frozenset()) -> di
 
 def _job(request: JobRequest, digest: str, versions: _Versions, bundles: bool) -> Job:
     data = {text: digest_of_data(text.partition(":")[2]) for text in request.dataset}
+    if isinstance(request, VetRequest) and request.user_model and ":" in request.user_model:
+        data[request.user_model] = digest_of_data(request.user_model.rpartition(":")[0])
     used = versions.of(request)
     return Job(
         key=key(question(request), digest, data, used, basis(), bundles),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import large
 from optvet.engine.models.sources import with_suggestion
+from optvet.engine.user_models import with_user_model
 from optvet.engine.vet.find.probing import Probing
 from optvet.engine.vet.impact.comparator_options import comparator_options
 from optvet.engine.vet.impact.requirements import check_metrics, required_of
@@ -95,6 +96,7 @@ def open_session(
     Raises:
         UsageError: A name or an option is wrong; raised before any trial.
     """
+    request, plugins = with_user_model(request, plugins)
     model = with_suggestion(model, plugins)
     case = case_of(request, plugins, model)
     _check_names(request, plugins, model)

@@ -110,7 +110,7 @@ def _is_plain(request: VetRequest) -> bool:
     """Whether nothing in ``request`` can name data, devices or files, but for the model."""
     named = (*request.plugin_options, _arguments(request))
     # Timings are never answered from the cache.
-    return request.cache and not request.measure and not any(named)
+    return request.cache and not request.measure and not request.user_model and not any(named)
 
 
 def _arguments(request: VetRequest) -> list[str]:

@@ -1,0 +1,219 @@
+"""User models: one class of the user's as a dataset and a comparator."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from optvet.engine.discovery import Plugins
+from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.factory import execute_file
+from optvet.spec.files import file_sha256
+from optvet.spec.foreign import check_file
+from optvet.spec.protocols import Probe
+from optvet.spec.request import VetRequest
+from optvet.spec.types import Comparison, Deferred, Model, Sample, Summary
+from optvet.spec.user_model import UserModel
+
+T = TypeVar("T")
+
+
+def with_user_model(request: VetRequest, plugins: Plugins) -> tuple[VetRequest, Plugins]:
+    """The request with the user model's dataset and comparator, and plugins that have both.
+
+    A dataset or a comparator that the request names is used in place of the user model's.
+
+    Raises:
+        UsageError: The reference is neither a registered name nor ``FILE:CLASS``.
+        InputError: The file is not trusted, or has no such class.
+    """
+    reference = request.user_model
+    if reference is None:
+        return request, plugins
+    model, file = _found(reference, plugins, trust=request.trust)
+    name = model.name
+    data, judge = _Items(model, name, file), _Scores(model, name)
+    named = request.model_copy(
+        update={
+            "user_model": None,
+            "dataset": request.dataset or (name,),
+            "comparator": request.comparator or name,
+        }
+    )
+    return named, plugins.extended("dataset", data).extended("comparator", judge)
+
+
+def _found(reference: str, plugins: Plugins, *, trust: bool) -> tuple[UserModel, Path | None]:
+    file, colon, wanted = reference.rpartition(":")
+    if not colon:
+        return plugins.user_model(reference), None
+    if not (file and wanted):
+        raise UsageError(f"--user-model {reference}: expected FILE:CLASS, or a registered name")
+    path = Path(file).expanduser()
+    if not path.exists():
+        raise InputError(f"--user-model {reference}: there is no file {file}")
+    check_file(path)
+    if not trust:
+        raise InputError(f"--user-model {reference}: the file is executed; say --trust to allow it")
+    module = execute_file(path)
+    kind = getattr(module, wanted, None)
+    if not (inspect.isclass(kind) and issubclass(kind, UserModel)):
+        kinds = [
+            n
+            for n, v in vars(module).items()
+            if inspect.isclass(v) and issubclass(v, UserModel) and v is not UserModel
+        ]
+        raise UnknownName("user model", wanted, kinds, f"(in {path.name})")
+    model = _call(f"{wanted}()", kind)
+    return model, path
+
+
+class _NoOptions(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class _Items:
+    """The items of a user model as a dataset."""
+
+    user: UserModel
+    name: str
+    file: Path | None
+    options: BaseModel = field(default_factory=_NoOptions)
+
+    def samples(
+        self,
+        model: Model,
+        argument: str | None,
+        options: BaseModel,
+        *,
+        seed: int,
+        limit: int | None,
+        probe: Probe,
+    ) -> Iterator[Deferred]:
+        items = iter(_call(f"{self.name}.dataset()", self.user.dataset))
+        number = 0
+        while limit is None or number < limit:
+            try:
+                item = _call(f"{self.name}.dataset()", partial(next, items))
+            except StopIteration:
+                return
+            id = f"item-{number}"
+            yield Deferred(id, partial(self._sample, id, item))
+            number += 1
+
+    def _sample(self, id: str, item: Any) -> Sample:
+        feeds = _call(f"{self.name}.feed(), {id}", partial(self.user.feed, item))
+        if not isinstance(feeds, Mapping):
+            kind = type(feeds).__name__
+            raise InputError(
+                f"{self.name}.feed(), {id}: gave {kind}, expected arrays by input name"
+            )
+        return Sample(id, {str(n): np.asarray(v) for n, v in feeds.items()}, label=item)
+
+    def provenance(
+        self, model: Model, argument: str | None, options: BaseModel
+    ) -> Mapping[str, str]:
+        if self.file is None:
+            return {}
+        return {"file": self.file.name, "sha256": file_sha256(self.file)[:12]}
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """The scores and comparisons of a user model as a comparator."""
+
+    user: UserModel
+    name: str
+    options: BaseModel = field(default_factory=_NoOptions)
+
+    def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
+        return 0.0  # it is named where it is wanted
+
+    def compare(
+        self,
+        model: Model,
+        sample: Sample,
+        reference: Mapping[str, np.ndarray],
+        candidate: Mapping[str, np.ndarray],
+        options: BaseModel,
+        *,
+        noise: Mapping[str, float],
+    ) -> Comparison:
+        item = sample.label
+        ours, theirs = (self._score(sample, outputs) for outputs in (reference, candidate))
+        if ours.keys() != theirs.keys():
+            words = f"{sorted(ours)} of the original, {sorted(theirs)} of the optimized model"
+            raise InputError(f"{self.name}.score(), {sample.id}: gave other metrics: {words}")
+
+        def same(outputs: Mapping[str, np.ndarray]) -> bool:
+            where = f"{self.name}.compare(), {sample.id}"
+            return bool(_call(where, partial(self.user.compare, item, reference, outputs)))
+
+        changed = not same(candidate)
+        # A change that shows as soon as the outputs move by their noise is no change of the model.
+        tie = changed and not same(_nudged(reference, candidate, noise))
+        metrics = {**theirs, **{f"original_{n}": v for n, v in ours.items()}}
+        return Comparison(sample.id, metrics, changed and not tie, tie)
+
+    def _score(self, sample: Sample, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+        where = f"{self.name}.score(), {sample.id}"
+        given = _call(where, partial(self.user.score, sample.label, outputs))
+        try:
+            return {str(name): float(value) for name, value in given.items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InputError(f"{where}: expected numbers by metric, got {given!r:.100}") from error
+
+    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+        names = list(dict.fromkeys(n for c in comparisons for n in c.metrics))
+        metrics = {
+            n: float(np.mean([c.metrics[n] for c in comparisons if n in c.metrics])) for n in names
+        }
+        changed = sum(c.changed for c in comparisons)
+        words = f"{changed} of {len(comparisons)} answers changed"
+        moved = [
+            f"{n} {metrics[f'original_{n}']:.4g} → {metrics[n]:.4g}"
+            for n in names
+            if f"original_{n}" in metrics and metrics[n] != metrics[f"original_{n}"]
+        ]
+        return Summary(metrics, "; ".join([words, *moved[:3]]))
+
+
+def _nudged(
+    reference: Mapping[str, np.ndarray],
+    candidate: Mapping[str, np.ndarray],
+    noise: Mapping[str, float],
+) -> dict[str, np.ndarray]:
+    """The reference, moved towards the candidate by at most its noise."""
+    found = {}
+    for name, value in reference.items():
+        other = candidate.get(name)
+        if other is None or value.dtype.kind != "f" or other.shape != value.shape:
+            found[name] = value
+            continue
+        with np.errstate(invalid="ignore"):
+            step = other.astype(np.float64) - value
+            bound = noise.get(name, 0.0)
+            moved = value + np.clip(np.nan_to_num(step), -bound, bound)
+        found[name] = moved.astype(value.dtype)
+    return found
+
+
+def _call(where: str, function: Callable[[], T]) -> T:
+    """What the user's code returns; its errors are those of an input."""
+    try:
+        return function()
+    except (InputError, StopIteration):
+        raise
+    except NotImplementedError as error:
+        raise InputError(f"{where} is not defined; define it") from error
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise InputError(f"{where} fails: {type(error).__name__}: {text}; mend it") from error
