@@ -133,7 +133,7 @@ def test_the_installed_plugins_are_listed(call: Call, place: Path) -> None:
     assert depth["origin"] == "depth_comparator (depth-comparator 1.0.0)"
     assert depth["problem"] is None
     for family in Family:
-        assert entries[family.value, LONGEST]["problem"] is None
+        assert entries[family.words, LONGEST]["problem"] is None
     # As installed, not as a folder that happens to be here.
     found = call("-c", "import depth_comparator as d; print(d.__file__)", check=True).stdout
     assert Path(found).is_relative_to(place / "environment")

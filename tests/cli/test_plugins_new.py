@@ -28,7 +28,7 @@ def test_a_package_has_one_module_its_entry_point_and_tests(
 ) -> None:
     ran = run("plugins", "new", family, "eye-gaze")
     assert ran.code == 0, ran.err
-    module = f"eye_gaze_{family}"
+    module = f"eye_gaze_{family}".replace("-", "_")
     made = ["README.md", f"{module}.py", "pyproject.toml", f"tests/test_{module}.py"]
     assert files(tmp_path / "eye-gaze") == sorted(made)
     lines = ran.out.splitlines()

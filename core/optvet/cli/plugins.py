@@ -83,14 +83,17 @@ def _new(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Write a package with a plugin of FAMILY (comparator, dataset or optimizer) to start from.
+    """Write a package with a plugin of FAMILY to start from.
+
+    Families: comparator, converter, dataset, executor, generator, model-source, optimizer,
+    reporter, runtime, study.
 
     It has one module, its entry point, and tests that it passes.
     """
     terminal = context.ensure_object(Terminal)
-    taken = next((p for p in Plugins().all() if (p.family, p.name) == (family, name)), None)
+    taken = next((p for p in Plugins().all() if (p.family, p.name) == (family.words, name)), None)
     if taken is not None:
-        raise UsageError(f"there is a {family} {name!r}: {taken.origin}; choose another name")
+        raise UsageError(f"there is a {family.words} {name!r}: {taken.origin}; choose another name")
     folder = Path(name) if out is None else out.expanduser()
     files = write_plugin(family, name, folder, version=__version__)
     where = shlex.quote(str(folder))

@@ -7,6 +7,7 @@ from optvet.testing.generators import check_mutator, check_pool
 from optvet.testing.optimizers import FILLERS, Planted, PlantedOptions
 from optvet.testing.quantized import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
 from optvet.testing.reporters import check_reporter, pretend_files, pretend_report
+from optvet.testing.sources import check_dataset, check_executor, check_model_source
 from optvet.testing.studies import check_study
 
 __all__ = [
@@ -17,6 +18,9 @@ __all__ = [
     "PlantedOptions",
     "check_comparator",
     "check_converter",
+    "check_dataset",
+    "check_executor",
+    "check_model_source",
     "check_mutator",
     "check_optimizer",
     "check_pool",

@@ -24,8 +24,20 @@ class Family(StrEnum):
     """Families of plugins that have a template."""
 
     COMPARATOR = "comparator"
+    CONVERTER = "converter"
     DATASET = "dataset"
+    EXECUTOR = "executor"
+    GENERATOR = "generator"
+    MODEL_SOURCE = "model-source"
     OPTIMIZER = "optimizer"
+    REPORTER = "reporter"
+    RUNTIME = "runtime"
+    STUDY = "study"
+
+    @property
+    def words(self) -> str:
+        """The family as ``Plugins`` calls it."""
+        return self.value.replace("-", " ")
 
 
 def write_plugin(family: Family, name: str, folder: Path, *, version: str) -> list[Path]:
@@ -73,14 +85,14 @@ def plugin_files(family: Family, name: str, *, version: str) -> dict[str, str]:
             f"{name!r} cannot name a plugin; expected lower-case letters and digits, parted by "
             f"single hyphens, beginning with a letter, at most {MAX_NAME} characters: depth-map"
         )
-    module = f"{name.replace('-', '_')}_{family}"
+    module = f"{name}_{family}".replace("-", "_")
     if util.find_spec(module) is not None:
         raise UsageError(f"a module {module!r} is installed already; choose another name")
     values = {
-        "family": family,
+        "family": family.words,
         "name": name,
         "module": module,
-        "class": "".join(part.capitalize() for part in [*name.split("-"), family]),
+        "class": "".join(part.capitalize() for part in f"{name}-{family}".split("-")),
         "distribution": f"{name}-{family}",
         "version": version,
     }
