@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
+import ml_dtypes  # comes with onnx: types that numpy does not know
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, helper
@@ -24,38 +26,19 @@ def value_info(value: ValueInfoProto) -> ValueInfo:
     return ValueInfo(value.name, (kind or "undefined").removesuffix("_type"), None)
 
 
-_BITS = {
-    "FLOAT": 32,
-    "UINT8": 8,
-    "INT8": 8,
-    "UINT16": 16,
-    "INT16": 16,
-    "INT32": 32,
-    "INT64": 64,
-    "BOOL": 8,
-    "FLOAT16": 16,
-    "DOUBLE": 64,
-    "UINT32": 32,
-    "UINT64": 64,
-    "COMPLEX64": 64,
-    "COMPLEX128": 128,
-    "BFLOAT16": 16,
-    "FLOAT8E4M3FN": 8,
-    "FLOAT8E4M3FNUZ": 8,
-    "FLOAT8E5M2": 8,
-    "FLOAT8E5M2FNUZ": 8,
-    "FLOAT8E8M0": 8,
-    "UINT4": 4,
-    "INT4": 4,
-    "FLOAT4E2M1": 4,
-    "UINT2": 2,
-    "INT2": 2,
-}
-
-
+@cache
 def element_bits(number: int) -> int | None:
     """Bits per element in a file; None for strings and unknown types."""
-    return _BITS.get(dtype_name(number).upper())
+    if number in (TensorProto.UNDEFINED, TensorProto.STRING):
+        return None
+    try:
+        dtype = helper.tensor_dtype_to_np_dtype(number)
+    except KeyError:
+        return None
+    if dtype.kind in "bc":
+        return 8 * dtype.itemsize
+    about = ml_dtypes.iinfo if dtype.kind in "iu" or "int" in dtype.name else ml_dtypes.finfo
+    return int(about(dtype).bits)
 
 
 def dtype_name(number: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import ml_dtypes
 import numpy as np
 import onnx
 
@@ -29,15 +30,20 @@ FINITE: tuple[Regime, ...] = tuple(r for r in get_args(Regime) if r != "nonfinit
 WORDS = ("good", "bad", "the", "movie", "was", "not", "great", "and", "Hello", "WORLD", "x1")
 _ODD_WORDS = ("", " ", "café", "naïve", "…", "a-b_c", "42")
 
-# Largest finite value of floats whose range is smaller than float32's; numpy knows only the first.
-_FLOAT_MAX = {
-    "float16": 65504.0,
-    "float8e4m3fn": 448.0,
-    "float8e4m3fnuz": 240.0,
-    "float8e5m2": 57344.0,
-    "float8e5m2fnuz": 57344.0,
-    "float4e2m1": 6.0,
-}
+
+def _float_max() -> dict[str, float]:
+    """Largest finite value of signed floats whose range is smaller than float32's."""
+    found = {}
+    for name, number in onnx.TensorProto.DataType.items():
+        if name.startswith("FLOAT"):
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(number)
+            about = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+            if about.min < 0 and float(about.max) < np.finfo(np.float32).max:
+                found[name.lower()] = float(about.max)
+    return found
+
+
+_FLOAT_MAX = _float_max()
 _DENORMAL = {"float16": 1e-7, "double": 1e-310}
 FLOATS = frozenset({"float", "double", "bfloat16", *_FLOAT_MAX})
 INTEGER = re.compile(r"^(u?)int(\d+)$")
