@@ -239,7 +239,7 @@ class VetRequest(BaseModel):
     )
     """Write a bundle per finding below this folder: model, inputs, script, issue."""
     fail_on: Names = option((), group=_ANSWER, metavar="NOTE")
-    """Count a note as a finding: bloat, metadata-change, portability, sensitivity, slowdown."""
+    """Count notes of this symptom as findings, such as bloat or slowdown."""
 
     @property
     def plugin_options(self) -> tuple[Mapping[str, Any], ...]:

@@ -33,6 +33,7 @@ class Symptom(StrEnum):
     SENSITIVITY = "sensitivity"
     SLOWDOWN = "slowdown"
     BLOAT = "bloat"
+    LARGER_FILE = "larger-file"
     METADATA_CHANGE = "metadata-change"
     PORTABILITY = "portability"
 
@@ -259,6 +260,16 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         "the optimized model has more nodes",
         "The optimized model has no more nodes than the original.",
         identity="words",
+    ),
+    Symptom.LARGER_FILE: SymptomInfo(
+        ("build",),
+        _MAKERS,
+        "note",
+        ScriptCheck.NOTHING,
+        "the optimized model is a larger file",
+        "The optimized model takes no more space than the original.",
+        reducible=False,
+        identity="culprit",
     ),
     Symptom.METADATA_CHANGE: SymptomInfo(
         ("build",),

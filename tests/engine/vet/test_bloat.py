@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 import optvet
@@ -65,3 +66,19 @@ def test_names_that_tell_nothing_lead_to_no_trial() -> None:
         "b_conv",
         "c_relu",
     ]
+
+
+def test_a_weight_that_is_folded_makes_a_larger_file(tmp_path: Path) -> None:
+    pytest.importorskip("onnxslim")
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1] x) => (float[600,600] y) <int64[2] s = {600, 600}> {
+        c = ConstantOfShape(s)
+        y = Add(c, x)
+    }"""
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    result = optvet.vet(path, optimizer="onnxslim", limit=1, cache_dir=tmp_path / "cache")
+    (note,) = [f for f in result.findings if f.symptom == Symptom.LARGER_FILE]
+    assert note.culprit == ["constant_folding"]
+    assert note.message == "0.0 MiB became 1.4 MiB"
+    assert result.verdict == "clean"

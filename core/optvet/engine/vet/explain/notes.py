@@ -12,6 +12,7 @@ from optvet.engine.vet.properties import (
     Portability,
     Sensitivity,
 )
+from optvet.engine.vet.properties.structural import LargerFile
 from optvet.engine.vet.session import VetSession
 from optvet.graph import structure
 from optvet.graph.interface import lost_inputs, shape_changes
@@ -28,8 +29,9 @@ def take_notes(session: VetSession, detected: Detected) -> None:
         _note_interface(session, original, result)
         for domain, operators in structure.gained_operators(original, result).items():
             note(session, Portability(original, domain, operators, table.passes))
-        if structure.is_bloated(original, result):
-            note(session, Bloat(original))
+        for grown in (Bloat(original), LargerFile(original)):
+            if grown.shows(result):
+                note(session, grown)
     seen: set[str] = set()
     for sample, judgement in detected.found.sensitive:
         if judgement.output not in seen:

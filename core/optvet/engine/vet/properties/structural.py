@@ -88,6 +88,29 @@ class Bloat(Structural):
         return self._note(culprit, structure.growth(self.original, facts))
 
 
+_GROWTH, _GROWTH_BYTES = 1.25, 1 << 20
+
+
+@dataclass(frozen=True)
+class LargerFile(Structural):
+    """The optimized model is a quarter larger, and at least 1 MiB: weights were folded."""
+
+    symptom = Symptom.LARGER_FILE
+
+    def shows(self, facts: Facts) -> bool:
+        """Whether the size reaches both limits."""
+        before, after = self.original.size_bytes, facts.size_bytes
+        return after >= max(_GROWTH * before, before + _GROWTH_BYTES)
+
+    def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding | None:
+        """Both sizes; None if the culprit alone does not make it so much larger."""
+        facts = trial.build.facts
+        if facts is None or not self.shows(facts):
+            return None
+        before, after = (size / 2**20 for size in (self.original.size_bytes, facts.size_bytes))
+        return self._note(culprit, f"{before:.1f} MiB became {after:.1f} MiB")
+
+
 @dataclass(frozen=True)
 class LostMetadata(Structural):
     """Metadata of the model is changed or gone."""
