@@ -78,7 +78,6 @@ ALLOWED: Mapping[str, str] = {
     "plugins/models/optvet_onnx_hub/archive.py": CACHE,
     "plugins/models/optvet_onnx_hub/manifest.py": CACHE,
     "plugins/models/optvet_onnx_hub/web.py": CACHE,
-    "plugins/models/optvet_torch_models.py": CACHE,
     "plugins/models/optvet_zoo/": PACKAGE,
     "plugins/datasets/optvet_audio.py": "wavfile maps a file that check_file has looked at before",
 }

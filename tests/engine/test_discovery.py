@@ -237,7 +237,7 @@ def test_the_reference_runtime_is_the_preferred_one_that_runs_the_format() -> No
 
 
 def test_one_name_in_two_families_is_no_conflict() -> None:
-    from optvet_ort_runtime import OrtRuntime
+    from optvet_onnxruntime.runtime import OrtRuntime
 
     runtime = OrtRuntime()
     plugins = Plugins([]).register("optimizer", Planted(name="onnxruntime"))

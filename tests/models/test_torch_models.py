@@ -12,12 +12,13 @@ import onnx
 import onnx.numpy_helper
 import pytest
 
-import optvet_torch_models
+import optvet_torch
+import optvet_torch.models
 from optvet import InputError, PluginError, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.plugin import ModelSource
-from optvet_torch_models import TorchSource
+from optvet_torch.models import TorchSource
 
 NETS = """
 import os
@@ -85,7 +86,7 @@ def fetch(cache: Path, reference: str) -> Path:
 
 
 def test_the_source_keeps_the_protocol() -> None:
-    (source,) = optvet_torch_models.optvet_model_sources()
+    (source,) = optvet_torch.optvet_model_sources()
     assert isinstance(source, ModelSource)
     assert (source.name, list(source.models())) == ("torch", [])
     assert pickle.loads(pickle.dumps(source)).name == "torch"
@@ -150,7 +151,7 @@ def test_a_crash_of_the_users_code_is_told(nets: Path, cache: Path) -> None:
 def test_an_export_that_does_not_end_is_told(
     nets: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optvet_torch_models, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(optvet_torch.models, "TIMEOUT_S", 0.01)
     with pytest.raises(InputError, match=r"did not end within 0\.01 s"):
         fetch(cache, "my_nets:net")
     assert not list((cache / "torch").iterdir())

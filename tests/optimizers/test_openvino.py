@@ -15,7 +15,7 @@ from tests.answers import detail
 import optvet
 from optvet import Unsupported, VetResult
 from optvet.plugin import Artifact
-from optvet_openvino_optimizer import OpenVinoOptimizer, changed_by
+from optvet_openvino.optimizer import OpenVinoOptimizer, changed_by
 
 if importlib.util.find_spec("openvino") is None:
     pytest.skip("needs openvino; install optvet[openvino]", allow_module_level=True)

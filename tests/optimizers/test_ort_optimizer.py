@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tests.answers import elsewhere
 
 import optvet
-import optvet_ort_optimizer
+import optvet_onnxruntime.optimizer
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
@@ -20,7 +20,7 @@ from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest
 from optvet.testing import check_optimizer
-from optvet_ort_optimizer import OrtOptimizer, OrtOptimizerOptions
+from optvet_onnxruntime.optimizer import OrtOptimizer, OrtOptimizerOptions
 
 # (1 / x) * b becomes b / x, which rounds differently where both are integers.
 INTEGERS = """
@@ -368,7 +368,9 @@ def test_in_a_newer_model_nothing_need_be_listed(tmp_path: Path) -> None:
 def test_a_worker_gets_the_passes_with_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = OrtOptimizer()
     names = [p.name for p in optimizer.passes()]
-    monkeypatch.setattr(optvet_ort_optimizer, "_installed", lambda: pytest.fail("searched again"))
+    monkeypatch.setattr(
+        optvet_onnxruntime.optimizer, "_installed", lambda: pytest.fail("searched again")
+    )
     sent: OrtOptimizer = pickle.loads(pickle.dumps(optimizer.configured(OrtOptimizerOptions())))
     assert [p.name for p in sent.passes()] == names
     source = Artifact("onnx", onnx.parser.parse_model(INTEGERS).SerializeToString())

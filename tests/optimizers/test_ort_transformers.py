@@ -16,7 +16,7 @@ from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass
-from optvet_ort_transformers import OrtTransformers, OrtTransformersOptions
+from optvet_onnxruntime.transformers import OrtTransformers, OrtTransformersOptions
 
 pytest.importorskip("sympy", reason="needs sympy; install optvet[transformers]")
 fusion_options = pytest.importorskip(

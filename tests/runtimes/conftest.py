@@ -22,7 +22,7 @@ from optvet.engine.work.trials.trial import (
 )
 from optvet.spec.protocols import Runtime
 from optvet.spec.types import Sample
-from optvet_ort_runtime import OrtRuntime
+from optvet_onnxruntime.runtime import OrtRuntime
 
 Feeds = dict[str, np.ndarray]
 Run = Callable[..., TrialReport]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from optvet import InputError
-from optvet_ort_runtime import OrtOptions, OrtRuntime
-from optvet_ort_runtime.nvidia import GpuMeter, _listed, launches_in, meter_of, parse_log
+from optvet_onnxruntime.nvidia import GpuMeter, _listed, launches_in, meter_of, parse_log
+from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
 
 CUDA = "CUDAExecutionProvider"
 COLUMNS = (

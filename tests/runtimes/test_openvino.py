@@ -13,8 +13,8 @@ import pytest
 from tests.answers import elsewhere
 
 import optvet
-from optvet_openvino_runtime import OpenVinoOptions, OpenVinoRuntime
-from optvet_ort_runtime import OrtRuntime
+from optvet_onnxruntime.runtime import OrtRuntime
+from optvet_openvino.runtime import OpenVinoOptions, OpenVinoRuntime
 
 if importlib.util.find_spec("openvino") is None:
     pytest.skip("needs openvino; install optvet[openvino]", allow_module_level=True)

@@ -12,7 +12,7 @@ from optvet.engine.environment.checks import check_requirements
 from optvet.engine.environment.doctor import merged
 from optvet.engine.work.sandbox import Sandbox
 from optvet.plugin import Check, Collision, Installation, Ran, Unmet
-from optvet_ort_runtime import OrtRuntime
+from optvet_onnxruntime.runtime import OrtRuntime
 
 BOTH = ("onnxruntime", "onnxruntime-gpu")
 FORCED = "pip install --force-reinstall --no-deps"

@@ -15,7 +15,7 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.plugin import Artifact, Session
 from optvet.spec.request import VetRequest
-from optvet_ort_runtime import OrtOptions, OrtRuntime, _node_times, _placed, check_placement
+from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime, _node_times, _placed, check_placement
 
 ort = pytest.importorskip("onnxruntime")
 

@@ -9,8 +9,8 @@ from typing import Any
 from optvet.engine.environment.checks import check_imports, check_shadows
 from optvet.engine.environment.doctor import merged
 from optvet.plugin import Installation, Ran
-from optvet_torch_runtime import TorchRuntime
-from optvet_tvm_runtime import TvmRuntime
+from optvet_torch.onnx2torch import TorchRuntime
+from optvet_tvm.runtime import TvmRuntime
 
 
 def installation(

@@ -14,7 +14,7 @@ import pytest
 from tests.answers import elsewhere
 
 import optvet
-from optvet_torch_runtime import TorchRuntime
+from optvet_torch.onnx2torch import TorchRuntime
 
 if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnx2torch") is None:
     pytest.skip("needs torch and onnx2torch; install optvet[torch]", allow_module_level=True)
@@ -69,7 +69,7 @@ g (float[1,1,4,4] x) => ({output})
 
 
 def test_no_program_sees_the_stub_of_torchvision() -> None:
-    code = "import sys, optvet_torch_runtime; print('torchvision' in sys.modules)"
+    code = "import sys, optvet_torch.onnx2torch; print('torchvision' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert answer.stdout.strip() == "False"
 

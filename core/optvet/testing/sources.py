@@ -14,6 +14,7 @@ import onnx
 from optvet.engine import contract
 from optvet.spec.errors import UsageError
 from optvet.spec.executor import Executor
+from optvet.spec.foreign import read_file
 from optvet.spec.protocols import Dataset, Feeds, ModelSource
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Model, Sample
@@ -102,11 +103,11 @@ def check_model_source(source: ModelSource, reference: str | None = None) -> Non
     with temporary_folder("optvet-check-") as folder:
         cache = Path(folder)
         first = contract.files(source, wanted, cache)
-        kept = {path: path.read_bytes() for path in first}
+        kept = {path: read_file(path) for path in first}
         for path in first:
             onnx.checker.check_model(str(path))
         again = contract.files(source, wanted, cache)
-        same = first == again and all(p.read_bytes() == kept[p] for p in again)
+        same = first == again and all(read_file(p) == kept[p] for p in again)
         require(source, same, f"fetch({wanted!r}) gave other files the second time")
         unknown = "no model has this name"
         try:

@@ -429,8 +429,8 @@ def test_a_note_on_a_model_that_the_checker_refuses_is_still_there(tmp_path: Pat
 
 
 def test_a_fault_of_onnx_runtime_is_shown_with_onnx_runtime_alone(tmp_path: Path) -> None:
-    from optvet_ort_optimizer import OrtOptimizer
-    from optvet_ort_runtime import OrtRuntime
+    from optvet_onnxruntime.optimizer import OrtOptimizer
+    from optvet_onnxruntime.runtime import OrtRuntime
 
     optimizer, runtime = OrtOptimizer(), OrtRuntime()
     code = optimizer.snippet(["EliminateIdentity"], optimizer.options)

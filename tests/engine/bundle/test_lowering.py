@@ -16,7 +16,7 @@ from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Traits
 from optvet.testing import Planted
-from optvet_ort_runtime import OrtOptions, OrtRuntime
+from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
 
 NET = """<ir_version: 8, opset_import: ["" : 18]>
 g (float[2,4] x) => (float[2,4] y) { a = Neg(x)  b = Relu(a)  c = Tanh(b)  y = Neg(c) }"""

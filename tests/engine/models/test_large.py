@@ -37,7 +37,7 @@ from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact
 from optvet.testing import FILLERS, Planted
 from optvet_onnxoptimizer import OnnxOptimizer, OnnxOptimizerOptions
-from optvet_ort_optimizer import OrtOptimizer, OrtOptimizerOptions
+from optvet_onnxruntime.optimizer import OrtOptimizer, OrtOptimizerOptions
 
 SIDE = 160
 """A weight of this side is larger than what an outline keeps."""

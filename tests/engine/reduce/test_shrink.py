@@ -25,7 +25,7 @@ from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Model, Sample
 from optvet.testing import Planted
 from optvet_onnxoptimizer import OnnxOptimizer
-from optvet_ort_runtime import OrtRuntime
+from optvet_onnxruntime.runtime import OrtRuntime
 
 PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "onnxoptimizer", "optvet.testing")
 

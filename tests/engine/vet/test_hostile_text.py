@@ -34,8 +34,8 @@ def matchers() -> dict[str, Callable[[str], object]]:
     from optvet.engine.work.sandbox.messages import NO_MEMORY
 
     plugins = {
-        "optvet_ort_optimizer": ("_DONE", "_BEGUN", "_LEVEL"),
-        "optvet_tvm_optimizer": ("_REFUSAL",),
+        "optvet_onnxruntime.optimizer": ("_DONE", "_BEGUN", "_LEVEL"),
+        "optvet_tvm.optimizer": ("_REFUSAL",),
         "optvet_text.feeding": ("_IDS", "_PAST", "_PRESENT", "_TYPES"),
         "optvet_classification": ("_TASK", "_SCORES", "_LABEL"),
         "optvet_detection": ("_TASK",),
@@ -61,8 +61,8 @@ def matchers() -> dict[str, Callable[[str], object]]:
         "type": vet_screen._TYPE.match,
     }
     for module, name in (
-        ("optvet_openvino_optimizer", "_LINE"),
-        ("optvet_tvm_optimizer", "_EXTRA"),
+        ("optvet_openvino.optimizer", "_LINE"),
+        ("optvet_tvm.optimizer", "_EXTRA"),
     ):
         # Matched from the beginning only, line by line.
         found[f"{module}.{name}"] = getattr(pytest.importorskip(module), name).fullmatch

@@ -12,7 +12,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.records import ModelComparison
-from optvet_ort_runtime import OrtRuntime
+from optvet_onnxruntime.runtime import OrtRuntime
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
 WRONG = """g (float[1,1,4,4] x) => (float[1,1,6,6] z)

@@ -21,7 +21,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.work.timing.device_readings import profile_of, use_of
 from optvet.plugin import KernelLaunch, Meter, Reading
 from optvet.spec.bench import BenchRequest
-from optvet_ort_runtime import OrtOptions, OrtRuntime
+from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
 
 WATTS = 100.0
 

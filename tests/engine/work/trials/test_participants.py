@@ -15,11 +15,11 @@ from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Traits
 from optvet.testing import Planted
-from optvet_openvino_optimizer import OpenVinoOptimizer
-from optvet_openvino_runtime import OpenVinoRuntime
-from optvet_ort_runtime import OrtRuntime
-from optvet_tvm_optimizer import TvmOptimizer
-from optvet_tvm_runtime import TvmRuntime
+from optvet_onnxruntime.runtime import OrtRuntime
+from optvet_openvino.optimizer import OpenVinoOptimizer
+from optvet_openvino.runtime import OpenVinoRuntime
+from optvet_tvm.optimizer import TvmOptimizer
+from optvet_tvm.runtime import TvmRuntime
 
 NET = '<ir_version: 8, opset_import: ["" : 18]> g (float[4] x) => (float[4] y) { y = Relu(x) }'
 

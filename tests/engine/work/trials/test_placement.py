@@ -24,7 +24,7 @@ from optvet.spec.records import Inventory, Placement
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Sample
 from optvet_onnxoptimizer import OnnxOptimizer
-from optvet_ort_runtime import OrtOptions, OrtRuntime
+from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
 
 CPU, ELSEWHERE = "CPUExecutionProvider", "FastExecutionProvider"
 

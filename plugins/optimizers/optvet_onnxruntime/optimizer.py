@@ -15,7 +15,7 @@ import os
 import re
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from onnx import TensorProto, helper
 from pydantic import BaseModel, ConfigDict
 
-from optvet.plugin import Artifact, Optimizer, Pass, Sensitive, Traits, hookimpl
+from optvet.plugin import Artifact, Pass, Sensitive, Traits
 
 _LEVELS = {"basic": 1, "extended": 2, "layout": 3, "all": 4}
 _DONE = re.compile(r"GraphTransformer (\S+) modified: ([01]) with status")
@@ -521,9 +521,3 @@ def _binary() -> bytes:
 
     folder = Path(onnxruntime.__file__).parent / "capi"
     return b"".join(p.read_bytes() for p in folder.glob("onnxruntime_pybind11_state*.so"))
-
-
-@hookimpl
-def optvet_optimizers() -> Iterable[Optimizer]:
-    """ONNX Runtime's graph optimizer."""
-    return [OrtOptimizer()]

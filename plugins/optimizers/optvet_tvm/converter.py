@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import (
     Artifact,
     ConversionStage,
-    Converter,
     Feeds,
-    Runtime,
     Session,
-    hookimpl,
     load_factory,
     version_of,
 )
@@ -169,15 +166,3 @@ class RelaxSession:
         listed = [result] if hasattr(result, "numpy") or isinstance(result, int) else list(result)
         arrays = [np.array(v.numpy() if hasattr(v, "numpy") else v) for v in listed]
         return {f"output_{i}": value for i, value in enumerate(arrays)}
-
-
-@hookimpl
-def optvet_converters() -> Iterable[Converter]:
-    """TVM."""
-    return [TvmConverter()]
-
-
-@hookimpl
-def optvet_runtimes() -> Iterable[Runtime]:
-    """What runs the modules that the converter writes."""
-    return [RelaxRuntime()]

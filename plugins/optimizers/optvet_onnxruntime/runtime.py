@@ -26,15 +26,13 @@ from optvet.plugin import (
     Meter,
     NodeTime,
     Profile,
-    Runtime,
     Session,
     Unmet,
     Unsupported,
     UsageError,
-    hookimpl,
     read_json,
 )
-from optvet_ort_runtime import nvidia
+from optvet_onnxruntime import nvidia
 
 _CPU = "CPUExecutionProvider"
 GPU_WHEEL = "onnxruntime-gpu"
@@ -485,9 +483,3 @@ def _try_provider(provider: str) -> list[str]:
         events = json.loads(Path(session.end_profiling()).read_text())
     ran = {e.get("args", {}).get("provider") for e in events if e.get("cat") == "Node"}
     return sorted(r for r in ran if r)
-
-
-@hookimpl
-def optvet_runtimes() -> Iterable[Runtime]:
-    """ONNX Runtime."""
-    return [OrtRuntime()]

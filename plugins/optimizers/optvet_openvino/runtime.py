@@ -12,9 +12,8 @@ computed in 32, so inputs beyond that range are refused rather than wrapped.
 from __future__ import annotations
 
 import functools
-import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -31,16 +30,10 @@ from optvet.plugin import (
     Inner,
     NodeTime,
     Profile,
-    Runtime,
     Session,
     Unsupported,
-    hookimpl,
     version_of,
 )
-
-# From every process that imports it OpenVINO sends an event, and it writes to the home folder,
-# unless this package cannot be imported (None). There is no variable for OpenVINO alone.
-sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 _SUPPORTED = frozenset(
     "FLOAT FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
@@ -348,9 +341,3 @@ def _tensor(value: np.ndarray) -> Any:
 def _array(tensor: Any, dtype: np.dtype[Any]) -> np.ndarray:
     value = np.array(tensor.data, copy=True)
     return value.view(dtype) if dtype.name == "bfloat16" else value
-
-
-@hookimpl
-def optvet_runtimes() -> Iterable[Runtime]:
-    """OpenVINO."""
-    return [OpenVinoRuntime()]

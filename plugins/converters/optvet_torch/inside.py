@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optvet.plugin import SourceInside, SourceOperand, SourceValue
-from optvet_torch_program import as_array
-from optvet_torch_program.alike import alike_in_onnx, inputs_in_onnx
+from optvet_torch.alike import alike_in_onnx, inputs_in_onnx
+from optvet_torch.programs import as_array
 
 _MAX_BYTES = 1 << 30
 

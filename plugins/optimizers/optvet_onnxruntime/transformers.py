@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,13 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import (
     Artifact,
     KnownLimit,
-    Optimizer,
     Pass,
     Symptom,
     Traits,
     UnknownName,
     UsageError,
-    hookimpl,
 )
 
 _LOSSY = {"enable_gelu_approximation": 1e-2}
@@ -202,9 +200,3 @@ def _flags(model_type: str) -> dict[str, bool]:
         )
     flags: dict[str, Any] = vars(fusion_options.FusionOptions(model_type))
     return {n: v for n, v in flags.items() if n.startswith("enable_") and isinstance(v, bool)}
-
-
-@hookimpl
-def optvet_optimizers() -> Iterable[Optimizer]:
-    """Fusions of onnxruntime.transformers."""
-    return [OrtTransformers()]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet.plugin import Artifact, ConversionStage, Converter, hookimpl, load_factory, version_of
+from optvet.plugin import Artifact, ConversionStage, load_factory, version_of
 
 _EXTRA = "optvet[torch,onnxscript]"
 
@@ -229,9 +229,3 @@ def _exported(model: Any, given: tuple[Any, ...], settings: Mapping[str, Any]) -
     file = io.BytesIO()
     torch.onnx.export(model, given, file, dynamo=False, **settings)
     return Artifact("onnx", file.getvalue())
-
-
-@hookimpl
-def optvet_converters() -> Iterable[Converter]:
-    """Both exporters."""
-    return [Dynamo(), TorchScript()]

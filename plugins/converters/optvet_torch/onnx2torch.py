@@ -24,12 +24,9 @@ from optvet.plugin import (
     Artifact,
     Check,
     ConversionStage,
-    Converter,
     Feeds,
     Installation,
-    Runtime,
     Session,
-    hookimpl,
     version_of,
 )
 
@@ -337,15 +334,3 @@ class Onnx2Torch:
         path = folder / "module.pt"
         torch.save(module, str(path))
         yield Artifact(_PICKLED, path=path)
-
-
-@hookimpl
-def optvet_converters() -> Iterable[Converter]:
-    """onnx2torch."""
-    return [Onnx2Torch()]
-
-
-@hookimpl
-def optvet_runtimes() -> Iterable[Runtime]:
-    """PyTorch."""
-    return [TorchRuntime()]

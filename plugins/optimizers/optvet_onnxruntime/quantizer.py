@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet.plugin import Artifact, ConversionStage, Converter, Unsupported, hookimpl, version_of
+from optvet.plugin import Artifact, ConversionStage, Unsupported, version_of
 
 _PREPARE = ConversionStage("prepare", "optimize", "onnx")
 Width = Literal["QInt8", "QUInt8", "QInt16", "QUInt16"]
@@ -161,9 +161,3 @@ def _reader(inputs: Sequence[Mapping[str, np.ndarray]]) -> Any:
             return next(left, None)
 
     return Reader()
-
-
-@hookimpl
-def optvet_converters() -> Iterable[Converter]:
-    """Both ways to quantize."""
-    return [DynamicQuantizer(), StaticQuantizer()]

@@ -21,16 +21,12 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from optvet.plugin import Artifact, Optimizer, Pass, Traits, Unsupported, hookimpl, version_of
-
-# From every process that imports it OpenVINO sends an event, and it writes to the home folder,
-# unless this package cannot be imported (None). There is no variable for OpenVINO alone.
-sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+from optvet.plugin import Artifact, Pass, Traits, Unsupported, version_of
 
 _PASSES = (
     Pass("moc", "rewrite", description="model transformations of convert_model, without folding"),
@@ -314,9 +310,3 @@ def _openvino() -> Any:
     import openvino.passes
 
     return openvino
-
-
-@hookimpl
-def optvet_optimizers() -> Iterable[Optimizer]:
-    """OpenVINO's CPU path."""
-    return [OpenVinoOptimizer()]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import (
     Artifact,
     ConversionStage,
-    Converter,
     Feeds,
-    Runtime,
     Session,
-    hookimpl,
     load_factory,
     version_of,
 )
-
-# An import of OpenVINO sends an event unless this package cannot be imported.
-sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 IR = "openvino-ir"
 _EXTRA = "optvet[openvino]"
@@ -163,15 +156,3 @@ def _openvino() -> Any:
 
 def _core() -> Any:
     return _openvino().Core()
-
-
-@hookimpl
-def optvet_converters() -> Iterable[Converter]:
-    """OpenVINO."""
-    return [OpenVinoConverter()]
-
-
-@hookimpl
-def optvet_runtimes() -> Iterable[Runtime]:
-    """What runs the files that the converter writes."""
-    return [OpenVinoIrRuntime()]

@@ -16,9 +16,7 @@ from optvet.plugin import (
     Check,
     Feeds,
     Installation,
-    Runtime,
     Session,
-    hookimpl,
     version_of,
 )
 
@@ -200,9 +198,3 @@ def _lowered(model: bytes) -> tuple[Any, list[str], list[str]]:
     weights = {w.name for w in proto.graph.initializer}
     inputs = [i.name for i in proto.graph.input if i.name not in weights]
     return executable, inputs, [o.name for o in proto.graph.output]
-
-
-@hookimpl
-def optvet_runtimes() -> Iterable[Runtime]:
-    """TVM."""
-    return [TvmRuntime()]

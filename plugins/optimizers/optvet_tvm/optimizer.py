@@ -27,7 +27,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from optvet.plugin import (
     Artifact,
-    Optimizer,
     Pass,
     PluginError,
     Sensitive,
@@ -35,7 +34,6 @@ from optvet.plugin import (
     UnknownName,
     Unsupported,
     UsageError,
-    hookimpl,
     version_of,
 )
 
@@ -563,9 +561,3 @@ def _brief(error: Exception) -> str:
     text = str(error).strip()
     lines = [line for line in text.splitlines() if line.strip()][:4]
     return f"{type(error).__name__}: {' '.join(lines)}"
-
-
-@hookimpl
-def optvet_optimizers() -> Iterable[Optimizer]:
-    """TVM Relax."""
-    return [TvmOptimizer()]

@@ -34,11 +34,9 @@ from optvet.plugin import (
     InfrastructureError,
     InputError,
     ModelCard,
-    ModelSource,
     PluginError,
     UsageError,
     file_sha256,
-    hookimpl,
 )
 
 TIMEOUT_S = 900.0
@@ -89,12 +87,6 @@ class TorchSource:
         return [path]
 
 
-@hookimpl
-def optvet_model_sources() -> Iterable[ModelSource]:
-    """PyTorch modules."""
-    return [TorchSource()]
-
-
 @contextlib.contextmanager
 def _scratch(folder: Path, reference: str) -> Iterator[Path]:
     """A new folder in ``folder``, gone afterwards."""
@@ -115,7 +107,7 @@ def _scratch(folder: Path, reference: str) -> Iterator[Path]:
 
 def _export_elsewhere(reference: str, scratch: Path) -> None:
     """Export in another process; ``scratch/model.onnx`` is there afterwards."""
-    code = "import optvet_torch_models, sys; optvet_torch_models.work(*sys.argv[1:])"
+    code = "import optvet_torch.models, sys; optvet_torch.models.work(*sys.argv[1:])"
     # -P: what lies in the current folder must not be taken for PyTorch or what it imports.
     command = [sys.executable, "-P", "-c", code, reference, str(scratch)]
     # Imported for the export, torch's compiler makes this folder, by default among temporary files.

@@ -6,7 +6,7 @@ They are the sources and the first stages of conversions. Modules are called in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +19,10 @@ from optvet.plugin import (
     Feeds,
     InputError,
     Made,
-    Runtime,
     Session,
     SourceFacts,
     SourceInside,
     SourcePart,
-    hookimpl,
     load_factory,
     version_of,
 )
@@ -103,7 +101,7 @@ class TorchProgramRuntime:
         self, artifact: Artifact, feeds: Feeds, options: ProgramOptions, seed: int | None
     ) -> SourceInside:
         """What every operator of the module gives, as eager PyTorch executes it."""
-        from optvet_torch_program.inside import recorded
+        from optvet_torch.inside import recorded
 
         torch = _torch()
         torch.set_num_threads(options.threads or torch.get_num_threads())
@@ -123,7 +121,7 @@ class TorchProgramRuntime:
         self, artifact: Artifact, feeds: Feeds, options: ProgramOptions
     ) -> Sequence[SourcePart]:
         """Its submodules; of an exported program as the module had them."""
-        from optvet_torch_program.parts import parts_of
+        from optvet_torch.parts import parts_of
 
         return parts_of(*_divisible(artifact), _tensors(feeds))
 
@@ -131,13 +129,13 @@ class TorchProgramRuntime:
         self, artifact: Artifact, feeds: Feeds, options: ProgramOptions, name: str, folder: Path
     ) -> str:
         """A submodule as an exported program."""
-        from optvet_torch_program.parts import write_part
+        from optvet_torch.parts import write_part
 
         return write_part(*_divisible(artifact), _tensors(feeds), name, folder)
 
     def script(self, converter: str, options: Mapping[str, object], tolerance: float) -> str:
         """For PyTorch's own exporters."""
-        from optvet_torch_program.parts import script_for
+        from optvet_torch.parts import script_for
 
         return script_for(converter, options, tolerance)
 
@@ -334,9 +332,3 @@ def as_array(value: Any) -> np.ndarray:
     if plain.dtype == torch.bfloat16:
         return np.array(plain.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
     return np.array(plain.numpy())
-
-
-@hookimpl
-def optvet_runtimes() -> Iterable[Runtime]:
-    """PyTorch's programs."""
-    return [TorchProgramRuntime()]

@@ -1,0 +1,35 @@
+"""ONNX Runtime: its graph optimizer, its runtime, its fusions and quantizers.
+
+Each family is a module, imported when its plugins are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from optvet.plugin import Converter, Optimizer, Runtime, hookimpl
+
+
+@hookimpl
+def optvet_converters() -> Iterable[Converter]:
+    """The converters of this library."""
+    from optvet_onnxruntime.quantizer import DynamicQuantizer, StaticQuantizer
+
+    return [DynamicQuantizer(), StaticQuantizer()]
+
+
+@hookimpl
+def optvet_optimizers() -> Iterable[Optimizer]:
+    """The optimizers of this library."""
+    from optvet_onnxruntime.optimizer import OrtOptimizer
+    from optvet_onnxruntime.transformers import OrtTransformers
+
+    return [OrtOptimizer(), OrtTransformers()]
+
+
+@hookimpl
+def optvet_runtimes() -> Iterable[Runtime]:
+    """The runtimes of this library."""
+    from optvet_onnxruntime.runtime import OrtRuntime
+
+    return [OrtRuntime()]
