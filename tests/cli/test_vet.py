@@ -463,7 +463,7 @@ BAD_OPTIONS = [
     (["--option", "fixed_pont=true"], "unknown option of onnxoptimizer 'fixed_pont'; did you mean"
      " 'fixed_point'?"),
     (["--option", "fixed_point=perhaps"], "option 'fixed_point' = 'perhaps'"),
-    (["--option", "fixed_point"], "--option 'fixed_point': expected KEY=VALUE"),
+    (["--optimizer-option", "a"], "--optimizer-option 'a': expected KEY=VALUE"),
     (["--dataset-option", "sampels=3"], "did you mean 'samples'?"),
     (["--runtime-option", "threds=1"], "did you mean 'threads'?"),
     (["--strategy", "eech"], "unknown choice for --strategy 'eech'; did you mean 'each'?"),

@@ -21,15 +21,17 @@ from optvet.spec.request import request_of
 R = TypeVar("R", bound=BaseModel)
 
 _SHORT = {
-    "optimizer_options": "--option",
+    "optimizer_options": "--optimizer-option",
     "runtime_options": "--runtime-option",
     "comparator_options": "--comparator-option",
     "dataset_options": "--dataset-option",
+    "converter_options": "--converter-option",
     "passes": "--pass",
     "pools": "--pool",
     "environments": "--environment",
 }
-"""Shorter spellings of what is mostly given one at a time."""
+"""Spellings of what is mostly given one at a time."""
+_SHORTEST = {"optimizer_options": "--option"}
 _ENVIRONMENT = {"cache_dir": "OPTVET_CACHE", "environments": "OPTVET_ENVIRONMENTS"}
 
 
@@ -144,7 +146,7 @@ def _kind_of(name: str, field: FieldInfo) -> tuple[Any, list[str]]:
         # One name where the other would say what is so anyway.
         return bool, [flag] if default is False else [f"{flag}/--no-{flag[2:]}"]
     if get_origin(plain) in (tuple, dict):
-        return list[str], [flag, _SHORT[name]] if name in _SHORT else [flag]
+        return list[str], [flag, *(s[name] for s in (_SHORT, _SHORTEST) if name in s)]
     # What is written in a form of its own, such as 512M, is read by the request.
     own_form = any(isinstance(m, BeforeValidator) for m in field.metadata)
     return (plain if plain in (int, Path) and not own_form else str), [flag]
