@@ -111,7 +111,7 @@ class ClassificationComparator:
         sizes = sorted({1, *options.topk})
         accuracy = [f"accuracy_top{k}_{of}" for k in (1, 5) for of in _SIDES]
         agreement = [f"top{k}_agreement" for k in sizes]
-        order = ("kendall_tau", "kendall_tau_top*", f"{_CERTAINTY}*")
+        order = ("kendall_tau", "kendall_tau_top*", "reordered_top*", f"{_CERTAINTY}*")
         return (*agreement, *accuracy, *order, "confidence_change", *sorted(_COUNTS))
 
     def summarise(
@@ -139,6 +139,8 @@ class ClassificationComparator:
 
 
 _CERTAINTY = "certainty_change_top"
+_SAME_ORDER = 0.99
+"""Least tau of labels in the same order, as in DiTOX (arXiv:2505.01892)."""
 _SIDES = ("reference", "candidate", "delta")
 _COUNTS = frozenset({"rows", "labelled", "labels_changed", "labels_undecided"})
 
@@ -331,7 +333,8 @@ def row_metrics(ours: np.ndarray, theirs: np.ndarray, topk: Sequence[int]) -> di
     Returns:
         ``top<k>_agreement``, the share of labels that both top-k lists have; ``kendall_tau`` of
         the ranks of all labels in either of the longest lists, and ``kendall_tau_top<k>`` of each
-        length above 1; ``confidence_change``, by how much the score of the reference's first label
+        length above 1; ``reordered_top<k>``, 1 where that tau is below 0.99, or the first label is
+        another one; ``confidence_change``, by how much the score of the reference's first label
         moved, in units of the scores, and ``certainty_change_top<k>``, by how much those of its
         first k labels moved on average. Where NaN stands on one side only the agreements are 0,
         tau is 0 and the changes are infinite.
@@ -342,6 +345,7 @@ def row_metrics(ours: np.ndarray, theirs: np.ndarray, topk: Sequence[int]) -> di
     if not np.array_equal(np.isnan(ours), np.isnan(theirs)):
         lost = {f"top{k}_agreement": 0.0 for k in sizes}
         lost |= {f"kendall_tau_top{k}": 0.0 for k in lengths if k > 1}
+        lost |= {f"reordered_top{k}": 1.0 for k in lengths}
         changes = {f"{_CERTAINTY}{k}": float("inf") for k in lengths}
         return {**lost, **changes, "kendall_tau": 0.0, "confidence_change": float("inf")}
     first, second = ranking(ours), ranking(theirs)
@@ -351,6 +355,8 @@ def row_metrics(ours: np.ndarray, theirs: np.ndarray, topk: Sequence[int]) -> di
     }
     taus = {k: kendall_tau(ours, theirs, k) for k in lengths if k > 1}
     metrics |= {f"kendall_tau_top{k}": tau for k, tau in taus.items()}
+    metrics |= {f"reordered_top{k}": float(tau < _SAME_ORDER) for k, tau in taus.items()}
+    metrics["reordered_top1"] = float(first[0] != second[0])
     longest = lengths[-1]
     metrics["kendall_tau"] = taus[longest] if longest > 1 else kendall_tau(ours, theirs, 1)
     moved = [_distance(ours[i], theirs[i]) for i in first[:longest]]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ from optvet.spec.records import (
 )
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables
-from optvet.spec.studies import OUTCOMES, FaultRow, TrialRow, by_model
+from optvet.spec.records.timing import TimedSide
+from optvet.spec.studies import OUTCOMES, FaultRow, StudyData, TrialRow, by_model
 from optvet.testing import check_study
 from optvet_ditox import outcomes
 from optvet_otx import metrics, placement, speed
@@ -129,7 +131,7 @@ def test_tables_of_a_real_campaign(run: Run, models: Path, place: Path) -> None:
     nodes = list(csv.reader(io.StringIO(parts[1])))
     # The pipeline that fails has made no graph; Identity is gone in one of two nodes.
     assert nodes[0] == ["# OTX: nodes per level"]
-    assert [line[1:5] for line in nodes[2:]] == [["1", "2", "1", "-1"], ["2", "4", "3", "-1"]]
+    assert [line[1:5] for line in nodes[2:]] == [["1", "2", "1", "-50.0"], ["2", "4", "3", "-25.0"]]
 
 
 def test_a_campaign_may_only_detect(run: Run, models: Path, place: Path) -> None:
@@ -162,8 +164,11 @@ def test_levels_of_a_real_runtime_have_operators_placement_and_charts(
     assert run("campaign", "tables", *asked, "--json", "t.json").code == 0
     document = CampaignTables.model_validate_json((place / "t.json").read_text())
     tables = {table.title: table for table in document.tables}
-    # Identity is gone at the first level.
-    assert cells(tables["OTX: nodes per level"])["onnxruntime basic"][:4] == [1, 2, 1, -1]
+    # Identity is gone at the first level; the study's figure stands beside ours.
+    assert cells(tables["OTX: nodes per level"])["onnxruntime basic"][:5] == [1, 2, 1, -50, -22]
+    assert cells(tables["OTX: operators per level"])["Relu"] == [50, 100, 100, 18, 0]
+    base = cells(tables["OTX: nodes on the wanted provider"])["clean.onnx"]
+    assert base == [100, 100, 100, None, None, None, None]
     placed = cells(tables["OTX: placement per level"])
     assert placed["onnxruntime extended"] == [1, 1, "CPUExecutionProvider 100%", 0]
     each = tables["OTX: each model at each level"].rows
@@ -430,3 +435,87 @@ def test_an_unknown_study_is_refused_with_the_names(run: Run) -> None:
     ran = run("campaign", "tables", "nowhere.store", "--study", "ditix")
     assert ran.code == 2
     assert "did you mean 'ditox'" in ran.err
+
+
+def impact_of(comparator: str, changed: int = 0, **metrics: float) -> Impact:
+    return Impact(
+        comparator=comparator,
+        chosen_by="test",
+        headline="",
+        metrics=dict(metrics),
+        changed=changed,
+        sensitive=0,
+        samples=50,
+    )
+
+
+def test_the_study_s_figures_stand_beside_those_of_its_own_models() -> None:
+    raised = finding(symptom="metadata-change", severity="note", stage="build", culprit=[])
+    rows = [
+        row(
+            "squeezenet1.0-8",
+            task="image-classification",
+            source="study:squeezenet1.0-8",
+            opset=8,
+            impact=impact_of("classification", reordered_top1=0.0, reordered_top10=0.02),
+            notes=(raised,),
+        ),
+        row(
+            "yolov3-12",
+            "differs",
+            task="object-detection",
+            source="study:yolov3-12",
+            opset=12,
+            impact=impact_of("detection", 3, **{"f1@0.5": 0.9, "iou": 0.8, "mAP": 0.7}),
+        ),
+        row("gpt2-10", "crashes", task="text-generation", source="study:gpt2-10", opset=10),
+        row("t5", task="text-generation", impact=impact_of("text", bleu=0.5, exact_match=0.25)),
+    ]
+    tables = {t.title: t for t in Plugins().study("ditox").tables(StudyData(rows))}
+    (label,) = tables["DiTOX: labels in another order"].rows
+    assert label[5:] == [0.0, None, 2.0, "FV", 0, 0, 0.02, "FV"]
+    (boxes,) = tables["DiTOX: detectors"].rows
+    assert boxes[4:9] == [90.0, None, None, 70.0, 80.0]
+    assert boxes[9:] == [99.45, 99.45, 99.45, 99.99, 84.81]
+    (texts,) = tables["DiTOX: texts"].rows
+    assert texts[4:] == [50.0, 25.0, 0]
+    known = {str(line[1]): line[2:] for line in tables["DiTOX: shares of models"].rows}
+    assert known["crashed, or became an invalid model"] == [1, 4, 25.0, 9.2]
+    assert known["detection: other results"] == [1, 1, 100.0, 16.6]
+    found = tables["DiTOX: findings"].rows
+    assert {(line[2], line[4], line[7]) for line in found} == {
+        ("fuse", "accuracy", "yolov3-12 (op. 12)"),
+        ("fuse", "crash", "gpt2-10 (op. 10)"),
+        ("round trip", "warning", "squeezenet1.0-8 (op. 8)"),
+    }
+    # Only the note on metadata is the study's silent raise of the IR version.
+    theirs = {line[2]: line[5] for line in tables["DiTOX: the study's findings"].rows}
+    assert theirs["the IR version is raised silently"] == 1
+    assert theirs["invalid input scale"] == 0
+
+
+def test_a_level_is_compared_with_the_study_s_figure_of_the_same_model() -> None:
+    side = {"latency_s": 0.5, "throughput": 2.0, "load_s": 1.0, "memory_bytes": 4_000_000_000}
+    timing = Timing(
+        verdict="faster",
+        baseline="original",
+        ratio=0.25,
+        low=0.2,
+        high=0.3,
+        confidence=0.95,
+        threshold=0.05,
+        repeats=10,
+        redone=2,
+        reference=TimedSide.model_validate(side),
+        candidate=TimedSide.model_validate({**side, "throughput": 8.0}),
+    )
+    one = row("FasterRCNN-12", variant="all", source="study:FasterRCNN-12", timing=timing)
+    rows = [replace(one, parts=("onnxruntime", "1", "all", "", "", "", ""))]
+    tables = {t.title: t for t in Plugins().study("otx").tables(StudyData(rows))}
+    (line,) = tables["OTX: time per model and level"].rows
+    assert line[2:] == [
+        500, 500, "0.25 (0.20–0.30), faster", 8.0, 4000, 4000, 10, 2, "7.79 times as fast"
+    ]  # fmt: skip
+    beside = {str(line[0]): line[1:] for line in tables["OTX: Faster R-CNN"].rows}
+    assert beside["samples per s"] == [2.0, 8.0, 0.6, 4.64]
+    assert beside["peak memory, GB"] == [4.0, 4.0, 18.23, 1.67]

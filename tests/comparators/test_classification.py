@@ -73,6 +73,7 @@ def test_labels_order_and_confidence_by_hand() -> None:
         "kendall_tau_top2": pytest.approx(-1),
         "kendall_tau_top3": pytest.approx(1 / 3),
         "kendall_tau_top4": pytest.approx(4 / 6),
+        **{f"reordered_top{k}": 1.0 for k in (1, 2, 3, 4)},
         "confidence_change": 1.0,
         "certainty_change_top1": 1.0,
         "certainty_change_top2": 0.75,

@@ -66,6 +66,7 @@ class TrialRow:
     task: str = ""
     opset: int | None = None
     faults: tuple[FaultRow, ...] = ()
+    notes: tuple[Finding, ...] = ()
     impact: Impact | None = None
     error: float | None = None
     noise: float | None = None

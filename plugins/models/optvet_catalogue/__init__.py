@@ -40,6 +40,7 @@ class Entry:
     Attributes:
         name: The file's name without its suffix.
         ditox: What DiTOX's results call it; empty where they do not have it.
+        studies: Other studies that ran it.
         is_seen: Whether the name was seen anywhere, and not merely follows the zoo's naming.
         config: What is declared of the family, as in a TOML beside a model.
     """
@@ -49,6 +50,7 @@ class Entry:
     title: str
     opset: int
     ditox: str
+    studies: tuple[str, ...]
     is_seen: bool
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -60,7 +62,7 @@ class Entry:
     def card(self) -> ModelCard:
         """What is told of it before it is fetched."""
         tags = [self.family]
-        tags += ["ditox"] if self.ditox else []
+        tags += [*(["ditox"] if self.ditox else []), *self.studies]
         tags += [kind for kind in ("int8", "qdq") if self.name.endswith(kind)]
         tags += [] if self.is_seen else ["unverified-name"]
         extra = {"opset": str(self.opset), "from": ", ".join(self.references)}
@@ -129,15 +131,19 @@ def optvet_model_sources() -> Iterable[ModelSource]:
 def catalogue() -> list[Entry]:
     """All entries, in the order of the catalogue."""
     data = tomllib.loads(_CATALOGUE.read_text(encoding="utf-8"))
-    return [entry for name, family in data["family"].items() for entry in _entries(name, family)]
+    ran = data["studies"]
+    return [e for name, family in data["family"].items() for e in _entries(name, family, ran)]
 
 
-def _entries(name: str, family: Mapping[str, Any]) -> Iterator[Entry]:
+def _entries(
+    name: str, family: Mapping[str, Any], ran: Mapping[str, Sequence[str]]
+) -> Iterator[Entry]:
     config = {k: family[k] for k in ("task", "comparator", "preprocessing") if k in family}
     for file, ditox in family["files"].items():
         opset = family.get("opsets", {}).get(file) or _opset_of(file)
         is_seen = file not in family.get("from_memory", ())
-        yield Entry(file, name, family["title"], opset, ditox, is_seen, config)
+        studies = tuple(study for study, files in ran.items() if file in files)
+        yield Entry(file, name, family["title"], opset, ditox, studies, is_seen, config)
 
 
 def _opset_of(name: str) -> int:

@@ -53,6 +53,7 @@ def row_of(trial: JobResult) -> TrialRow:
         task=result.model.task or (impact.comparator if impact else ""),
         opset=result.model.opsets.get("ai.onnx"),
         faults=faults,
+        notes=tuple(f for f in result.findings if f.severity == "note"),
         impact=None if impact is None else impact.model_copy(update={"details": []}),
         error=error,
         noise=noise,

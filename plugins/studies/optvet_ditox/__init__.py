@@ -1,0 +1,476 @@
+"""The tables of DiTOX (Louloudakis and Rajan, arXiv:2505.01892) for a stored campaign.
+
+The study ran models of the ONNX Model Hub before and after ONNX Optimizer, with all passes and with
+each alone. Its figures (``published.toml``) stand beside ours: of the same model and operator set
+where the name in the catalogue is the study's.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from optvet.plugin import (
+    OUTCOMES,
+    Finding,
+    Outcome,
+    PassRecord,
+    ReportTable,
+    Study,
+    StudyData,
+    Symptom,
+    TrialRow,
+    by_model,
+    grouped,
+    hookimpl,
+)
+
+Cell = str | int | float | None
+
+_SOURCE = "DiTOX's figures are counted from the data that its authors published."
+_KINDS: Mapping[str, str] = {
+    "image-classification": "classification",
+    "classification": "classification",
+    "text-classification": "text",
+    "object-detection": "detection",
+    "detection": "detection",
+    "semantic-segmentation": "segmentation",
+    "segmentation": "segmentation",
+    "text-generation": "text",
+    "question-answering": "text",
+    "feature-extraction": "text",
+    "text": "text",
+    "token": "text",
+}
+"""What a model is, by its declared task, or by the comparator that reads its outputs."""
+_SCORES = ("f1@0.5", "precision@0.5", "recall@0.5", "mAP", "iou")
+_DATASET = 4
+"""The place of the dataset in ``TrialRow.parts``."""
+
+_WORDS: dict[Outcome, str] = {
+    "same": "same outputs",
+    "rounded": "rounded differently, within the noise",
+    "differs": "outputs differ",
+    "crashes": "optimizer fails, or its model is malformed, does not load or run",
+    "undecided": "undecided",
+    "not taken": "optimizer says that it does not take the model",
+    "no result": "no result, such as a model that does not run",
+    "waits": "not vetted yet",
+}
+
+
+class Ditox:
+    """The study's tables."""
+
+    name = "ditox"
+    description = "DiTOX (arXiv:2505.01892): ONNX Optimizer on the models of the ONNX Model Hub"
+
+    def tables(self, data: StudyData) -> Sequence[ReportTable]:
+        """The study's tables, of the trials of one campaign."""
+        rows = data.rows
+        return [
+            shares(rows),
+            findings(rows),
+            published_findings(rows),
+            labels(rows),
+            detection(rows),
+            text(rows),
+            outcomes(rows, data.models),
+            by_symptom(rows),
+            by_task(rows),
+            different_models(rows),
+            by_pass(rows),
+            blamed(rows),
+        ]
+
+
+@hookimpl
+def optvet_studies() -> Iterable[Study]:
+    """The study."""
+    return [Ditox()]
+
+
+@cache
+def published() -> Mapping[str, Any]:
+    """The figures that the study printed."""
+    return tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+
+
+def _kind(row: TrialRow) -> str:
+    return _KINDS.get(row.task, "other")
+
+
+def _told(table: str, row: TrialRow) -> Mapping[str, Any]:
+    """What a table of the study has of a model in its operator set; empty if nothing."""
+    name, _, opset = row.source.rpartition(":")[2].rpartition("-")
+    entry: Mapping[str, Any] = published()[table].get(name, {})
+    return entry if entry and opset.isdigit() and int(opset) in entry["opsets"] else {}
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole else None
+
+
+# --- the tables that the study prints ------------------------------------------------------------
+
+
+def shares(rows: Sequence[TrialRow]) -> ReportTable:
+    """The study's headline figures: what crashed or became invalid, and whose results differ."""
+    told: Mapping[str, float] = published()["shares"]
+    lines: list[list[Cell]] = []
+    for optimizer, group in grouped(rows).items():
+        worst = [row for row in by_model(group).values() if row.judged]
+        crashed = sum(row.outcome == "crashes" for row in worst)
+        about = [optimizer, "crashed, or became an invalid model"]
+        lines.append([*about, crashed, len(worst), _percent(crashed, len(worst)), told["crashes"]])
+        for kind in ("classification", "detection", "text"):
+            found = [row for row in worst if _kind(row) == kind]
+            moved = sum(row.impact is not None and row.impact.changed > 0 for row in found)
+            about = [optimizer, f"{kind}: other results"]
+            lines.append([*about, moved, len(found), _percent(moved, len(found)), told.get(kind)])
+    return ReportTable(
+        title="DiTOX: shares of models",
+        note="Other results: labels, boxes or texts of at least one input differ beyond noise "
+        "of rounding; the study counted every difference. It reports few texts, without a figure.",
+        columns=["optimizer", "what", "models", "of", "%", "DiTOX %"],
+        rows=lines,
+    )
+
+
+def _type(found: Finding) -> str:
+    """The study's word for a symptom."""
+    if found.severity == "note":
+        return "warning"
+    if found.symptom.info.of_values:
+        return "accuracy"
+    return "crash" if found.stage in ("build", "check") else "crash when run"
+
+
+def findings(rows: Sequence[TrialRow]) -> ReportTable:
+    """Each issue: the passes, what the error says, its type and cause, and the models."""
+    issues: dict[tuple[str, str, str, str], list[TrialRow]] = {}
+    about: dict[tuple[str, str, str, str], tuple[str, str, str]] = {}
+    for row in rows:
+        told: list[tuple[Finding, str, str]]
+        told = [(s.finding, s.issue, s.cause.name) for s in row.faults]
+        told += [(note, str(note.symptom), "") for note in row.notes]
+        for found, issue, cause in told:
+            passes = ", ".join(found.culprit) or "round trip"
+            key = (row.optimizer, passes, _type(found), issue)
+            issues.setdefault(key, []).append(row)
+            message = shorten(found.message, _MESSAGE, placeholder=" …")
+            about.setdefault(key, (message, cause, str(found.symptom)))
+    lines: list[list[Cell]] = []
+    ordered = sorted(issues.items(), key=lambda item: -len({r.digest for r in item[1]}))
+    for number, (key, those) in enumerate(ordered, 1):
+        optimizer, passes, kind, _ = key
+        message, cause, symptom = about[key]
+        named = sorted({f"{r.model} (op. {r.opset})" if r.opset else r.model for r in those})
+        models = len({r.digest for r in those})
+        listed = ", ".join(named[:_LISTED]) + (" …" if len(named) > _LISTED else "")
+        lines.append([number, optimizer, passes, message, kind, symptom, cause, listed, models])
+    return ReportTable(
+        title="DiTOX: findings",
+        note="The same crash of the same passes is one finding, and so is the same note; "
+        "wrong values are one per place.",
+        columns=[
+            "no.", "optimizer", "passes", "error", "type", "symptom", "cause", "models", "how many"
+        ],
+        rows=lines,
+    )  # fmt: skip
+
+
+_MESSAGE = 80
+_LISTED = 6
+
+
+def published_findings(rows: Sequence[TrialRow]) -> ReportTable:
+    """The study's fifteen findings, and how many models here have each pass at fault."""
+    blamed: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for found in (*(seen.finding for seen in row.faults), *row.notes):
+            for name in found.culprit or ("",):
+                blamed.setdefault((name, str(found.symptom)), set()).add(row.digest)
+    lines: list[list[Cell]] = []
+    for number, told in enumerate(published()["findings"], 1):
+        names, symptom = told["passes"] or [""], told.get("symptom")
+        ours = {
+            digest
+            for (name, shown), digests in blamed.items()
+            if name in names and symptom in (None, shown)
+            for digest in digests
+        }
+        passes = ", ".join(told["passes"]) or "all passes"
+        lines.append([number, passes, told["text"], told["type"], told["models"], len(ours)])
+    return ReportTable(
+        title="DiTOX: the study's findings",
+        note="Here: models of this campaign with a finding or a note on one of these passes, or on "
+        "the round trip that all passes share; the error may be another.",
+        columns=["no.", "passes", "error", "type", "models in DiTOX", "here"],
+        rows=lines,
+    )
+
+
+def _issue(row: TrialRow) -> str:
+    """The study's letters: FV, another format version; MG, a malformed graph."""
+    if any(not found.culprit for found in (*(s.finding for s in row.faults), *row.notes)):
+        return "FV"
+    failed = any(seen.finding.symptom.info.failed for seen in row.faults)
+    return "MG" if failed or row.faults else ""
+
+
+def labels(rows: Sequence[TrialRow]) -> ReportTable:
+    """Each classifier: the share of inputs whose first labels are in another order."""
+    lines: list[list[Cell]] = []
+    for row in rows:
+        if _kind(row) != "classification" or row.impact is None or not row.judged:
+            continue
+        told = _told("labels", row)
+        known = [row.impact.metrics.get(f"reordered_top{k}") for k in (1, 5, 10)]
+        ours: list[Cell] = [None if share is None else 100 * share for share in known]
+        theirs: list[Cell] = list(told.get("top", (None, None, None)))
+        place: list[Cell] = [row.model, "CL", row.opset, row.parts[_DATASET], row.impact.samples]
+        lines.append([*place, *ours, _issue(row), *theirs, told.get("issue")])
+    columns = [
+        "model",
+        "type",
+        "opset",
+        "data",
+        "inputs",
+        "top 1 %",
+        "top 5 %",
+        "top 10 %",
+        "issue",
+    ]
+    return ReportTable(
+        title="DiTOX: labels in another order",
+        note="Share of inputs whose first k labels are ranked otherwise (Kendall's tau below 0.99; "
+        "for k of 1, another label). FV: import and export; MG: a pass. The study has SSD too.",
+        columns=[*columns, "DiTOX 1", "DiTOX 5", "DiTOX 10", "DiTOX issue"],
+        rows=lines,
+    )
+
+
+def detection(rows: Sequence[TrialRow]) -> ReportTable:
+    """Each detector: how far its boxes agree before and after."""
+    lines: list[list[Cell]] = []
+    for row in rows:
+        if _kind(row) != "detection" or row.impact is None or not row.judged:
+            continue
+        found = [row.impact.metrics.get(name) for name in _SCORES]
+        ours: list[Cell] = [None if score is None else 100 * score for score in found]
+        theirs: list[Cell] = list(_told("detection", row).get("scores", (None,) * len(_SCORES)))
+        lines.append(
+            [row.model, row.opset, row.parts[_DATASET], row.impact.samples, *ours, *theirs]
+        )
+    names = ("F1", "precision", "recall", "mAP", "IoU")
+    return ReportTable(
+        title="DiTOX: detectors",
+        note="Of the optimized model's boxes against the original's, in %; overlap at least 0.5.",
+        columns=["model", "opset", "data", "inputs", *names, *(f"DiTOX {n}" for n in names)],
+        rows=lines,
+    )
+
+
+def text(rows: Sequence[TrialRow]) -> ReportTable:
+    """Each model of texts: BLEU and exact match of the optimized model's texts or spans."""
+    lines: list[list[Cell]] = []
+    for row in rows:
+        if _kind(row) != "text" or row.impact is None or not row.judged:
+            continue
+        scores = [row.impact.metrics.get(name) for name in ("bleu", "exact_match")]
+        ours: list[Cell] = [None if score is None else 100 * score for score in scores]
+        place: list[Cell] = [row.model, row.opset, row.parts[_DATASET], row.impact.samples]
+        lines.append([*place, *ours, row.impact.changed])
+    return ReportTable(
+        title="DiTOX: texts",
+        note="Of the optimized model's texts, or spans of a text, against the original's, in %. "
+        "The study prints no table of them.",
+        columns=["model", "opset", "data", "inputs", "BLEU", "exact match", "changed"],
+        rows=lines,
+    )
+
+
+# --- what else a campaign tells ------------------------------------------------------------------
+
+
+def outcomes(rows: Sequence[TrialRow], theirs: Sequence[str]) -> ReportTable:
+    """How many models can be optimized; each model counts once, by the worst of its jobs."""
+    optimizers = grouped(rows)
+    worst = {name: list(by_model(group).values()) for name, group in optimizers.items()}
+    lines: list[list[Cell]] = [
+        [_WORDS[outcome], *(sum(r.outcome == outcome for r in worst[name]) for name in optimizers)]
+        for outcome in OUTCOMES
+    ]
+    intact = ("same", "rounded")
+    lines.append(
+        ["optimizable", *(sum(r.outcome in intact for r in worst[name]) for name in optimizers)]
+    )
+    lines.append(["all models", *(len(worst[name]) for name in optimizers)])
+    return ReportTable(
+        title="DiTOX: models that can be optimized",
+        note=f"{_set_of_models(rows, theirs)} Optimizable: the outputs are the same, or as near as "
+        "rounding explains; the study compared with fixed tolerances.",
+        columns=["models", *optimizers],
+        rows=lines,
+    )
+
+
+def _set_of_models(rows: Sequence[TrialRow], theirs: Sequence[str]) -> str:
+    """How the campaign's set of models differs from the study's."""
+    ours = {row.source for row in rows}
+    if not theirs:
+        return f"The models are {len(ours)} of your own; the study's are not listed here."
+    shared = len(ours & {*theirs})
+    return (
+        f"Of {len(theirs)} models that are listed as the study's, {shared} are in this campaign; "
+        f"{len(ours) - shared} of its {len(ours)} models are others."
+    )
+
+
+def by_symptom(rows: Sequence[TrialRow]) -> ReportTable:
+    """Per symptom: the number of models that show it, and the number of issues."""
+    optimizers = grouped(rows)
+    present = {str(s.finding.symptom) for row in rows for s in row.faults}
+    lines: list[list[Cell]] = []
+    for symptom in (str(s) for s in Symptom if str(s) in present):
+        line: list[Cell] = [symptom]
+        for group in optimizers.values():
+            found = [(r, s) for r in group for s in r.faults if str(s.finding.symptom) == symptom]
+            line += [len({r.digest for r, _ in found}), len({s.issue for _, s in found})]
+        lines.append(line)
+    return ReportTable(
+        title="DiTOX: issues by symptom",
+        note="A model is in each row whose symptom it shows. The same crash is one issue.",
+        columns=["symptom", *(f"{n} {what}" for n in optimizers for what in ("models", "issues"))],
+        rows=lines,
+    )
+
+
+def by_task(rows: Sequence[TrialRow]) -> ReportTable:
+    """Per kind of model: the number of models whose results differ."""
+    lines: list[list[Cell]] = []
+    counted = published()["counted"]
+    for task in sorted({_kind(row) for row in rows if row.judged}):
+        found = [row for row in rows if row.judged and _kind(row) == task]
+        worst = list(by_model(found).values())
+        impacts = [r.impact for r in found if r.impact is not None]
+        different = [r for r in found if r.outcome == "differs"]
+        lines.append(
+            [
+                task,
+                len(worst),
+                len({r.digest for r in different}),
+                counted["classifiers_that_differ"] if task == "classification" else None,
+                len({r.digest for r in found if r.impact is not None and r.impact.changed}),
+                sum(i.changed for i in impacts),
+                sum(i.samples for i in impacts),
+                max((r.error for r in different if r.error is not None), default=None),
+            ]
+        )
+    return ReportTable(
+        title="DiTOX: results per task",
+        note="Differ: beyond what rounding explains; the study counted every difference. Answers "
+        f"are labels, boxes, texts and so on, as the task's comparator reads them. {_SOURCE}",
+        columns=[
+            "task",
+            "models",
+            "differ",
+            "differ in DiTOX",
+            "answers changed",
+            "samples changed",
+            "samples",
+            "largest error",
+        ],
+        rows=lines,
+    )
+
+
+def different_models(rows: Sequence[TrialRow]) -> ReportTable:
+    """Each model whose results differ, and by how much."""
+    found = [r for r in rows if r.outcome == "differs" or (r.impact and r.impact.changed)]
+    return ReportTable(
+        title="DiTOX: models whose results differ",
+        note="Error and noise are relative to the largest magnitude of the output.",
+        columns=["model", "optimizer", "task", "error", "noise", "what changed"],
+        rows=[
+            [
+                row.model,
+                row.optimizer,
+                row.task,
+                row.error,
+                row.noise,
+                row.impact.headline if row.impact else "",
+            ]
+            for row in sorted(found, key=lambda r: -(r.error or 0.0))
+        ],
+    )
+
+
+def by_pass(rows: Sequence[TrialRow]) -> ReportTable:
+    """Per pass: the models that it changes or fails on alone, and those in which it is blamed."""
+    alone: dict[tuple[str, str], dict[str, PassRecord]] = {}
+    guilty: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for record in row.passes or ():
+            alone.setdefault((row.optimizer, record.name), {})[row.digest] = record
+        for seen in row.faults:
+            for name in dict.fromkeys(seen.finding.culprit if seen.finding.localized else ()):
+                guilty.setdefault((row.optimizer, name), set()).add(row.digest)
+    lines: list[list[Cell]] = []
+    for about in dict.fromkeys((*alone, *guilty)):
+        records = list(alone.get(about, {}).values())
+        failed = [r for r in records if r.effect == "failed" and not r.known_limit]
+        changed = sum(r.effect in ("changed", "failed") for r in records)
+        symptoms = sorted({str(r.symptom) for r in failed if r.symptom})
+        if changed or guilty.get(about):
+            lines.append(
+                [
+                    *about,
+                    len(records),
+                    changed,
+                    len(failed),
+                    len(guilty.get(about, ())),
+                    ", ".join(symptoms),
+                ]
+            )
+    lines.sort(key=lambda line: (-int(str(line[5])), -int(str(line[4])), -int(str(line[3]))))
+    return ReportTable(
+        title="DiTOX: per pass",
+        note='Alone: the pass and nothing else, which strategy = "each" tries; documented limits '
+        "are no failures. Blamed: it is among the shortest sequence of passes that shows a fault. "
+        "Passes that did nothing are left out.",
+        columns=["optimizer", "pass", "tried alone", "changed", "failed", "blamed", "symptoms"],
+        rows=lines,
+    )
+
+
+def _culprits(found: Finding) -> str:
+    if not found.localized:
+        return "not searched"
+    return ("round trip", "one pass", "several passes")[min(len(found.culprit), 2)]
+
+
+def blamed(rows: Iterable[TrialRow]) -> ReportTable:
+    """Models by culprit: the round trip that all passes share, one pass, or several."""
+    kinds: dict[str, set[str]] = {n: set() for n in ("round trip", "one pass", "several passes")}
+    for row in rows:
+        for seen in row.faults:
+            kinds.setdefault(_culprits(seen.finding), set()).add(row.digest)
+    counted = published()["counted"]
+    theirs: dict[str, Cell] = {
+        "round trip": f"{counted['alike_under_every_pass']} of "
+        f"{counted['classifiers_that_differ']} classifiers"
+    }
+    return ReportTable(
+        title="DiTOX: who is to blame",
+        note="Round trip: import and export alone show it, with no pass at all. In the study's "
+        "data these are classifiers that differ alike under each of the 44 passes that ran, nop "
+        f"included. {_SOURCE}",
+        columns=["culprit", "models", "DiTOX"],
+        rows=[[name, len(found), theirs.get(name)] for name, found in kinds.items()],
+    )
