@@ -74,35 +74,32 @@ class Campaign:
         from optvet.engine.campaign import (
             add_campaign,
             open_store,
-            run_campaign,
+            run_on_executor,
             states,
             summary_of,
         )
-        from optvet.engine.campaign import retry as queue_failed
         from optvet.engine.discovery import Plugins
-        from optvet.engine.options import parse_options
         from optvet.report.graph_svg import draw
 
         plugins = Plugins()
-        where = plugins.executor(executor)
-        options = parse_options(executor, where.options, executor_options)
         with open_store(self.store, create=True) as store:
             plan = self._plan(store, plugins, Path(cache_dir or cache_root()), progress)
             campaign = add_campaign(store, plan)
-            if retry:
-                queue_failed(store, campaign)
             total = sum(states(store, campaign).values())
 
             def follow(event: Event) -> None:
                 about = event.trial.model if event.trial is not None else event.kind
                 progress(f"{event.kind} {about}", total - event.left, total)
 
-            run_campaign(
+            run_on_executor(
                 store,
                 campaign,
                 plan.requests,
-                lambda: where.start(options, jobs=jobs),
-                shares_disk=where.shares_disk,
+                plugins,
+                executor=executor,
+                executor_options=executor_options,
+                jobs=jobs,
+                retry_failed=retry,
                 draw=draw,
                 on_event=follow,
             )

@@ -420,24 +420,21 @@ def _go_on(
 ) -> None:
     """Run what waits."""
     from optvet.cli.campaign_progress import following
-    from optvet.engine.campaign import retry as queue_failed
-    from optvet.engine.campaign import run_campaign, states
-    from optvet.engine.options import parse_options
+    from optvet.engine.campaign import run_on_executor, states
     from optvet.report.graph_svg import draw
 
     given = mapping_of("--executor-option", chosen.options)
-    executor = plugins.executor(chosen.name)
-    options = parse_options(chosen.name, executor.options, given)
-    if retry:
-        queue_failed(store, campaign)
     try:
         with following(terminal, sum(states(store, campaign).values()), quiet=quiet) as on_event:
-            run_campaign(
+            run_on_executor(
                 store,
                 campaign,
                 chosen.requests,
-                lambda: executor.start(options, jobs=chosen.jobs),
-                shares_disk=executor.shares_disk,
+                plugins,
+                executor=chosen.name,
+                executor_options=given,
+                jobs=chosen.jobs,
+                retry_failed=retry,
                 draw=draw,
                 on_event=on_event,
             )

@@ -31,9 +31,9 @@ from optvet.engine.campaign.results import (
     trial,
     trials,
 )
-from optvet.engine.campaign.run import Event, run_campaign
+from optvet.engine.campaign.run import Event, run_campaign, run_on_executor
 from optvet.engine.campaign.store import CampaignStore, open_store
-from optvet.engine.campaign.store_answers import add_campaign, retry
+from optvet.engine.campaign.store_answers import add_campaign
 from optvet.engine.models.selectors import expand_models
 
 __all__ = [
@@ -63,8 +63,8 @@ __all__ = [
     "read_campaign",
     "requests_of",
     "rescue_store",
-    "retry",
     "run_campaign",
+    "run_on_executor",
     "states",
     "status_of",
     "stored_requests",

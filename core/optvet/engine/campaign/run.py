@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.artifacts import NewArtifact, collect_garbage, folder_of, keep
@@ -37,7 +37,9 @@ from optvet.engine.campaign.results import (
     trials,
 )
 from optvet.engine.campaign.store import CampaignStore
-from optvet.engine.campaign.store_answers import finish, record
+from optvet.engine.campaign.store_answers import finish, record, retry
+from optvet.engine.discovery import Plugins
+from optvet.engine.options import parse_options
 from optvet.spec.campaign import STORE_BYTES, JobRequest
 from optvet.spec.errors import OptvetError
 from optvet.spec.executor import NumberedWorkers, WorkerLost, Workers
@@ -244,6 +246,54 @@ def run_campaign(
             _Runner(store, campaign, requests, workers, owner, on_event, costs, bundling).run()
     finish(store, campaign)
     collect_garbage(store, int(campaign.settings.get("store_size", STORE_BYTES)))
+
+
+def run_on_executor(
+    store: CampaignStore,
+    campaign: StoredCampaign,
+    requests: Mapping[str, JobRequest],
+    plugins: Plugins,
+    *,
+    executor: str,
+    executor_options: Mapping[str, Any],
+    jobs: int | None,
+    retry_failed: bool,
+    draw: Draw,
+    on_event: Callable[[Event], None],
+) -> None:
+    """Answer every job of ``campaign`` that has no answer yet on an executor that is named.
+
+    Args:
+        store: As for ``run_campaign``.
+        campaign: As for ``run_campaign``.
+        requests: As for ``run_campaign``.
+        plugins: Where the executor is looked up.
+        executor: Its name.
+        executor_options: Its options, as they were given.
+        jobs: Jobs at a time; None for what the executor takes to be right.
+        retry_failed: Whether jobs that ended in an error are run again.
+        draw: As for ``run_campaign``.
+        on_event: As for ``run_campaign``.
+
+    Raises:
+        UsageError: There is no such executor, or it has no such option.
+        InfrastructureError: As for ``run_campaign``.
+        InputError: As for ``run_campaign``.
+    """
+    where = plugins.executor(executor)
+    # Before jobs are queued again: a misspelt option leaves the store as it was.
+    options = parse_options(executor, where.options, executor_options)
+    if retry_failed:
+        retry(store, campaign)
+    run_campaign(
+        store,
+        campaign,
+        requests,
+        lambda: where.start(options, jobs=jobs),
+        shares_disk=where.shares_disk,
+        draw=draw,
+        on_event=on_event,
+    )
 
 
 @contextmanager
