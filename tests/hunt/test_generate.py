@@ -16,6 +16,7 @@ from optvet.engine.generate.coverage import operators_at, opsets_for
 from optvet.engine.generate.grow_in_workers import newest_opset
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.sequences import sequences_of
+from optvet.graph.types import element_types
 from optvet.graph.walk import node_count, nodes_of, reads
 from optvet.spec.records import GeneratedModels
 
@@ -238,3 +239,33 @@ def test_the_screen_tells_what_is_covered_and_json_goes_to_a_file(run: Run) -> N
     assert "operators" in ran.out
     assert "2 models of" in ran.out
     assert json.loads(Path("answer.json").read_text())["schema"] == "optvet.generated/1"
+
+
+def test_each_size_has_its_count_and_what_is_excluded_is_in_no_model(run: Run) -> None:
+    barred = ("--exclude-operators", "Cast,Gather,Relu", "--exclude-types", "int64,double")
+    ran = run(*SMALL[:2], "--quiet", *SMALL[5:], "--count", 2, "--nodes", "4,9-12", *barred,
+              "--out", "out", "--json", "-")  # fmt: skip
+    assert ran.code == 0, ran.err
+    made = GeneratedModels.model_validate_json(ran.out)
+    assert sorted(m.nodes == 4 for m in made.models) == [False, False, True, True]
+    assert all(m.nodes == 4 or 9 <= m.nodes <= 12 for m in made.models)
+    for entry in made.models:
+        model = onnx.load(Path("out", entry.file))
+        assert not {n.op_type for n in nodes_of(model.graph)} & {"Cast", "Gather", "Relu"}
+        kinds = {onnx.TensorProto.INT64, onnx.TensorProto.DOUBLE}
+        assert not kinds & set(element_types(model).values())
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--exclude-operators", "Castt"), "did you mean 'Cast'"),
+        (("--exclude-types", "float17"), "unknown element type 'float17'"),
+        (("--nodes", "5,x"), "'x' is no number of nodes"),
+    ],
+)
+def test_what_cannot_be_excluded_is_refused(run: Run, option: tuple[str, str], words: str) -> None:
+    ran = run("models", "generate", "--count", 1, "--out", "out", *option)
+    assert ran.code == 2
+    assert words in ran.err
+    assert not Path("out").exists()

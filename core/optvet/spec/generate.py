@@ -31,8 +31,17 @@ def nodes_of(text: object) -> tuple[int, int]:
     return least, most
 
 
+def sizes_of(text: object) -> tuple[tuple[int, int], ...]:
+    """The ranges that ``15-100``, or in steps ``10,50,100``, means; each once.
+
+    Raises:
+        ValueError: One of them is no range.
+    """
+    return tuple(dict.fromkeys(nodes_of(part) for part in str(text).split(",")))
+
+
 def _checked_nodes(value: object) -> str:
-    nodes_of(value)
+    sizes_of(value)
     return str(value)
 
 
@@ -45,11 +54,12 @@ class GenerateRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     count: int = option(group=_WHAT, ge=1, le=1_000_000, metavar="N")
-    """Number of models."""
+    """Number of models, for each of several sizes."""
     nodes: Annotated[str, BeforeValidator(_checked_nodes)] = option(
-        "15-100", group=_WHAT, metavar="N-N"
+        "15-100", group=_WHAT, metavar="N-N[,N-N…]"
     )
-    """Nodes of a model, those of nested graphs too; drawn evenly from this range."""
+    """Nodes of a model, those of nested graphs too; drawn evenly from this range. Several sizes,
+    such as 10,50,100, get `count` models each."""
     opset: int | None = option(
         None, group=_WHAT, ge=7, shown="the latest that the runtime takes", metavar="N"
     )
@@ -57,6 +67,10 @@ class GenerateRequest(BaseModel):
     operators: Names = option((), group=_WHAT, metavar="A,B,…", shown="all")
     """Operators to use. Cast, Clip, Concat, Gather and Reshape join them where types or shapes
     differ."""
+    exclude_operators: Names = option((), group=_WHAT, metavar="A,B,…")
+    """Operators that no model has."""
+    exclude_types: Names = option((), group=_WHAT, metavar="A,B,…")
+    """Element types that no value has, such as float16, string or double."""
 
     pools: Texts = option(
         (), group=_WITH, metavar="NAME[:ARGUMENT]", shown="all that need no argument"

@@ -11,19 +11,22 @@ from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.generate.adapt import AddedNodes, adapted, bound, fitting, merged
 from optvet.engine.generate.execute import Refused, Values, executed, is_finite, results, same
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.compose import renamed
 from optvet.graph.opsets import at_opset
+from optvet.graph.types import dtype_name, element_types
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     RANDOM_OPERATORS,
     attribute_of,
     domain_of,
     nodes_of,
+    operator_of,
+    qualified,
     reads,
 )
 from optvet.spec.generators import Fragment
@@ -68,12 +71,16 @@ class Plot:
         config: The runtime, which has to run everything.
         opset: The version of ONNX's own operators.
         note: Called with the operator that is about to be tried, before it can kill the process.
+        excluded: Operators that the model must not have.
+        excluded_types: Element types that no value of it may have.
     """
 
     fragments: Mapping[str, Sequence[Fragment]]
     config: RuntimeConfig
     opset: int
     note: Callable[[str], None]
+    excluded: frozenset[str] = frozenset()
+    excluded_types: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -328,7 +335,15 @@ def _run(plot: Plot, step: AddedNodes, values: Mapping[str, np.ndarray]) -> Valu
 def _results(plot: Plot, step: AddedNodes, values: Mapping[str, np.ndarray]) -> Values:
     feeds = step.feeds | {n: values[n] for n in step.reads}
     opsets = {ONNX_DOMAIN: plot.opset, **step.opsets}
-    return executed(plot.config, step.nodes, step.weights, feeds, step.outputs, opsets)[1]
+    graph = helper.make_graph(step.nodes, "", [], [])
+    if named := {qualified(*operator_of(n)) for n in nodes_of(graph)} & plot.excluded:
+        raise Refused(f"it needs {', '.join(sorted(named))}, which is excluded")
+    data, made = executed(plot.config, step.nodes, step.weights, feeds, step.outputs, opsets)
+    if plot.excluded_types:
+        kinds = element_types(ModelProto.FromString(data)).values()
+        if found := {dtype_name(kind) for kind in kinds} & plot.excluded_types:
+            raise Refused(f"it has values of type {', '.join(sorted(found))}, which is excluded")
+    return made
 
 
 def _whole(plot: Plot, model: _GrowingModel, random: Random) -> bytes:

@@ -35,6 +35,8 @@ class Order:
         wanted: Operators that it is to have.
         weights: How readily each operator is drawn besides.
         nodes: The fewest and the most.
+        excluded: Operators that it must not have.
+        excluded_types: Element types that no value of it may have.
         logged: The file that names the operator that is being tried.
     """
 
@@ -48,6 +50,8 @@ class Order:
     wanted: tuple[str, ...]
     weights: Mapping[str, float]
     nodes: tuple[int, int]
+    excluded: frozenset[str]
+    excluded_types: frozenset[str]
     logged: Path
 
 
@@ -69,7 +73,7 @@ def make(order: Order) -> GenerationResult:
     def note(operator: str) -> None:
         order.logged.write_text(operator)
 
-    plot = Plot(fragments, order.config, order.opset, note)
+    plot = Plot(fragments, order.config, order.opset, note, order.excluded, order.excluded_types)
     least, most = order.nodes
     try:
         size = random.randint(least, most)

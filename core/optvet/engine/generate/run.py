@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 import onnx
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from optvet import __version__
 from optvet.engine.discovery import Plugins
@@ -27,10 +27,11 @@ from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gathered
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
 from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.graph.types import dtype_name
 from optvet.graph.walk import node_count, qualified
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
 from optvet.spec.files import replacing
-from optvet.spec.generate import GenerateRequest, nodes_of
+from optvet.spec.generate import GenerateRequest, sizes_of
 from optvet.spec.records import GeneratedModels, SyntheticModel
 from optvet.spec.scratch import temporary_folder
 
@@ -61,6 +62,7 @@ class _Tally:
     refusals: Counter[tuple[str, int]] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
     deaths: Counter[str] = field(default_factory=Counter)
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     number: int = 0
     dropped: int = 0
     killed: int = 0
@@ -98,7 +100,8 @@ def generate(
     ):
         opset = _opset(request, config, sandbox)
         operators = _operators(request, opset)
-        progress("gathering fragments", 0, request.count)
+        excluded = _excluded(request, opset)
+        progress("gathering fragments", 0, None)
         files = gathered(
             choices,
             (),
@@ -109,11 +112,20 @@ def generate(
             folder=fragments,
             version=__version__,
         )
-        known = fragments_of(tuple(files), operators, frozenset())
+        known = fragments_of(tuple(files), operators, excluded)
         scratch = Path(temporary)
         names = tuple(known)
         maker = _RoundRunner(
-            request, folder, config, opset, operators, tuple(files), names, sandbox, scratch
+            request,
+            folder,
+            config,
+            opset,
+            operators,
+            excluded,
+            tuple(files),
+            names,
+            sandbox,
+            scratch,
         )
         tally = maker.all_rounds(progress)
     return _record(request, folder, config, opset, known, operators, tally)
@@ -140,6 +152,8 @@ def _record(
     for name in operators_at(opset):
         if operators is not None and name not in operators:
             reasons[name] = "not among --operators"
+        elif name in request.exclude_operators:
+            reasons[name] = "excluded"
         elif name not in known:
             reasons[name] = "no pool has a fragment of it with tensors alone"
     return GeneratedModels(
@@ -192,14 +206,29 @@ def _opset(request: GenerateRequest, config: RuntimeConfig, sandbox: Sandbox) ->
 
 
 def _operators(request: GenerateRequest, opset: int) -> frozenset[str] | None:
-    if not request.operators:
-        return None
+    return _known(request.operators, opset) if request.operators else None
+
+
+def _excluded(request: GenerateRequest, opset: int) -> frozenset[str]:
+    """The operators that are excluded; the types are checked too.
+
+    Raises:
+        UnknownName: There is no such operator, or no such type.
+    """
+    types = [dtype_name(number) for number in TensorProto.DataType.values() if number]
+    for name in request.exclude_types:
+        if name not in types:
+            raise UnknownName("element type", name, types)
+    return _known(request.exclude_operators, opset)
+
+
+def _known(names: Sequence[str], opset: int) -> frozenset[str]:
     others = (s for s in onnx.defs.get_all_schemas() if s.domain)
     known = [*operators_at(opset), *(qualified(s.domain, s.name) for s in others)]
-    for name in request.operators:
+    for name in names:
         if name not in known:
             raise UnknownName(f"operator of opset {opset}", name, known, "")
-    return frozenset(request.operators)
+    return frozenset(names)
 
 
 @dataclass(frozen=True)
@@ -211,10 +240,21 @@ class _RoundRunner:
     config: RuntimeConfig
     opset: int
     operators: frozenset[str] | None
+    excluded: frozenset[str]
     files: tuple[Path, ...]
     known: tuple[str, ...]
     sandbox: Sandbox
     scratch: Path
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """The fewest and the most nodes of each size."""
+        return sizes_of(self.request.nodes)
+
+    @property
+    def count(self) -> int:
+        """Models of all sizes."""
+        return self.request.count * len(self.sizes)
 
     def all_rounds(self, progress: OnProgress) -> _Tally:
         """Do rounds until all models are written.
@@ -223,10 +263,10 @@ class _RoundRunner:
             UsageError: No more can be made.
         """
         tally, unproductive = _Tally(), 0
-        while len(tally.models) < self.request.count:
+        while len(tally.models) < self.count:
             before = len(tally.models)
             self.do_round(tally)
-            progress("models", len(tally.models), self.request.count)
+            progress("models", len(tally.models), self.count)
             unproductive = 0 if len(tally.models) > before else unproductive + 1
             if unproductive == _UNPRODUCTIVE_ROUNDS:
                 raise UsageError(_no_model(tally, self.opset))
@@ -242,7 +282,7 @@ class _RoundRunner:
 
     def _planned(self, tally: _Tally) -> list[Order]:
         """Orders of the next candidates, those operators first that were used least."""
-        missing = self.request.count - len(tally.models)
+        missing = Counter({size: self.request.count - tally.sizes[size] for size in self.sizes})
         used = Counter({n: tally.covered.operators[n] for n in self.known})
         # An operator of which a fragment kills now and then is in models all the same.
         deaths = tally.deaths.items()
@@ -252,9 +292,11 @@ class _RoundRunner:
         hopeless = {n for n in left if not opsets[n]}
         drawn = {n: 1 / (1 + used[n]) for n in left}
         random = Random(f"{self.request.seed}/plan/{tally.number}")
-        few = max(_FEWEST_WANTED, nodes_of(self.request.nodes)[1] // _NODES_PER_WANTED)
         orders = []
-        for number in range(tally.number, tally.number + min(ROUND, missing)):
+        for number in range(tally.number, tally.number + min(ROUND, missing.total())):
+            ((size, _),) = missing.most_common(1)
+            missing[size] -= 1
+            few = max(_FEWEST_WANTED, size[1] // _NODES_PER_WANTED)
             order = sorted(left, key=lambda n: (n in hopeless, used[n], random.random()))
             opset = opsets[order[0]] or self.opset if order else self.opset
             wanted = tuple(n for n in order if opsets[n] == opset)[:few]
@@ -270,7 +312,9 @@ class _RoundRunner:
                     avoided,
                     wanted,
                     {n: weight if opsets[n] >= opset else 0.0 for n, weight in drawn.items()},
-                    nodes_of(self.request.nodes),
+                    size,
+                    self.excluded,
+                    frozenset(self.request.exclude_types),
                     self.scratch / str(number),
                 )
             )
@@ -315,10 +359,11 @@ class _RoundRunner:
         tally.reasons |= answer.grown.refused
         model = ModelProto.FromString(answer.grown.model)
         tally.covered.take(model)
+        tally.sizes[order.nodes] += 1
         tally.models.append(self._written(answer.grown, model, len(tally.models)))
 
     def _written(self, grown: Grown, model: ModelProto, index: int) -> SyntheticModel:
-        digits = max(4, len(str(self.request.count)))
+        digits = max(4, len(str(self.count)))
         name = f"synthetic-{index + 1:0{digits}d}.onnx"
         inputs = self.folder / "inputs" / Path(name).stem / "test_data_set_0"
         try:
