@@ -11,7 +11,8 @@ from optvet.graph.sequences import sequences_of
 from optvet.spec.records.report import ReportTable
 from optvet.spec.studies import TrialRow, grouped
 
-_LENGTHS = (2, 3)
+_LENGTHS = (2, 3, 4, 5)
+"""As far as the failure study of converters looks, which begins with 3."""
 _LISTED = 20
 """Sequences per optimizer."""
 
@@ -20,15 +21,15 @@ Known = Mapping[str, frozenset[tuple[str, ...]]]
 
 
 def sequences_in(model: ModelProto) -> frozenset[tuple[str, ...]]:
-    """Pairs and triples of operators along the edges of a model."""
+    """Sequences of two to five operators along the edges of a model."""
     return frozenset(s for length in _LENGTHS for s in sequences_of(model, length))
 
 
 def only_failing(rows: Sequence[TrialRow], known: Known) -> ReportTable | None:
     """Sequences that occur in models that fail and in no other; None if no model fails.
 
-    A model fails under an optimizer if any job of the two is faulty. A triple is left out if a pair
-    in it occurs in no other model either, and in as many that fail.
+    A model fails under an optimizer if any job of the two is faulty. A sequence is left out if a
+    shorter one in it occurs in no other model either, and in as many that fail.
     """
     lines: list[list[str | int | float | None]] = []
     judged = [row for row in rows if row.judged]
