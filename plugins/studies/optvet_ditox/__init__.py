@@ -7,7 +7,6 @@ where the name in the catalogue is the study's.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -27,6 +26,7 @@ from optvet.plugin import (
     by_model,
     grouped,
     hookimpl,
+    read_toml,
 )
 
 Cell = str | int | float | None
@@ -97,7 +97,7 @@ def optvet_studies() -> Iterable[Study]:
 @cache
 def published() -> Mapping[str, Any]:
     """The figures that the study printed."""
-    return tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+    return read_toml(Path(__file__).with_name("published.toml"), "listing")
 
 
 def _kind(row: TrialRow) -> str:

@@ -8,7 +8,6 @@ models where the catalogue's name is that of the study's model.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -24,6 +23,7 @@ from optvet.plugin import (
     Timing,
     TrialRow,
     hookimpl,
+    read_toml,
     variants,
 )
 
@@ -76,7 +76,7 @@ def optvet_studies() -> Iterable[Study]:
 @cache
 def published() -> Mapping[str, Any]:
     """The figures that the study printed."""
-    return tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+    return read_toml(Path(__file__).with_name("published.toml"), "listing")
 
 
 def _level(row: TrialRow) -> str:
