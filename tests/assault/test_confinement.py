@@ -20,11 +20,13 @@ from tests.assault.harness import Place
 from tests.assault.test_left_behind import until
 
 from optvet.engine.bundle.trying import try_script
+from optvet.engine.convert.parts import script_shows
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.security import examine
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox, landlock
+from optvet.spec.comparing import SAID
 from optvet.spec.records import VetResult
 from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
@@ -318,6 +320,27 @@ def test_a_script_of_a_bundle_is_confined_too(
     assert kept.read_text() == "it"
     monkeypatch.setenv(landlock.VARIABLE, "off")
     assert try_script(script, 60) == (0, "began\n")
+
+
+@needs_landlock
+def test_a_script_of_a_conversion_writes_in_its_own_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kept := tmp_path / "model.pt").write_text("it")
+    (folder := tmp_path / "part").mkdir()
+    (folder / "reproduce.py").write_text(
+        "import os, sys, tempfile\n"
+        "tempfile.NamedTemporaryFile().close()\n"
+        "open('converted.onnx', 'w').close()\n"
+        f"os.unlink({str(kept)!r})\n"
+        f"print({SAID!r})\n"
+        "sys.exit(1)\n"
+    )
+    assert not script_shows(folder, 60)
+    assert kept.read_text() == "it"
+    assert (folder / "converted.onnx").exists()
+    monkeypatch.setenv(landlock.VARIABLE, "off")
+    assert script_shows(folder, 60)
 
 
 FAULTY = """<ir_version: 8, opset_import: ["" : 17]>

@@ -222,4 +222,4 @@ def test_a_script_that_fails_itself_does_not_show_a_fault(
     tmp_path: Path, script: str, shows: bool
 ) -> None:
     (tmp_path / parts.SCRIPT).write_text(script)
-    assert parts._runs(tmp_path, 5.0) is shows
+    assert parts.script_shows(tmp_path, 5.0) is shows

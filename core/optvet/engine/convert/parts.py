@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from optvet.engine.convert.session import Conversion
 from optvet.engine.convert.split import parts_in, write_part_in
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
+from optvet.engine.work.sandbox.landlock import confined
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec import comparing
@@ -99,7 +101,7 @@ def reduce_source(
                 size=part.size,
                 size_before=whole,
                 files=names,
-                reproduces=_runs(folder, request.timeout, _python(conversion))
+                reproduces=script_shows(folder, request.timeout, _python(conversion))
                 if SCRIPT in names
                 else None,
             )
@@ -214,18 +216,21 @@ def _python(conversion: Conversion) -> str:
     return str(pythons.python_of(home)) if home else sys.executable
 
 
-def _runs(folder: Path, timeout_s: float, python: str = sys.executable) -> bool:
-    """Whether the script of a bundle ends as one that shows the fault."""
-    try:
-        ended = subprocess.run(
-            [python, "-B", SCRIPT],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
-    except subprocess.TimeoutExpired:
-        return False
+def script_shows(folder: Path, timeout_s: float, python: str = sys.executable) -> bool:
+    """Whether the script of a bundle, confined as workers are, ends as one that shows the fault."""
+    with temporary_folder("optvet-try-") as scratch:
+        command = confined([python, "-B", SCRIPT], [str(folder.resolve()), scratch])
+        try:
+            ended = subprocess.run(
+                command,
+                cwd=folder,
+                env={**os.environ, "TMPDIR": scratch},
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired:
+            return False
     # Python ends with code 1 too if it cannot execute the script.
     said = ended.stdout.rstrip().endswith(comparing.SAID)
     return ended.returncode == comparing.SHOWN and said

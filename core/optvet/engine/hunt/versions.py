@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optvet.engine.bundle.layout import SCRIPT
+from optvet.engine.work.sandbox.landlock import confined
 from optvet.spec.errors import UsageError
+from optvet.spec.scratch import temporary_folder
 
 _TIME_S = 120.0
 GONE = "gone"
@@ -79,6 +81,12 @@ def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[
     """Run it without the settings of this interpreter, which are not for another one."""
     ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     settings = {name: value for name, value in os.environ.items() if name not in ours}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=seconds, check=False, env=settings
-    )
+    with temporary_folder("optvet-try-") as scratch:
+        return subprocess.run(
+            confined(command, [scratch]),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            env={**settings, "TMPDIR": scratch},
+        )
