@@ -39,7 +39,7 @@ _NOT_PROTECTED = (
     "/dev/shm: workers may write there, and what they leave stays (nothing tells whose it is)",
     "workers of one run may write into each other's temporary files",
     "sources that are code (convert FILE.py:FUNCTION, --trust), commands (reduce --check), "
-    "scripts of conversions and pip (env make) run unconfined",
+    "and pip (env make) run unconfined",
     "size of files, and number of processes, of a task have no limit",
 )
 
