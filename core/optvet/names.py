@@ -70,7 +70,8 @@ _MODULES = {
     "spec.sensitive": "Harmless Sensitive",
     "spec.significance": "KEPT_BITS may_be_rounded",
     "spec.studies": """
-        Cause FaultRow OUTCOMES Outcome Study StudyData TrialRow by_model grouped variants
+        Cause FaultRow OUTCOMES Outcome Study StudyData TrialParts TrialRow by_model grouped
+        variants
     """,
     "spec.symptoms": "NOTES Stage Symptom",
     "spec.types": """

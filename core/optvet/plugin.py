@@ -162,6 +162,7 @@ if TYPE_CHECKING:
         Outcome,
         Study,
         StudyData,
+        TrialParts,
         TrialRow,
         by_model,
         grouped,
@@ -218,8 +219,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Check", "Sensitive", "Harmless", "FindingFiles", "VetRequest", "VetResult", "Finding",
     "WarningRecord", "CampaignReport", "ReportedFinding", "ReportedTrial", "ReportTable",
     "Sighting", "Chart", "BarChart", "IntervalChart", "PointChart", "NOTES",
-    "StudyData", "TrialRow", "FaultRow", "Cause", "Outcome", "OUTCOMES", "by_model", "grouped",
-    "variants", "PassRecord", "Placement", "Timing",
+    "StudyData", "TrialRow", "TrialParts", "FaultRow", "Cause", "Outcome", "OUTCOMES", "by_model",
+    "grouped", "variants", "PassRecord", "Placement", "Timing",
     # Optional capabilities; docs/plugins.md says what each brings.
     "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
     "UsesLibraries", "NeedsPython", "TakesFiles", "ReportsChanges", "Saves", "DependsOnOptions",

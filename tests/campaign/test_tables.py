@@ -40,7 +40,7 @@ from optvet.spec.records import (
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables
 from optvet.spec.records.timing import TimedSide
-from optvet.spec.studies import OUTCOMES, FaultRow, StudyData, TrialRow, by_model
+from optvet.spec.studies import OUTCOMES, FaultRow, StudyData, TrialParts, TrialRow, by_model
 from optvet.testing import check_study
 from optvet_ditox import outcomes
 from optvet_otx import metrics, placement, speed
@@ -73,7 +73,7 @@ def row(model: str, outcome: Any = "same", *, variant: str = "a", **fields: Any)
         "source": model,
         "optimizer": "opt",
         "version": version,
-        "parts": ("opt", version, variant, "", "", "", ""),
+        "parts": TrialParts("opt", version, variant),
         "outcome": outcome,
     }
     if outcome == "differs":
@@ -510,7 +510,7 @@ def test_a_level_is_compared_with_the_study_s_figure_of_the_same_model() -> None
         candidate=TimedSide.model_validate({**side, "throughput": 8.0}),
     )
     one = row("FasterRCNN-12", variant="all", source="study:FasterRCNN-12", timing=timing)
-    rows = [replace(one, parts=("onnxruntime", "1", "all", "", "", "", ""))]
+    rows = [replace(one, parts=TrialParts("onnxruntime", "1", "all"))]
     tables = {t.title: t for t in Plugins().study("otx").tables(StudyData(rows))}
     (line,) = tables["OTX: time per model and level"].rows
     assert line[2:] == [

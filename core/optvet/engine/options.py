@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.words import quoted, shown
+
+
+class NoOptions(BaseModel):
+    """Options of a plugin that has none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> BaseModel:

@@ -22,8 +22,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
+from optvet.engine.options import NoOptions
 from optvet.spec.executor import Report, WorkerLost
 from optvet.spec.scratch import temporary_variables
 
@@ -37,17 +38,11 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _END_S = 3.0
 
 
-class LocalOptions(BaseModel):
-    """There is nothing to choose."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 class LocalExecutor:
     """Processes of this machine, as many as it has processors and memory for."""
 
     name = "local"
-    options: BaseModel = LocalOptions()
+    options: BaseModel = NoOptions()
     shares_disk = True
     preference = 100
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,9 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.options import NoOptions
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.factory import execute_file
 from optvet.spec.files import file_sha256
@@ -23,6 +26,8 @@ from optvet.spec.types import Comparison, Deferred, Model, Sample, Summary
 from optvet.spec.user_model import UserModel
 
 T = TypeVar("T")
+
+_NAME = re.compile(r"[\w-]{1,60}")
 
 
 def with_user_model(request: VetRequest, plugins: Plugins) -> tuple[VetRequest, Plugins]:
@@ -39,7 +44,17 @@ def with_user_model(request: VetRequest, plugins: Plugins) -> tuple[VetRequest, 
         return request, plugins
     model, file = _found(reference, plugins, trust=request.trust)
     name = model.name
-    data, judge = _Items(model, name, file), _Scores(model, name)
+    for family in ("dataset", "comparator"):
+        if name in plugins.names(family):
+            raise UsageError(
+                f"--user-model {reference}: there is a {family} {name!r} already; set another "
+                "`name` in the class"
+            )
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"--user-model {reference}: its name {name!r:.60} must be of letters, digits, - and _"
+        )
+    data, judge = _Items(model, file), _Scores(model)
     named = request.model_copy(
         update={
             "user_model": None,
@@ -75,18 +90,17 @@ def _found(reference: str, plugins: Plugins, *, trust: bool) -> tuple[UserModel,
     return model, path
 
 
-class _NoOptions(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 @dataclass(frozen=True)
 class _Items:
     """The items of a user model as a dataset."""
 
     user: UserModel
-    name: str
     file: Path | None
-    options: BaseModel = field(default_factory=_NoOptions)
+    options: BaseModel = field(default_factory=NoOptions)
+
+    @property
+    def name(self) -> str:
+        return self.user.name
 
     def samples(
         self,
@@ -98,16 +112,13 @@ class _Items:
         limit: int | None,
         probe: Probe,
     ) -> Iterator[Deferred]:
-        items = iter(_call(f"{self.name}.dataset()", self.user.dataset))
-        number = 0
-        while limit is None or number < limit:
-            try:
-                item = _call(f"{self.name}.dataset()", partial(next, items))
-            except StopIteration:
+        where, end = f"{self.name}.dataset()", object()
+        items = _call(where, lambda: iter(self.user.dataset()))
+        for number in itertools.count() if limit is None else range(limit):
+            if (item := _call(where, partial(next, items, end))) is end:
                 return
             id = f"item-{number}"
             yield Deferred(id, partial(self._sample, id, item))
-            number += 1
 
     def _sample(self, id: str, item: Any) -> Sample:
         feeds = _call(f"{self.name}.feed(), {id}", partial(self.user.feed, item))
@@ -131,8 +142,11 @@ class _Scores:
     """The scores and comparisons of a user model as a comparator."""
 
     user: UserModel
-    name: str
-    options: BaseModel = field(default_factory=_NoOptions)
+    options: BaseModel = field(default_factory=NoOptions)
+
+    @property
+    def name(self) -> str:
+        return self.user.name
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         return 0.0  # it is named where it is wanted
@@ -210,7 +224,7 @@ def _call(where: str, function: Callable[[], T]) -> T:
     """What the user's code returns; its errors are those of an input."""
     try:
         return function()
-    except (InputError, StopIteration):
+    except InputError:
         raise
     except NotImplementedError as error:
         raise InputError(f"{where} is not defined; define it") from error

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import ModelProto
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import large
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.models.sources import resolve_model
+from optvet.engine.options import NoOptions
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.trials.trial_runner import Progress
@@ -204,17 +205,13 @@ def _dataset_names(dataset: Data, plugins: Plugins) -> tuple[str, ...]:
     return (GivenInputs.name,)
 
 
-class _NoRequestOptions(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 @dataclass(frozen=True)
 class GivenInputs:
     """Arrays that the caller holds, as a dataset."""
 
     feeds: tuple[Feeds, ...]
     name = "given"
-    options: BaseModel = field(default_factory=_NoRequestOptions)
+    options: BaseModel = field(default_factory=NoOptions)
 
     def samples(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from optvet.spec.records import Finding, Impact, PassRecord, Placements, Structures, Timing
@@ -45,13 +45,23 @@ class FaultRow:
     cause: Cause
 
 
+class TrialParts(NamedTuple):
+    """The parts of a request in which trials of one model can differ; unknown ones are empty."""
+
+    optimizer: str
+    version: str
+    pipeline: str = ""
+    options: str = ""
+    dataset: str = ""
+    runtime: str = ""
+    comparator: str = ""
+
+
 @dataclass(frozen=True)
 class TrialRow:
     """One trial.
 
-    ``parts`` are the parts of its request in which trials of one model can differ: optimizer,
-    version, pipeline, options, dataset, runtime, comparator. ``error`` and ``noise`` are those of
-    the worst output. Unknown values are None, or empty.
+    ``error`` and ``noise`` are those of the worst output. Unknown values are None, or empty.
     """
 
     key: str
@@ -60,7 +70,7 @@ class TrialRow:
     source: str
     optimizer: str
     version: str
-    parts: tuple[str, ...]
+    parts: TrialParts
     outcome: Outcome
     reason: str = ""
     task: str = ""
@@ -127,7 +137,7 @@ _ALWAYS, _VERSION = 0, 1
 def variants(rows: Iterable[TrialRow]) -> dict[str, list[TrialRow]]:
     """Rows by variant, under the shortest names that are distinct."""
     listed = list(rows)
-    differs = [len({row.parts[i] for row in listed}) > 1 for i in range(7)]
+    differs = [len({row.parts[i] for row in listed}) > 1 for i in range(len(TrialParts._fields))]
     # Versions of two optimizers always differ; what matters is one optimizer's.
     versions: dict[str, set[str]] = {}
     for row in listed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from optvet.spec.records.report import ReportTable
-from optvet.spec.studies import Outcome, Study, StudyData, TrialRow
+from optvet.spec.studies import Outcome, Study, StudyData, TrialParts, TrialRow
 from optvet.testing.conformance import check_form, require
 
 
@@ -37,7 +37,7 @@ def _pretended() -> StudyData:
             source=f"m{number}.onnx",
             optimizer=name,
             version="1",
-            parts=(name, "1", "default", "", "random", "", ""),
+            parts=TrialParts(name, "1", "default", dataset="random"),
             outcome=outcome,
         )
         for name in ("first", "second")

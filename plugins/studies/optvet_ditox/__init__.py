@@ -48,8 +48,6 @@ _KINDS: Mapping[str, str] = {
 }
 """What a model is, by its declared task, or by the comparator that reads its outputs."""
 _SCORES = ("f1@0.5", "precision@0.5", "recall@0.5", "mAP", "iou")
-_DATASET = 4
-"""The place of the dataset in ``TrialRow.parts``."""
 
 _WORDS: dict[Outcome, str] = {
     "same": "same outputs",
@@ -233,7 +231,7 @@ def labels(rows: Sequence[TrialRow]) -> ReportTable:
         known = [row.impact.metrics.get(f"reordered_top{k}") for k in (1, 5, 10)]
         ours: list[Cell] = [None if share is None else 100 * share for share in known]
         theirs: list[Cell] = list(told.get("top", (None, None, None)))
-        place: list[Cell] = [row.model, "CL", row.opset, row.parts[_DATASET], row.impact.samples]
+        place: list[Cell] = [row.model, "CL", row.opset, row.parts.dataset, row.impact.samples]
         lines.append([*place, *ours, _issue(row), *theirs, told.get("issue")])
     columns = [
         "model",
@@ -264,9 +262,7 @@ def detection(rows: Sequence[TrialRow]) -> ReportTable:
         found = [row.impact.metrics.get(name) for name in _SCORES]
         ours: list[Cell] = [None if score is None else 100 * score for score in found]
         theirs: list[Cell] = list(_told("detection", row).get("scores", (None,) * len(_SCORES)))
-        lines.append(
-            [row.model, row.opset, row.parts[_DATASET], row.impact.samples, *ours, *theirs]
-        )
+        lines.append([row.model, row.opset, row.parts.dataset, row.impact.samples, *ours, *theirs])
     names = ("F1", "precision", "recall", "mAP", "IoU")
     return ReportTable(
         title="DiTOX: detectors",
@@ -284,7 +280,7 @@ def text(rows: Sequence[TrialRow]) -> ReportTable:
             continue
         scores = [row.impact.metrics.get(name) for name in ("bleu", "exact_match")]
         ours: list[Cell] = [None if score is None else 100 * score for score in scores]
-        place: list[Cell] = [row.model, row.opset, row.parts[_DATASET], row.impact.samples]
+        place: list[Cell] = [row.model, row.opset, row.parts.dataset, row.impact.samples]
         lines.append([*place, *ours, row.impact.changed])
     return ReportTable(
         title="DiTOX: texts",

@@ -38,8 +38,6 @@ _AGREES = re.compile("agreement|accuracy")
 _LEVELS = ("basic", "extended", "all")
 _BASE = "base"
 """What the study calls the original."""
-_PIPELINE = 2
-"""The place of the pipeline in ``TrialRow.parts``."""
 _MEGABYTE = 1e6
 
 
@@ -79,13 +77,9 @@ def published() -> Mapping[str, Any]:
     return read_toml(Path(__file__).with_name("published.toml"), "listing")
 
 
-def _level(row: TrialRow) -> str:
-    return row.parts[_PIPELINE] if len(row.parts) > _PIPELINE else ""
-
-
 def _level_of(group: Sequence[TrialRow]) -> str:
     """The study's name of the level that all rows have; empty if there is none."""
-    found = {_level(row) for row in group}
+    found = {row.parts.pipeline for row in group}
     return found.pop() if len(found) == 1 and found <= {*_LEVELS} else ""
 
 
@@ -344,7 +338,7 @@ def times(rows: Sequence[TrialRow]) -> ReportTable:
                 continue
             was, now, studied = timing.reference, timing.candidate, _studied(row)
             memory = [_megabytes(s.memory_bytes) if s else None for s in (was, now)]
-            known = studied in faster and _level(row) == "all"
+            known = studied in faster and row.parts.pipeline == "all"
             theirs = f"{faster[studied]:.2f} times as fast" if known else None
             lines.append(
                 [
@@ -418,7 +412,7 @@ def placed_models(rows: Sequence[TrialRow]) -> ReportTable:
 def faster_rcnn(rows: Sequence[TrialRow]) -> ReportTable:
     """The study's table of Faster R-CNN, the one model that became much faster, beside ours."""
     name = next(n for n, called in published()["models"].items() if called == "Faster R-CNN")
-    found = [r for r in rows if r.source.rpartition(":")[2] == name and _level(r) == "all"]
+    found = [r for r in rows if r.source.rpartition(":")[2] == name and r.parts.pipeline == "all"]
     timing = next((r.timing for r in found if r.timing), None)
     sides = (timing.reference, timing.candidate) if timing else (None, None)
     memory = [s.memory_bytes if s else None for s in sides]

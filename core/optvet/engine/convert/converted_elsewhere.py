@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
+from optvet.engine.options import NoOptions
 from optvet.spec.converters import ConversionStage
 from optvet.spec.types import Artifact
-
-
-class NoConverterOptions(BaseModel):
-    """Nothing to choose."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class GivenConverter:
@@ -23,7 +16,7 @@ class GivenConverter:
     name = "given"
     produces = "onnx"
     preload: Sequence[str] = ()
-    options = NoConverterOptions()
+    options = NoOptions()
 
     def __init__(self, data: bytes, consumes: frozenset[str]) -> None:
         self.data, self.consumes = data, consumes
@@ -32,12 +25,10 @@ class GivenConverter:
         """There is no library underneath."""
         return "-"
 
-    def stages(self, options: NoConverterOptions) -> Sequence[ConversionStage]:
+    def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
         """One stage."""
         return [ConversionStage("convert", "convert", "onnx")]
 
-    def convert(
-        self, source: Artifact, options: NoConverterOptions, folder: Path
-    ) -> Iterator[Artifact]:
+    def convert(self, source: Artifact, options: NoOptions, folder: Path) -> Iterator[Artifact]:
         """The model."""
         yield Artifact("onnx", self.data)

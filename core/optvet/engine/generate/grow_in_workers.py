@@ -68,7 +68,7 @@ def make(order: Order) -> GenerationResult:
     """Make one candidate. Called in a worker."""
     began = time.process_time()
     random = Random(f"{order.seed}/{order.number}")
-    fragments = fragments_of(order.files, order.operators, order.avoided)
+    fragments = fragments_of(order.files, order.operators, order.avoided | order.excluded)
 
     def note(operator: str) -> None:
         order.logged.write_text(operator)

@@ -46,6 +46,12 @@ class Rows(UserModel):
     def compare(self, item, reference, candidate):
         return reference["y"].argmax() == candidate["y"].argmax()
 
+class Named(Rows):
+    name = "random"
+
+class Spaced(Rows):
+    name = "two words"
+
 class NoFeed(UserModel):
     def dataset(self):
         return [1]
@@ -135,6 +141,9 @@ def test_a_registered_one_needs_no_trust(folder: Path) -> None:
         ("owner.py:Rows", False, InputError, "the file is executed; say --trust"),
         ("owner.py:Row", True, UnknownName, "did you mean 'Rows'"),
         ("absent.py:Rows", True, InputError, "there is no file"),
+        # Without this the built-in dataset of that name would be used in its place.
+        ("owner.py:Named", True, UsageError, "there is a dataset 'random' already"),
+        ("owner.py:Spaced", True, UsageError, "must be of letters, digits, - and _"),
         ("owner.py:NoFeed", True, InputError, r"NoFeed.feed\(\), item-0 is not defined"),
         ("owner.py:Fails", True, InputError, r"Fails.feed\(\), item-0 fails: IndexError"),
     ],

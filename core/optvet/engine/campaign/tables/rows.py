@@ -15,7 +15,7 @@ from optvet.engine.work.cache.disk import key
 from optvet.engine.work.trials.trial import normalized_message
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.records.convert import ConversionResult
-from optvet.spec.studies import FaultRow, Outcome, TrialRow
+from optvet.spec.studies import FaultRow, Outcome, TrialParts, TrialRow
 
 
 def row_of(trial: JobResult) -> TrialRow:
@@ -29,7 +29,7 @@ def row_of(trial: JobResult) -> TrialRow:
         "source": trial.model,
         "optimizer": trial.optimizer,
         "version": version,
-        "parts": (
+        "parts": TrialParts(
             trial.optimizer,
             version,
             trial.pipeline,

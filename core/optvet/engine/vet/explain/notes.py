@@ -6,13 +6,13 @@ from optvet.engine.vet.find.confirm import note
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.properties import (
     Bloat,
+    LargerFile,
     LostInputs,
     LostMetadata,
     OtherShapes,
     Portability,
     Sensitivity,
 )
-from optvet.engine.vet.properties.structural import LargerFile
 from optvet.engine.vet.session import VetSession
 from optvet.graph import structure
 from optvet.graph.interface import lost_inputs, shape_changes

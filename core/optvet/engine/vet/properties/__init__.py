@@ -5,6 +5,7 @@ from optvet.engine.vet.properties.fault import Fault
 from optvet.engine.vet.properties.sensitivity import Sensitivity
 from optvet.engine.vet.properties.structural import (
     Bloat,
+    LargerFile,
     LostInputs,
     LostMetadata,
     OtherShapes,
@@ -14,6 +15,7 @@ from optvet.engine.vet.properties.structural import (
 __all__ = [
     "Bloat",
     "Fault",
+    "LargerFile",
     "LostInputs",
     "LostMetadata",
     "OtherShapes",

@@ -136,4 +136,4 @@ def _call(number: int, *arguments: object) -> int:
 if __name__ == "__main__":
     first = 2 + int(sys.argv[1])
     confine(sys.argv[2:first])
-    os.execv(sys.argv[first], sys.argv[first:])
+    os.execvp(sys.argv[first], sys.argv[first:])
