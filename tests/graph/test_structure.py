@@ -528,3 +528,14 @@ def test_growth_tells_of_which_operators() -> None:
     words = "3 nodes became 5: +2 Exp"
     assert structure.growth(facts(NET), facts(more)) == words
     assert structure.growth(facts(more), facts(NET)) == "5 nodes became 3: -2 Exp"
+
+
+def test_a_property_that_reads_like_a_list_is_one_property() -> None:
+    body = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
+    text = '<ir_version: 8, opset_import: ["" : 17], metadata_props: [%s]>' + body
+    before = facts(text % '"note": "a; b"')
+    assert lost_metadata(before, facts(text % '"b": "1", "note": "a; b"')) == {}
+    assert lost_metadata(before, facts(text % '"b": "", "note": "a"')).keys() == {"metadata_props"}
+    # The text of both sides is equal, and the properties are others.
+    other = facts(text % '"note": "a", "p": ""')
+    assert lost_metadata(facts(text % '"note": "a; p="'), other).keys() == {"metadata_props"}

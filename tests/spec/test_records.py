@@ -1,5 +1,7 @@
 """Documents: strict, versioned, and read in their earlier versions too."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -73,28 +75,45 @@ def test_a_result_of_the_second_version_is_read() -> None:
     assert read_document(VetResult, old).changing_passes == ["a"]
 
 
+BUNDLE: dict[str, Any] = {
+    "fingerprint": "00",
+    "model": "m",
+    "nodes": [3, 1],
+    "optimizer": "o",
+    "optimizer_options": {},
+    "passes": ["a"],
+    "runtime": "r",
+    "runtime_options": {},
+    "inputs": [],
+    "outputs": [],
+    "versions": {},
+    "timeout_s": 1.0,
+}
+
+
 def test_a_bundle_of_the_first_version_is_read() -> None:
     record = read_document(
         Reproduction,
-        {
-            "schema_": "optvet.finding/1",
-            "fingerprint": "00",
-            "finding": FINDING,
-            "model": "m",
-            "nodes": [3, 1],
-            "optimizer": "o",
-            "optimizer_options": {},
-            "passes": ["a"],
-            "runtime": "r",
-            "runtime_options": {},
-            "inputs": [],
-            "outputs": [],
-            "versions": {},
-            "timeout_s": 1.0,
-        },
+        BUNDLE | {"schema_": "optvet.finding/1", "finding": FINDING},
     )
     assert record.finding.cross_check[0].outcome == "no-fault"
-    assert '"schema": "optvet.finding/2"' in record.to_json()
+    assert '"schema": "optvet.finding/3"' in record.to_json()
+
+
+def test_names_of_metadata_in_a_bundle_of_the_second_version_are_read() -> None:
+    note = {"symptom": "metadata-change", "severity": "note", "stage": "build"}
+    finding = note | {"culprit": [], "confirmed": True}
+    record = read_document(
+        Reproduction,
+        BUNDLE
+        | {
+            "schema": "optvet.finding/2",
+            "finding": finding,
+            "normalized_message": "ir_version; opset_import",
+        },
+    )
+    assert record.finding.changed == ["ir_version", "opset_import"]
+    assert record.normalized_message == ""
 
 
 def test_a_replay_of_the_first_version_is_read() -> None:

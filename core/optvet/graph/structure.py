@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, StringStringEntryProto
 
 from optvet.graph.interface import graph_inputs, graph_outputs, lists_weights, optional_inputs
 from optvet.graph.walk import (
@@ -27,6 +27,9 @@ from optvet.graph.walk import (
 )
 from optvet.spec.types import ValueInfo
 
+Metadatum = int | tuple[str, ...] | Mapping[str, int]
+"""What a model says about itself: a number, texts, or the versions of operator sets by domain."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -34,7 +37,7 @@ class Facts:
 
     inputs: tuple[ValueInfo, ...]
     outputs: tuple[ValueInfo, ...]
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, Metadatum]
     operators: Mapping[str, int]
     nodes: int
     size_bytes: int
@@ -137,31 +140,33 @@ def draws_random(model: ModelProto) -> bool:
     )
 
 
-def _metadata(model: ModelProto) -> dict[str, str]:
+def _metadata(model: ModelProto) -> dict[str, Metadatum]:
     graph = model.graph
     used = {domain_of(n) for g in graphs(graph) for n in g.node}
     opsets = opset_versions(model)
     # An unused import of an operator set may be added or removed without consequence.
     relevant = {d: v for d, v in opsets.items() if d in used or d == ONNX_DOMAIN}
-    functions = sorted(f"{f.domain}::{f.name}" for f in model.functions)
     denotations = [
         d.denotation for v in (*graph.input, *graph.output) for d in v.type.tensor_type.shape.dim
     ] + [v.type.denotation for v in (*graph.input, *graph.output)]
-    facts = {
-        "ir_version": str(model.ir_version),
-        "opset_import": ", ".join(f"{d} {v}" for d, v in sorted(relevant.items())),
-        "functions": _present(functions),
-        "training_info": str(len(model.training_info)),
-        "metadata_props": _present(f"{p.key}={p.value}" for p in model.metadata_props),
-        "graph metadata_props": _present(f"{p.key}={p.value}" for p in graph.metadata_props),
-        "quantization_annotation": str(len(graph.quantization_annotation)),
-        "sparse_initializer": str(len(graph.sparse_initializer)),
-        "denotations": _present(d for d in denotations if d),
-        "doc_string": _present([model.doc_string] if model.doc_string else []),
-        OVERRIDABLE: str(_overridable(model)),
-        UNLISTED: str(_unlisted(model)),
+    return {
+        "ir_version": model.ir_version,
+        "opset_import": relevant,
+        "functions": tuple(sorted(f"{f.domain}::{f.name}" for f in model.functions)),
+        "training_info": len(model.training_info),
+        "metadata_props": _entries(model.metadata_props),
+        "graph metadata_props": _entries(graph.metadata_props),
+        "quantization_annotation": len(graph.quantization_annotation),
+        "sparse_initializer": len(graph.sparse_initializer),
+        "denotations": tuple(sorted(filter(None, denotations))),
+        "doc_string": (model.doc_string,) if model.doc_string else (),
+        OVERRIDABLE: _overridable(model),
+        UNLISTED: _unlisted(model),
     }
-    return facts
+
+
+def _entries(props: Iterable[StringStringEntryProto]) -> tuple[str, ...]:
+    return tuple(sorted(f"{p.key}={p.value}" for p in props))
 
 
 OVERRIDABLE = "replaceable weights"
@@ -185,10 +190,6 @@ def _unlisted(model: ModelProto) -> int:
     return len({t.name for t in model.graph.initializer} - {i.name for i in model.graph.input})
 
 
-def _present(items: Iterable[str]) -> str:
-    return "; ".join(sorted(items)) or "none"
-
-
 def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
     """Metadata that ``after`` lost or changed, as {what: (before, after)}.
 
@@ -196,33 +197,41 @@ def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
     properties that an optimizer adds about itself, fewer weights that callers can replace or that
     should be listed among the inputs, and additional operator domains.
     """
-    changed = {
-        key: (was, after.metadata[key])
+    return {
+        key: (_in_one(was), _in_one(after.metadata[key]))
         for key, was in before.metadata.items()
-        if after.metadata[key] != was
+        if not _stays(key, was, after.metadata[key], before, after)
     }
-    for key in changed.keys() & {OVERRIDABLE, UNLISTED}:
-        if int(changed[key][0]) > int(changed[key][1]):
-            changed.pop(key)
-    for key in changed.keys() & {"metadata_props", "graph metadata_props"}:
-        had, has = (set(side.split("; ")) for side in changed[key])
-        if had - {"none"} <= has:
-            changed.pop(key)
-    if "opset_import" in changed:
-        had, has = (set(side.split(", ")) for side in changed["opset_import"])
-        if had <= has:
-            # Operators of new domains are reported by ``gained_operators``.
-            changed.pop("opset_import")
-    if "functions" in changed:
-        had, has = (set(side.split("; ")) for side in changed["functions"])
-        if has - {"none"} <= had and not (had - has) & after.operators.keys():
-            changed.pop("functions")
-    if before.operators.keys() - after.operators.keys() and "opset_import" in changed:
-        kept = {s.split()[0] for s in after.metadata["opset_import"].split(", ")}
-        was = [s for s in before.metadata["opset_import"].split(", ") if s.split()[0] in kept]
-        if ", ".join(was) == after.metadata["opset_import"]:
-            changed.pop("opset_import")
-    return changed
+
+
+def _stays(key: str, was: Metadatum, now: Metadatum, before: Facts, after: Facts) -> bool:
+    """Whether an entry is equal, or changed in a way that ``lost_metadata`` does not report."""
+    if was == now:
+        return True
+    if isinstance(was, int) and isinstance(now, int):
+        return key in (OVERRIDABLE, UNLISTED) and was > now
+    if isinstance(was, tuple) and isinstance(now, tuple):
+        if key in ("metadata_props", "graph metadata_props"):
+            return set(was) <= set(now)
+        inlined = not (set(was) - set(now)) & after.operators.keys()
+        return key == "functions" and set(now) <= set(was) and inlined
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        # Operators of new domains are reported by ``gained_operators``.
+        gone = before.operators.keys() - after.operators.keys()
+        return was.items() <= now.items() or bool(gone and now.items() <= was.items())
+    return False
+
+
+def more_replaceable(before: Facts, after: Facts) -> int:
+    """How many more weights a caller can replace than could be before; see ``facts``."""
+    was, now = (side.metadata.get(OVERRIDABLE, 0) for side in (before, after))
+    return now - was if isinstance(was, int) and isinstance(now, int) else 0
+
+
+def _in_one(entry: Metadatum) -> str:
+    if isinstance(entry, Mapping):
+        return ", ".join(f"{domain} {version}" for domain, version in sorted(entry.items()))
+    return str(entry) if isinstance(entry, int) else "; ".join(entry) or "none"
 
 
 def in_words(changed: Mapping[str, tuple[str, str]]) -> str:

@@ -239,3 +239,24 @@ def test_a_suspicion_in_a_spoilt_process_is_looked_at_again_in_one_of_its_own(
     result = vetted(tmp_path, model, Patcher(), **options)
     assert ("wrong-output", "fault", ["tanh"]) in told(result)
     assert {p.name: p.effect for p in result.passes or ()}["tanh"] == "failed"
+
+
+def test_a_note_on_shapes_has_the_same_fingerprint_whatever_the_model_calls_its_values(
+    tmp_path: Path,
+) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[2,C] x) => (float[2,C] y) { y = Relu(x) }
+    """
+    other = text.replace(" y", " z").replace("Relu", "Neg")
+    notes = [
+        of_pass(vetted(tmp_path, t, Shaper(), dataset=only_x(tmp_path)), "weaken")
+        for t in (text, other)
+    ]
+    assert [note.changed for note in notes] == [["weaker shapes"]] * 2
+    assert notes[0].fingerprint == notes[1].fingerprint
+
+
+def of_pass(result: VetResult, name: str) -> Finding:
+    (finding,) = [f for f in result.findings if f.culprit == [name]]
+    return finding

@@ -127,7 +127,7 @@ def _documents(
         inputs=tuple(record.inputs),
         outputs=tuple(record.outputs),
         judged=tuple(n for n in finding.outputs if n in record.outputs),
-        about=tuple(record.normalized_message.split("; ")),
+        about=tuple(finding.changed),
         tolerance=telling_tolerance(finding.error, finding.noise_floor),
         full_check=evidence.full_check,
         timeout_s=record.timeout_s,

@@ -16,6 +16,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.options import parse_options
 from optvet.engine.reduce.oracle import (
+    ChangedMetadata,
     ObservedFault,
     Sought,
     examiner_for,
@@ -164,8 +165,10 @@ def on_disk(proto: ModelProto) -> Iterator[Model]:
         yield open_model(path, "model", Path(folder))
 
 
-def note_of(finding: Finding) -> Symptom | None:
+def note_of(finding: Finding) -> Symptom | ChangedMetadata | None:
     """The note to look for; None for faults."""
+    if finding.symptom is Symptom.METADATA_CHANGE:
+        return ChangedMetadata(tuple(finding.changed))
     return finding.symptom if finding.symptom.info.severity == "note" else None
 
 

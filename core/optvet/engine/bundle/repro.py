@@ -34,7 +34,7 @@ class ReproContext:
         inputs: Names of the arrays of ``inputs.npz``, in their order.
         outputs: The same for ``expected.npz``.
         judged: The outputs that are wrong; empty for all.
-        about: Changed metadata, as in ``finding.json``.
+        about: The metadata that changed, as in ``Finding.changed``.
         lost: Optional inputs that are gone; other weights among the inputs may come and go.
         tolerance: Allowed difference, relative to the largest magnitude of an output.
         full_check: Whether the checker infers shapes too.
@@ -271,6 +271,7 @@ _METADATA = """\
         return {
             "weaker shapes": shapes,
             "stronger shapes": shapes,
+            "corrected shapes": shapes,
             "ir_version": m.ir_version,
             "opset_import": sorted(
                 (o.domain, o.version) for o in m.opset_import if o.domain in used

@@ -401,7 +401,7 @@ def _about(context: ReproContext) -> str:
         "replaceable weights": "len(set(listed) & set(weights)) if m.ir_version >= 4 else 0",
         "weights missing among the inputs": "len(set(weights) - set(listed)) if m.ir_version < 4 "
         "else 0",
-        **dict.fromkeys(("weaker shapes", "stronger shapes"), _SHAPES),
+        **dict.fromkeys(("weaker shapes", "stronger shapes", "corrected shapes"), _SHAPES),
     }
     wanted = {key: known[key] for key in context.about if key in known} or {
         key: value for key, value in known.items() if value != _SHAPES

@@ -314,8 +314,8 @@ def _record(
     normalized_message = evidence.observed.signature.words if evidence.observed is not None else ""
     by = task.sought.by if isinstance(task.sought, PortableRequirement) else None
     return Reproduction(
-        schema="optvet.finding/2",
-        fingerprint=_fingerprint(case, finding, proto, normalized_message, reduced=reduced),
+        schema="optvet.finding/3",
+        fingerprint=_fingerprint(case, finding, proto, reduced=reduced),
         finding=finding,
         normalized_message=normalized_message,
         # Only the name: a path would reveal details of the user's machine.
@@ -338,14 +338,13 @@ def _record(
     )
 
 
-def _fingerprint(
-    case: Case, finding: Finding, proto: ModelProto, words: str, *, reduced: bool
-) -> str:
+def _fingerprint(case: Case, finding: Finding, proto: ModelProto, *, reduced: bool) -> str:
     """That of the reduced model: any node will do to show changed metadata, so they alone count."""
     if not reduced and finding.fingerprint is not None:
         return finding.fingerprint
-    metadata = finding.symptom.info.identity == "metadata" and words
-    return fingerprint(case.optimizer.name, finding, [words] if metadata else structure_of(proto))
+    if finding.symptom.info.identity == "metadata":
+        return fingerprint(case.optimizer.name, finding, ["; ".join(finding.changed)])
+    return fingerprint(case.optimizer.name, finding, structure_of(proto))
 
 
 def _pictures(

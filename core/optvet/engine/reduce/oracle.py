@@ -57,7 +57,15 @@ from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import ScriptCheck, Symptom
 from optvet.spec.types import Failure, Model, ModelConfig, Sample
 
-Sought = Symptom | PortableRequirement | None
+
+@dataclass(frozen=True)
+class ChangedMetadata:
+    """A note on metadata: the names of what changed."""
+
+    names: tuple[str, ...]
+
+
+Sought = Symptom | ChangedMetadata | PortableRequirement | None
 """What to look for: a note, a requirement that is not met; None for faults."""
 
 
@@ -294,9 +302,7 @@ class ReductionOracle:
         early = early and self.target is not None and not self._compares(self.target)
         samples = [] if early or is_structural(self.sought) else [opened.sample]
         trial = opened.runner.trial(self.case.passes.complete(passes), samples, "localize")
-        observed = first_observed(
-            opened.examiner, opened.reference, trial, samples, self.sought, self.target
-        )
+        observed = first_observed(opened.examiner, opened.reference, trial, samples, self.sought)
         return None if observed is None else observed.signature
 
     @staticmethod
@@ -340,7 +346,8 @@ def examiner_for(
 
 def is_structural(sought: Sought) -> bool:
     """Whether what is sought shows in the structure, so that nothing has to be run."""
-    return isinstance(sought, Symptom) and sought.info.structural
+    noted = isinstance(sought, Symptom) and sought.info.structural
+    return noted or isinstance(sought, ChangedMetadata)
 
 
 _DRAWS = 16
@@ -367,7 +374,6 @@ def first_observed(
     trial: Trial,
     samples: Sequence[Sample],
     sought: Sought = None,
-    wanted: Signature | None = None,
 ) -> ObservedFault | None:
     """The first fault of ``trial``, or what is sought in its place.
 
@@ -377,10 +383,11 @@ def first_observed(
         trial: The candidate's.
         samples: The samples of both trials.
         sought: See ``Sought``.
-        wanted: The signature to look for; of changed metadata, only the keys in it are required.
     """
+    if isinstance(sought, ChangedMetadata):
+        return _metadata_changed(sought, reference, trial)
     if isinstance(sought, Symptom) and sought.info.structural:
-        return _structural(sought, reference, trial, wanted)
+        return _bloated(sought, reference, trial)
     found = examiner.examine(trial, samples)
     if isinstance(sought, PortableRequirement):
         return _unmet(found, sought.required, sought.read(examiner, trial, samples))
@@ -442,25 +449,27 @@ def _unmet(
     return ObservedFault(observation, signature, reading=reading)
 
 
-def _structural(
-    note: Symptom, reference: Trial, trial: Trial, wanted: Signature | None
+def _bloated(note: Symptom, reference: Trial, trial: Trial) -> ObservedFault | None:
+    """Additional nodes; the threshold of a vet depends on the model's size, here any count."""
+    before, after = reference.build.facts, trial.build.facts
+    if before is None or after is None or after.nodes <= before.nodes:
+        return None
+    observation = Observation("fault", note, "build", structure.growth(before, after))
+    return ObservedFault(observation, Signature(note, "build"))
+
+
+def _metadata_changed(
+    sought: ChangedMetadata, reference: Trial, trial: Trial
 ) -> ObservedFault | None:
-    """Bloat and changed metadata, found by comparing two structures."""
     before, after = reference.build.facts, trial.build.facts
     if before is None or after is None:
         return None
-    if note.info.check is ScriptCheck.NODES:
-        # The threshold for bloat depends on the model's size; here any growth counts.
-        if after.nodes <= before.nodes:
-            return None
-        observation = Observation("fault", note, "build", structure.growth(before, after))
-        return ObservedFault(observation, Signature(note, "build"))
-    lost = structure.lost_metadata(before, after) or _other_shapes(before, after)
-    keys = set(wanted.words.split("; ")) if wanted is not None else set(lost)
-    if not lost or not keys <= lost.keys():
+    found = structure.lost_metadata(before, after) | _other_shapes(before, after)
+    if not found.keys() >= set(sought.names):
         return None
-    observation = Observation("fault", note, "build", structure.in_words(lost))
-    return ObservedFault(observation, Signature(note, "build", "; ".join(sorted(keys))))
+    words = structure.in_words({name: found[name] for name in sought.names})
+    observation = Observation("fault", Symptom.METADATA_CHANGE, "build", words)
+    return ObservedFault(observation, Signature(Symptom.METADATA_CHANGE, "build"))
 
 
 def _other_shapes(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:

@@ -26,7 +26,7 @@ class Reproduction(Record):
     the other.
     """
 
-    schema_: Literal["optvet.finding/2"] = Field("optvet.finding/2", alias="schema")
+    schema_: Literal["optvet.finding/3"] = Field("optvet.finding/3", alias="schema")
     fingerprint: str
     finding: Finding
     normalized_message: str = ""

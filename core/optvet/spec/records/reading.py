@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from optvet.spec.records.base import Record
+from optvet.spec.symptoms import Symptom
 
 R = TypeVar("R", bound=Record)
 JSON = dict[str, Any]
@@ -75,6 +76,14 @@ def _bundle_2(data: JSON) -> JSON:
     return data | words | {"schema": "optvet.finding/2", "finding": finding}
 
 
+def _bundle_3(data: JSON) -> JSON:
+    """``optvet.finding/2``: the names of changed metadata were one text."""
+    if data["finding"]["symptom"] == Symptom.METADATA_CHANGE:
+        names = data.pop("normalized_message", "").split("; ")
+        data["finding"] = data["finding"] | {"changed": names}
+    return data | {"schema": "optvet.finding/3"}
+
+
 def _replay_2(data: JSON) -> JSON:
     return data | {"schema": "optvet.replay/2", "was": _finding_2(data["was"])}
 
@@ -83,5 +92,6 @@ _UPGRADES: Mapping[str, Callable[[JSON], JSON]] = {
     "optvet.vet/1": _vet_2,
     "optvet.vet/2": _vet_3,
     "optvet.finding/1": _bundle_2,
+    "optvet.finding/2": _bundle_3,
     "optvet.replay/1": _replay_2,
 }

@@ -135,6 +135,7 @@ class Finding(Record):
     which says nothing against the outputs; ``measured`` is what the culprit alone comes to.
     ``divergence`` tells where in the graph it is; None where no result could be looked at.
     ``layer`` is the layer of a quantized model that is wrong on its own inputs, where it is one.
+    ``changed`` names the metadata that changed, sorted; only of the symptom "metadata-change".
     ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and form of the place
     at fault, after a reduction of the reduced model; None in documents of old, which have none
     without a bundle. ``bundle`` is the name of its folder; None where no bundle was written.
@@ -161,6 +162,7 @@ class Finding(Record):
     cross_check: list[CrossCheck] = Field(default_factory=list)
     divergence: Divergence | None = None
     layer: LayerRecord | None = None
+    changed: list[str] = Field(default_factory=list)
     fingerprint: str | None = None
     bundle: str | None = None
 

@@ -30,8 +30,8 @@ def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> s
 def fingerprint_in_place(runner: TrialRunner, finding: Finding) -> str:
     """The fingerprint of a finding that is not reduced: of the place that was rewritten wrongly.
 
-    Where there is no such place, what was said counts: of changed metadata which, of a failure its
-    words without names and numbers. Else it is the structure of the whole model.
+    Where there is no such place, other facts count: which metadata changed, or the words of a
+    failure without names and numbers. Else it is the structure of the whole model.
     """
     return fingerprint(runner.case.optimizer.name, finding, _structure(runner, finding))
 
@@ -39,7 +39,7 @@ def fingerprint_in_place(runner: TrialRunner, finding: Finding) -> str:
 def _structure(runner: TrialRunner, finding: Finding) -> list[str]:
     identity = finding.symptom.info.identity
     if identity == "metadata":
-        return [changed_metadata(finding.message)]
+        return ["; ".join(finding.changed)]
     if finding.divergence is not None and finding.divergence.form:
         return [finding.divergence.form]
     if identity == "culprit":
@@ -48,12 +48,6 @@ def _structure(runner: TrialRunner, finding: Finding) -> list[str]:
     if identity == "words" or failed:
         return [normalized_message(finding.message)]
     return runner.sandbox.call(_structure_of, runner.subject(None), role="referee").value or []
-
-
-def changed_metadata(message: str) -> str:
-    """Which metadata changed, of the message that says how."""
-    names = (part.partition(": ")[0] for part in message.split("; ") if " became " in part)
-    return "; ".join(sorted(names))
 
 
 def _structure_of(subject: BuildSubject) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optvet.engine.vet.find.localize import Answer
@@ -44,7 +44,7 @@ class Structural(Property):
             return "unresolved"
         return "fails" if self.shows(facts) else "passes"
 
-    def _note(self, culprit: Sequence[str], message: str) -> Finding:
+    def _note(self, culprit: Sequence[str], message: str, changed: Iterable[str] = ()) -> Finding:
         return Finding(
             symptom=self.symptom,
             severity="note",
@@ -52,6 +52,7 @@ class Structural(Property):
             culprit=list(culprit),
             confirmed=True,
             message=message,
+            changed=sorted(changed),
         )
 
 
@@ -124,7 +125,7 @@ class LostMetadata(Structural):
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
         """The entries with both values."""
-        return self._note(culprit, structure.in_words(self.lost))
+        return self._note(culprit, structure.in_words(self.lost), self.lost)
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,8 @@ class OtherShapes(Structural):
         listed = [f"{what} {was} became {now}" for what, (was, now) in self.shapes.items()]
         more = [f"{len(listed) - _LISTED} more"] if len(listed) > _LISTED else []
         shown = "; ".join([*listed[:_LISTED], *more])
-        return self._note(culprit, f"{_BECAME[self.direction]}: {shown}")
+        words = f"{_BECAME[self.direction]}: {shown}"
+        return self._note(culprit, words, [f"{self.direction} shapes"])
 
 
 @dataclass(frozen=True)

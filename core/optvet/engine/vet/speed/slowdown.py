@@ -145,10 +145,10 @@ def explain(runner: TrialRunner, watch: Stopwatch, passes: Passes) -> tuple[str,
 def of_structure(before: Facts, after: Facts) -> list[str]:
     """Changes of the structure that are known to cost time."""
     reasons = []
-    replaceable = [int(facts.metadata.get(structure.OVERRIDABLE, 0)) for facts in (before, after)]
-    if replaceable[1] > replaceable[0]:
+    more = structure.more_replaceable(before, after)
+    if more > 0:
         reasons.append(
-            f"{replaceable[1] - replaceable[0]} weights became graph inputs that a caller may "
+            f"{more} weights became graph inputs that a caller may "
             "replace (since IR version 4), so the runtime neither folds nor pre-packs them; take "
             "the weights out of the graph inputs before optimizing"
         )
