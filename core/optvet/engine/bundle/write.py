@@ -339,11 +339,8 @@ def _record(
 
 
 def _fingerprint(case: Case, finding: Finding, proto: ModelProto, *, reduced: bool) -> str:
-    """That of the reduced model: any node will do to show changed metadata, so they alone count."""
     if not reduced and finding.fingerprint is not None:
         return finding.fingerprint
-    if finding.symptom.info.identity == "metadata":
-        return fingerprint(case.optimizer.name, finding, ["; ".join(finding.changed)])
     return fingerprint(case.optimizer.name, finding, structure_of(proto))
 
 

@@ -60,7 +60,7 @@ from optvet.spec.types import Failure, Model, ModelConfig, Sample
 
 @dataclass(frozen=True)
 class ChangedMetadata:
-    """A note on metadata: the names of what changed."""
+    """A note on metadata: the names of what changed; any change where there are none."""
 
     names: tuple[str, ...]
 
@@ -465,9 +465,10 @@ def _metadata_changed(
     if before is None or after is None:
         return None
     found = structure.lost_metadata(before, after) | _other_shapes(before, after)
-    if not found.keys() >= set(sought.names):
+    names = sought.names or tuple(found)
+    if not names or not found.keys() >= set(names):
         return None
-    words = structure.in_words({name: found[name] for name in sought.names})
+    words = structure.in_words({name: found[name] for name in names})
     observation = Observation("fault", Symptom.METADATA_CHANGE, "build", words)
     return ObservedFault(observation, Signature(Symptom.METADATA_CHANGE, "build"))
 

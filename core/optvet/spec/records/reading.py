@@ -79,7 +79,7 @@ def _bundle_2(data: JSON) -> JSON:
 def _bundle_3(data: JSON) -> JSON:
     """``optvet.finding/2``: the names of changed metadata were one text."""
     if data["finding"]["symptom"] == Symptom.METADATA_CHANGE:
-        names = data.pop("normalized_message", "").split("; ")
+        names = list(filter(None, data.pop("normalized_message", "").split("; ")))
         data["finding"] = data["finding"] | {"changed": names}
     return data | {"schema": "optvet.finding/3"}
 

@@ -19,8 +19,11 @@ from optvet.spec.records import Finding
 def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> str:
     """16 hexadecimal digits, equal for one optimizer, culprit, symptom and structure.
 
-    Of requirements, the same one: several may be broken in one place.
+    Of requirements, the same one: several may be broken in one place. Of metadata, what changed in
+    place of the structure: any node will do to show it.
     """
+    if finding.symptom.info.identity == "metadata":
+        structure = ["; ".join(finding.changed)]
     asked = finding.symptom.info.severity == "requirement"
     required = [finding.requirement] if asked else []
     about = [optimizer, list(finding.culprit), str(finding.symptom), [*required, *structure]]
@@ -38,11 +41,9 @@ def fingerprint_in_place(runner: TrialRunner, finding: Finding) -> str:
 
 def _structure(runner: TrialRunner, finding: Finding) -> list[str]:
     identity = finding.symptom.info.identity
-    if identity == "metadata":
-        return ["; ".join(finding.changed)]
     if finding.divergence is not None and finding.divergence.form:
         return [finding.divergence.form]
-    if identity == "culprit":
+    if identity in ("culprit", "metadata"):
         return []
     failed = finding.stage != "compare" and finding.message
     if identity == "words" or failed:
