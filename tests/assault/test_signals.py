@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,24 @@ def test_a_bundle_that_finds_no_room_is_told_and_not_half_written(place: Place, 
     assert "Traceback" not in ran.err
     left = [p for p in full.rglob("finding.json")]
     assert all(json.loads(p.read_text()) for p in left)
+
+
+def test_a_store_on_a_full_disk_is_called_that_and_can_still_be_shown(
+    place: Place, full: Path
+) -> None:
+    (place.work / "c.toml").write_text(
+        'models = ["zoo:digits-cnn"]\noptimizers = ["onnxoptimizer"]\n[vet]\nlimit = 1\n'
+    )
+    first = place.run("campaign", "run", "c.toml", "--quiet", timeout_s=PATIENCE_S)
+    assert first.code == 0, first.said
+    (full / "filling").unlink()
+    shutil.copytree(place.work / "c.store", full / "c.store")
+    with (full / "filling").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1 << 10))
+    (place.work / "c.toml").write_text((place.work / "c.toml").read_text().replace("1", "2"))
+    ran = place.run("campaign", "run", "c.toml", "--store", full / "c.store", timeout_s=PATIENCE_S)
+    assert ran.code == 3, ran.said
+    assert "full; make room, then go on" in ran.err
+    shown = place.run("campaign", "show", full / "c.store", timeout_s=PATIENCE_S)
+    assert shown.code == 0, shown.said

@@ -25,6 +25,7 @@ MOST_VALUE_BYTES = 64 << 20
 """The largest value that is read from a database, and the largest answer when it is unpacked."""
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
+_SHARED_MEMORY_BYTES = 32 << 10
 _OF_THE_MACHINE = frozenset(
     {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_NOLFS}
 )
@@ -69,12 +70,26 @@ def explained(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> OptvetEr
         return read_only(path)
     if code == sqlite3.SQLITE_FULL or "disk is full" in str(error):
         return full(path, str(error))
+    if code in _OF_THE_MACHINE and _lacks_room(path):
+        return full(path, "the disk is full")
     if code in _OF_THE_MACHINE:
         return InfrastructureError(
             f"store {path} cannot be read or written: {error}; check the disk, and that all of the "
             "folder is yours"
         )
     return damaged(path, str(error))
+
+
+def _lacks_room(path: Path) -> bool:
+    """Whether the disk lacks the room for SQLite's shared memory, 32 KiB.
+
+    SQLite calls that an error of input and output, and only what the database lacks a full disk.
+    """
+    try:
+        about = os.statvfs(path)
+    except OSError:
+        return False
+    return about.f_bavail * about.f_frsize < _SHARED_MEMORY_BYTES
 
 
 def read_only(path: Path) -> UsageError:
