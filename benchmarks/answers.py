@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -24,6 +25,8 @@ SHIFTS_ALL = 28
 
 def open_points(model: onnx.ModelProto, feeds: dict[str, Any]) -> str:
     """The first thing that has no answer, in words; empty if there is none."""
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
     values: dict[str, Any] = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     values |= {**feeds, **inner(model, feeds)}
     for name, value in values.items():
@@ -92,6 +95,9 @@ def broken(node: onnx.NodeProto, given: list[Any], result: Any) -> Iterator[str]
     epsilon = attributes.get("epsilon")
     if epsilon is not None and not epsilon > 0:
         yield f"epsilon is {epsilon}"
+    if operator == "BatchNormalization" and len(given) > 4 and given[4] is not None:
+        if (given[4] + (1e-5 if epsilon is None else epsilon) < 0).any():
+            yield "a variance is negative"
     if operator == "Cast" and first is not None and first.dtype.kind == "f" and result is not None:
         if result.dtype.kind in "iu":
             limits = np.iinfo(result.dtype)

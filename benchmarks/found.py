@@ -44,6 +44,7 @@ import onnx.inliner
 import onnx.version_converter
 from onnx import AttributeProto, TensorProto, numpy_helper
 
+FORMS = ("widened", "same", "newer")
 DRAWS = 8
 OPSET = 21
 """The operator set that models are converted to whose own the evaluator lacks."""
@@ -151,28 +152,37 @@ def compared(folder: Path) -> str:
         return f"not evaluated: {got}"[:300]
     # Two draws of a few bits are often alike.
     draws = [evaluated(model, feeds) for _ in range(DRAWS)]
+    # Where terms cancel, float32 rounds by more than the tolerance: it may be right as that.
+    narrow = evaluated(model, feeds, FORMS[1:])
     for name, value in expected.items():
         random = any(isinstance(d, str) or difference(got[name], d[name], 0.0) for d in draws)
-        if not random and (words := difference(value, got[name], tolerance)):
+        if random or not (words := difference(value, got[name], tolerance)):
+            continue
+        if isinstance(narrow, str) or difference(value, narrow[name], tolerance):
             return f"reference disagrees: {name}: {words}"
     return ""
 
 
 def evaluated(
-    model: onnx.ModelProto, feeds: dict[str, Any]
+    model: onnx.ModelProto, feeds: dict[str, Any], forms: tuple[str, ...] = FORMS
 ) -> dict[str, np.ndarray[Any, Any]] | str:
-    """Outputs of ``model`` by onnx's reference evaluator; or why there are none."""
+    """Outputs of ``model`` by onnx's reference evaluator in the first of ``forms`` that runs.
+
+    Or why there are none.
+    """
     from onnx.reference import ReferenceEvaluator
 
     names = [output.name for output in model.graph.output]
     words = ""
-    for make, wide in ((widened, True), (same, False), (newer, False)):
+    made = {"widened": widened, "same": same, "newer": newer}
+    for form in forms:
+        wide = form == "widened"
         given = {
             n: v.astype(np.float64) if wide and v.dtype == np.float32 else v
             for n, v in feeds.items()
         }
         try:
-            values = ReferenceEvaluator(make(model)).run(None, given)
+            values = ReferenceEvaluator(made[form](model)).run(None, given)
         except Exception as error:  # Whatever an operator's Python raises; the next form is tried.
             words = f"{type(error).__name__}: {error}"
             continue

@@ -45,6 +45,9 @@ NORM = (
     "g (float[1,2,4] x, float[2] s, float[2] b) => (float[1,2,4] y) "
     "{ y = InstanceNormalization<epsilon: float = %s>(x, s, b) }"
 )
+BATCH_NORM = (
+    "g (float[1,1] x, float[1] v) => (float[1,1] y) { y = BatchNormalization(x, v, v, v, v) }"
+)
 RESIZE = "g (float[1,1,2,2] x, float[4] s) => (float[1,1,m,n] y) { y = Resize(x, , s) }"
 SCATTER = "g (float[3] x, int64[2] i, float[2] u) => (float[3] y) { y = ScatterElements(x, i, u) }"
 ROWS = "g (float[3] x, int64[2,1] i, float[2] u) => (float[3] y) { y = ScatterND(x, i, u) }"
@@ -66,6 +69,7 @@ LEAST = int(np.iinfo(np.int32).min)
         (QUANTIZED, {"x": F32([1, 2]), "s": F32(0.1)}, {"x": F32([1, 2]), "s": F32(0)}),
         (QUANTIZED, {"x": F32([1, 2]), "s": F32(0.1)}, {"x": F32([1, 2]), "s": F32(-0.1)}),
         (QUANTIZED, {"x": F32([1, np.inf]), "s": F32(1)}, {"x": F32([1, np.nan]), "s": F32(1)}),
+        (BATCH_NORM, {"x": F32([[1]]), "v": F32([-1e-6])}, {"x": F32([[1]]), "v": F32([-1])}),
         (CAST, {"x": F32([1, -2e9])}, {"x": F32([1, 3e9])}),
         (CAST, {"x": F32([1, 2])}, {"x": F32([1, np.nan])}),
         (
@@ -284,9 +288,20 @@ def test_local_functions_and_bodies_are_looked_into() -> None:
     assert undefined_in(onnx.parser.parse_model(text % 1), {}) == []
     (found,) = undefined_in(onnx.parser.parse_model(text % -2), {})
     assert found.kind == "Softmax: negative axis"
+    other = text.replace('["" : 10, "own"', '["" : 17, "own"')
+    (found,) = undefined_in(onnx.parser.parse_model(other % -2), {})
+    assert found.kind == "Softmax: negative axis"
     passed = text.replace("f (x)", "f<axis>(x)").replace("axis: int = %d", "axis: int = @axis")
     passed = passed.replace("own.f(x)", "own.f<axis = 1>(x)")
     assert undefined_in(onnx.parser.parse_model(passed), {}) == []
+    called = (
+        '<ir_version: 9, opset_import: ["" : 13, "own" : 1]>\n'
+        "g (float[2] x) => (uint8[2] y) <float s = {%s}> { y = own.f(x, s) }\n"
+        '<domain: "own", opset_import: ["" : 13]> f (x, s) => (y) { y = QuantizeLinear(x, s) }'
+    )
+    assert undefined_in(onnx.parser.parse_model(called % 0.5), {}) == []
+    (found,) = undefined_in(onnx.parser.parse_model(called % -0.5), {})
+    assert (found.kind, found.values) == ("QuantizeLinear: scale", ("y",))
     divided = """g (bool c, int32[2] x) => (int32[2] y) { y = If(c) <
         then_branch = t () => (int32[2] a) {
             n = Constant<value = int32[2] {1, %d}>() a = Div(x, n)

@@ -21,6 +21,7 @@ from optvet.engine.judge.sample import judge_sample
 from optvet.engine.numerics.float64 import taken_out
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.trial import flatten
+from optvet.graph.functions import without_functions
 from optvet.graph.structure import draws_random
 from optvet.spec.errors import InputError
 from optvet.spec.foreign import load_model
@@ -88,7 +89,7 @@ def _is_undefined(bundle: Path) -> bool:
 
     Values inside of the graph are the evaluator's; where it lacks an operator, they stay unknown.
     """
-    model = load_model(bundle / MODEL)
+    model = without_functions(load_model(bundle / MODEL))
     feeds = _feeds(bundle, model)
     inner: Any = {}
     if needs_inner_values(model, feeds):

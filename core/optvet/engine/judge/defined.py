@@ -24,6 +24,7 @@ from onnx import (
 )
 
 from optvet.engine.judge.defined_rules import AGREED, RULES, Given, wanted_values
+from optvet.graph.functions import without_functions
 from optvet.graph.types import element_types, value_info
 from optvet.graph.walk import (
     ONNX_DOMAIN,
@@ -76,14 +77,16 @@ def undefined_in(model: ModelProto, feeds: Values, inner: Values | None = None) 
     Args:
         model: A model that the checker accepts.
         feeds: Its inputs.
-        inner: Values inside of the graph and its outputs, as far as they were recorded.
+        inner: Values inside of the graph and its outputs, as far as they were recorded; of what
+            functions compute, by the names that ``without_functions`` gives.
     """
+    model = without_functions(model)
     known = {**_constants(model.graph), **feeds, **(inner or {})}
     versions = opset_versions(model)
     found = [*_weights(model), *_declared(model, inner or {})]
     for node in model.graph.node:
         found += _of_node(node, known, versions)
-    for function in model.functions:
+    for function in model.functions:  # of another operator set: calls of it are not inlined
         # Of values inside of it nothing is known, and attributes may be the caller's.
         own, versions = _constants(function), opset_versions(function)
         called = tuple(_outputs_of_calls(model.graph, function))
@@ -102,6 +105,7 @@ def _outputs_of_calls(graph: GraphProto, function: FunctionProto) -> Iterator[st
 
 def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
     """Whether some rule asks for a value that neither a weight nor an input is."""
+    model = without_functions(model)
     known: Set[str] = {*_constants(model.graph), *feeds, ""}
     nodes = [node for node in model.graph.node if node.op_type in RULES]
     if all(name in known for node in nodes for name in node.input):

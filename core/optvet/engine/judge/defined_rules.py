@@ -315,6 +315,16 @@ def _epsilon(given: Given) -> str:
     return f"epsilon is {value:g}, which is not positive"
 
 
+def _variance(given: Given) -> str:
+    """Below 0 it is none, and its root is NaN, which few kernels treat alike."""
+    value = given.operand(4)
+    if value is None or not is_float(value.dtype):
+        return ""
+    with np.errstate(invalid="ignore"):
+        positive = value.astype(np.float64) + given.attribute("epsilon", 1e-5) >= 0
+    return "" if bool(np.all(positive)) else "a variance is negative"
+
+
 def _scales_of_size(given: Given) -> str:
     value = given.operand(1 if given.node.op_type == "Upsample" or given.opset < 11 else 2)
     listed = given.attribute("scales")
@@ -449,6 +459,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "Div": (_divisor,),
     "Mod": (_divisor, _float_remainder),
     "Pow": (_power, _power_wrap),
+    "BatchNormalization": (_variance,),
     "Resize": (_scales_of_size,),
     "Upsample": (_scales_of_size,),
     "Reshape": (_zero_and_rest,),

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
-from onnx.inliner import inline_local_functions
 
 from optvet.engine.numerics.perturb import FLOATS, LAYOUTS
+from optvet.graph.functions import without_functions
 from optvet.graph.types import element_types
 from optvet.graph.walk import (
     ONNX_DOMAIN,
@@ -131,11 +131,8 @@ class _FactPropagation:
 
     def __init__(self, model: ModelProto) -> None:
         self.model = model
-        if model.functions:
-            try:
-                self.model = inline_local_functions(without_large_weights(model, SHAPE_ELEMENTS))
-            except Exception:  # a call that cannot be inlined is unknown, so it counts as rounding
-                self.model = model
+        if model.functions:  # a call that cannot be inlined is unknown, so it counts as rounding
+            self.model = without_functions(without_large_weights(model, SHAPE_ELEMENTS))
         self.types = element_types(self.model)
         opsets = opset_versions(self.model)
         self.opset = opsets.get(ONNX_DOMAIN, onnx.defs.onnx_opset_version())

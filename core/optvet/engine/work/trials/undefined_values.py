@@ -10,6 +10,7 @@ from onnx import ModelProto, NodeProto, helper
 from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
 from optvet.engine.work.trials.inner_values import record_values
 from optvet.engine.work.trials.trial import BuildSubject, RuntimeConfig, read_model
+from optvet.graph.functions import without_functions
 from optvet.graph.walk import between, reads
 
 Values = Mapping[str, np.ndarray]
@@ -24,6 +25,7 @@ def undefined_on(
 
     Called in workers. A runtime that cannot return inner values leaves it at what is known without.
     """
+    model = without_functions(model)
     found = undefined_in(model, feeds, outputs)
     if not found and not needs_inner_values(model, feeds):
         return found
@@ -60,7 +62,7 @@ def undefined_between(
     """
     if subject.scratch is not None:
         return ""
-    model = ModelProto.FromString(read_model(subject.blob, subject.digest))
+    model = without_functions(ModelProto.FromString(read_model(subject.blob, subject.digest)))
     found = undefined_on(config, model, feeds)
     region = _region(model, begins, ends) if found else set()
     return next((u.words() for u in found if region & {*u.values}), "")
@@ -76,7 +78,7 @@ def with_answers(
     """
     if subject.scratch is not None:
         return None
-    model = ModelProto.FromString(read_model(subject.blob, subject.digest))
+    model = without_functions(ModelProto.FromString(read_model(subject.blob, subject.digest)))
     data = model.SerializeToString()
     open_ = {v for u in undefined_on(config, model, feeds) for v in u.values}
     outputs = [o for o in model.graph.output if o.name not in open_]
