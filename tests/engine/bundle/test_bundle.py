@@ -323,6 +323,13 @@ class Explained(Planted):
         """
 
 
+class Slip(Explained):
+    """Its code for scripts has a mistake."""
+
+    def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
+        return "return no_such_name"
+
+
 CHAIN = (
     HEAD
     + """g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> {
@@ -390,6 +397,16 @@ def test_a_script_without_its_library_says_that_it_cannot_be_run(tmp_path: Path)
     assert script_exit(bundle.path) == 2
 
 
+def test_a_script_that_fails_by_another_error_than_the_optimizer_is_no_proof(
+    tmp_path: Path,
+) -> None:
+    plugins = Plugins().register("optimizer", Slip(default=("raise_error",)))
+    (bundle,) = bundles(CHAIN, tmp_path, plugins=plugins, optimizer="planted", reduce=False)
+    assert bundle.record.script_exit == 1
+    assert "by another error" in bundle.note
+    assert "'no_such_name' is not defined" in bundle.note
+
+
 def test_a_script_that_fails_before_the_fault_does_not_call_it_there(tmp_path: Path) -> None:
     (bundle,) = bundles(WRONG, tmp_path)
     script = bundle.path / "repro.py"
@@ -426,6 +443,21 @@ def test_a_note_on_a_model_that_the_checker_refuses_is_still_there(tmp_path: Pat
     model.ir_version = 4
     onnx.save(model, note / "model.onnx")
     assert replay_bundle(note, Plugins()).outcome == "fixed"
+
+
+MEAN_OF_ALL = """<ir_version: 7, opset_import: ["" : 13]>
+g (float[1,2,1] x) => (float[1,2,1] y)
+<float[1] one = {1}, float two = {2}, float e = {0.00001}> {
+    m = ReduceMean(x)  d = Sub(x, m)  p = Pow(d, two)  v = ReduceMean(p)  w = Add(v, e)
+    s = Sqrt(w)  q = Div(d, s)  r = Mul(q, one)  y = Add(r, one) }"""
+
+
+def test_what_only_one_runtime_knows_is_no_reason_to_leave_a_fault_unjudged(tmp_path: Path) -> None:
+    # LayerNormalization under ONNX's name in operator set 13, over one axis instead of all.
+    pytest.importorskip("sympy", reason="needs optvet[transformers]")
+    (bundle,) = bundles(MEAN_OF_ALL, tmp_path, optimizer="ort_transformers", reduce=False)
+    assert bundle.record.finding.symptom == Symptom.WRONG_OUTPUT
+    assert (bundle.note, bundle.record.script_exit) == ("", 1)
 
 
 def test_a_fault_of_onnx_runtime_is_shown_with_onnx_runtime_alone(tmp_path: Path) -> None:

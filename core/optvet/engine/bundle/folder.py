@@ -22,10 +22,11 @@ from optvet.engine.bundle.layout import EXPECTED, INPUTS, ISSUE, MODEL, RECORD, 
 from optvet.engine.bundle.observe import Evidence
 from optvet.engine.bundle.repro import ReproContext, carried, script
 from optvet.engine.bundle.standalone import standalone
-from optvet.engine.bundle.trying import try_script
+from optvet.engine.bundle.trying import Ended, try_script
 from optvet.engine.judge.sample import telling_tolerance
 from optvet.engine.vet.explain.locate import divergence_text
 from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.trial import normalized_message
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.foreign import open_file
 from optvet.spec.memory import announced_bytes, check_size
@@ -34,9 +35,12 @@ from optvet.spec.records import Reproduction
 from optvet.spec.records.reading import read_document
 from optvet.spec.requirement import parse_required
 from optvet.spec.scratch import folder_beside
+from optvet.spec.symptoms import ScriptCheck
 from optvet.spec.words import printable, quoted
 
 _REPRO_S = 300.0
+_ERROR_CHARS = 200
+_SHORT_WORD = 3
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Bundle:
     """A written finding; ``note`` says what did not work, if anything.
 
     ``index`` is the finding's index in the result. ``known``: a bundle with the same fingerprint
-    existed before, and was not changed. ``before`` and ``after`` are the graphs as text.
+    existed before, and was not changed. ``before`` and ``after`` are the graphs as text. ``shows``:
+    the bundle's model was judged once more, and showed the finding.
     """
 
     index: int
@@ -54,6 +59,7 @@ class Bundle:
     after: str
     note: str = ""
     known: bool = False
+    shows: bool = True
 
 
 def write_folder(
@@ -86,17 +92,37 @@ def write_folder(
         for name, content in files.items():
             (folder / name).write_bytes(content)
         (folder / RECORD).write_text(f"{record.to_json()}\n", "utf-8")
-        code, _ = try_script(folder / SCRIPT, _REPRO_S)
-        record = record.model_copy(update={"script_exit": code})
+        ended = try_script(folder / SCRIPT, _REPRO_S)
+        record = record.model_copy(update={"script_exit": ended.code})
         (folder / RECORD).write_text(f"{record.to_json()}\n", "utf-8")
         folder.chmod(0o755)
         os.replace(folder, place)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    if code != 1 and not note:
-        note = f"repro.py ended with {code}, not 1, when it was tried"
-    return Bundle(index, place, record, evidence.before, evidence.after, note)
+    return Bundle(
+        index, place, record, evidence.before, evidence.after, note or _doubt(record, ended)
+    )
+
+
+def _doubt(record: Reproduction, ended: Ended) -> str:
+    """Why the script may not show the finding; empty if it does."""
+    if ended.code != 1:
+        return f"repro.py ended with {ended.code}, not 1, when it was tried"
+    finding, said = record.finding, ended.printed + ended.errors
+    raised = finding.symptom.info.check is ScriptCheck.ERROR and ": signal " not in ended.printed
+    if not raised or says_alike(finding.message, said):
+        return ""
+    last = (ended.errors.strip() or ended.printed.strip()).rpartition("\n")[2]
+    return f"repro.py failed by another error when it was tried: {printable(last)[:_ERROR_CHARS]}"
+
+
+def says_alike(message: str, said: str) -> bool:
+    """Whether a text has most of the words by which an error's message is known."""
+    # The class of the error may be the plugin's own, which the script does without.
+    text = message.partition(": ")[2] or message
+    words = {w for w in normalized_message(text).split() if len(w) > _SHORT_WORD}
+    return 2 * sum(word in said for word in words) >= len(words)
 
 
 def _folder_name(record: Reproduction) -> str:

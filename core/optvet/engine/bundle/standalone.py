@@ -214,8 +214,8 @@ def _run(code: str, context: ReproContext) -> tuple[int | None, str]:
     with temporary_folder("optvet-try-") as folder:
         file = Path(folder, "script.py")
         file.write_text(code, "utf-8")
-        ended, printed = try_script(file, limit)
-        return ended, printed.replace(folder, ".").strip()
+        ended = try_script(file, limit)
+        return ended.code, ended.printed.replace(folder, ".").strip()
 
 
 # --- the text of a script -------------------------------------------------------------------------

@@ -6,13 +6,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from optvet.engine.work.sandbox.landlock import confined
 from optvet.spec.scratch import temporary_folder
 
 
-def try_script(script: Path, timeout_s: float) -> tuple[int | None, str]:
-    """The exit code of a script, None if it does not end in time; and what it printed."""
+class Ended(NamedTuple):
+    """How a script ended: its exit code, None if it did not end in time; and what it printed."""
+
+    code: int | None
+    printed: str = ""
+    errors: str = ""
+
+
+def try_script(script: Path, timeout_s: float) -> Ended:
+    """Run a script in its folder."""
     with temporary_folder("optvet-try-") as folder:
         command = confined([sys.executable, str(script.resolve())], [folder])
         try:
@@ -25,5 +34,6 @@ def try_script(script: Path, timeout_s: float) -> tuple[int | None, str]:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return None, ""
-    return done.returncode, done.stdout.decode("utf-8", "replace")
+            return Ended(None)
+    texts = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
+    return Ended(done.returncode, *texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -271,9 +272,10 @@ def _written(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
             seen, culprit, feeds, task.sandbox, task.sought, more=more, explained=True
         )
     observed = evidence.observed
-    if observed is None or observed.signature.symptom != finding.symptom:
+    shows = observed is not None and observed.signature.symptom == finding.symptom
+    if not shows:
         words = "shows nothing" if observed is None else f"shows {observed.signature.symptom}"
-        note = note or f"did not show again: judged once more, the model {words}"
+        note = f"did not show again: judged once more, the model {words}"
     else:
         finding = _as_observed(finding, evidence)
     reduced = small.end is not None
@@ -281,7 +283,8 @@ def _written(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
     pictures, problem = _pictures(finding, evidence, task.draw)
     note = note or problem
     place = (task.out, task.index)
-    return write_folder(*place, record, proto, feeds, evidence, case, note, pictures, more)
+    made = write_folder(*place, record, proto, feeds, evidence, case, note, pictures, more)
+    return dataclasses.replace(made, shows=shows)
 
 
 def _as_observed(finding: Finding, evidence: Evidence) -> Finding:

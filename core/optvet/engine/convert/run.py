@@ -447,7 +447,9 @@ def _asked(
     seen = judge.see(observed, judged, tolerance)
     for killed in (seen[s.id] for s in judged if seen[s.id].unexplained):
         return CrossCheck(runtime=name, outcome="not-judged", detail=killed.message)
-    wrong = next((s.id for s in judged if not seen[s.id].right), None)
+    # Values that differ are another fault than a model that does not run.
+    alike = (s.id for s in judged if values or isinstance(observed.runs[s.id], Failure))
+    wrong = next((n for n in alike if not seen[n].right), None)
     if wrong is None:
         return CrossCheck(runtime=name, outcome="no-fault", detail=seen[shown[0].id].message)
     where = "" if wrong == shown[0].id else f"{wrong}: "

@@ -102,7 +102,7 @@ class Confirmer:
                 raise
             except OptvetError:
                 return None  # such as: the original fails after all
-            shown = [b for b in written if _shows(b)]
+            shown = [b for b in written if b.shows]
             told = [b for b in shown if b.known or not (_is_gone(b) or self._is_disputed(b))]
             return [self._kept(suspect, b) for b in told]
 
@@ -168,8 +168,3 @@ def _is_gone(written: Bundle) -> bool:
     What it cannot judge is not gone.
     """
     return written.record.script_exit == 0
-
-
-def _shows(written: Bundle) -> bool:
-    """Whether the reduced model showed it once more."""
-    return not written.note.startswith("did not show again")
