@@ -21,11 +21,9 @@ onnxoptimizer = pytest.importorskip("onnxoptimizer")
 def test_plugins_are_listed_by_family(run: Run) -> None:
     ran = run("plugins")
     assert ran.code == 0
-    assert ran.out.splitlines()[1].split()[:3] == [
-        "optimizer",
-        "onnxoptimizer",
-        onnxoptimizer.__version__,
-    ]
+    (row,) = (line for line in ran.out.splitlines() if "optvet_onnxoptimizer" in line)
+    assert f"onnxoptimizer {onnxoptimizer.__version__} " in " ".join(row.split())
+    assert ran.out.splitlines()[1].startswith("optimizer ")
     entries = json.loads(run("plugins", "--json", "-").out)["plugins"]
     names = {(e["family"], e["name"]) for e in entries}
     assert {("runtime", "onnxruntime"), ("dataset", "files"), ("model source", "zoo")} <= names

@@ -1,10 +1,11 @@
 """Errors that people read."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from optvet import InputError
-from optvet.spec.errors import LONGEST_MESSAGE
+from optvet.spec.errors import LONGEST_MESSAGE, near_names
 
 
 @given(st.integers(0, 3 * LONGEST_MESSAGE))
@@ -16,3 +17,21 @@ def test_a_message_is_whole_or_cut_in_the_middle(length: int) -> None:
     assert text.startswith(head)
     assert text.endswith(tail)
     assert (said == text) == (length <= LONGEST_MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("ort", "ort_transformers"),
+        ("max_ab", "max_abs"),
+        ("onnxoptimiser", "onnxoptimizer"),
+        ("ONNX-Runtime", "onnxruntime"),
+        ("tvn", "tvm"),
+    ],
+)
+def test_near_names_are_parts_misspelt_or_abbreviated(name: str, first: str) -> None:
+    known = ["iree", "onnxoptimizer", "onnxruntime", "onnxsim", "ort_transformers", "tvm"]
+    known += ["end_max_abs", "max_abs"]
+    assert near_names(name, known)[0] == first
+    assert "onnxruntime" in near_names("ort", known)
+    assert near_names("xyz", known) == []

@@ -40,8 +40,6 @@ _GROUPS = {
 """Commands with others below them, each the ``app`` of the module of its name."""
 _LAST = {"campaign": "campaign_tables", "models": "models_generate"}
 """Of groups in several modules, the last one, which imports the others."""
-_WITHOUT_ARGUMENTS = ("doctor", "schema")
-"""Commands that do something if nothing is said; the others print their help."""
 
 
 def _loaded(name: str) -> Any:
@@ -54,7 +52,7 @@ def _loaded(name: str) -> Any:
     if name in _GROUPS:
         tree.add_typer(module.app, name=name)
     else:
-        add(tree, name, no_args_is_help=name not in _WITHOUT_ARGUMENTS)(module.command)
+        add(tree, name)(module.command)
     return typer.main.get_group(tree).commands[name]
 
 

@@ -25,6 +25,11 @@ LONGEST_MESSAGE = 3000
 """Characters of an error's message; what is longer is cut in the middle."""
 
 
+_SHORTEST = 3
+_LONGEST_ABBREVIATION = 4
+"""Letters of names that are asked what they are a part of, and short for."""
+
+
 class OptvetError(Exception):
     """Root of all errors that optvet raises on purpose.
 
@@ -47,13 +52,40 @@ class UsageError(OptvetError):
     exit_code = 2
 
 
+def near_names(
+    name: str, known: Iterable[str], *, count: int = 3, cutoff: float = 0.5
+) -> list[str]:
+    """Of ``known``, what ``name`` may have meant: what it is a part of, near to, or short for.
+
+    Nearness is that of ``difflib.get_close_matches``; case and separators do not count for a part.
+    """
+    names = sorted(known)
+    short = _plain(name)
+    part = len(short) >= _SHORTEST
+    whole = sorted((n for n in names if part and short in _plain(n)), key=len)
+    close = difflib.get_close_matches(name, names, n=count, cutoff=cutoff)
+    brief = _SHORTEST <= len(short) <= _LONGEST_ABBREVIATION
+    meant = [n for n in names if brief and _abbreviates(short, _plain(n))]
+    return list(dict.fromkeys((*whole, *close, *meant)))[:count]
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _abbreviates(short: str, name: str) -> bool:
+    """Whether ``short`` begins as ``name`` does, and has its letters in their order."""
+    letters = iter(name)
+    return name[:1] == short[:1] and all(letter in letters for letter in short)
+
+
 class UnknownName(UsageError):
     """No ``kind`` is called ``name``; the message suggests the nearest known one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         """Compose the message from what was given and what exists."""
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        near = near_names(name, names)
         if near:
             advice = f"did you mean {' or '.join(repr(n) for n in near)}?"
         elif len(names) <= 12:

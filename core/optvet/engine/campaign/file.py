@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from optvet.engine.options import parse_options
 from optvet.engine.trust import check_request, located
 from optvet.spec.campaign import CampaignFile, JobSet
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.errors import InputError, OptvetError, UsageError
+from optvet.spec.errors import InputError, OptvetError, UsageError, near_names
 from optvet.spec.parsing import read_bytes, read_toml
 from optvet.spec.request import VetRequest
 from optvet.spec.toml_lines import dotted, line_of
@@ -181,7 +180,7 @@ def _words(error: Any) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    near = near_names(name, known, count=2)
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
     return f"known: {', '.join(sorted(known))}"

@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from optvet.spec.errors import InputError
+from optvet.spec.errors import InputError, near_names
 from optvet.spec.parsing import read_bytes, read_toml
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
@@ -112,7 +111,7 @@ def _refusal(path: Path, text: str, error: ValidationError) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    near = near_names(name, known, count=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Sequence
 
 from pydantic import BaseModel
@@ -10,7 +9,7 @@ from pydantic import BaseModel
 from optvet.engine.discovery import Plugins
 from optvet.engine.vet.impact.comparator_options import has_metric, metrics_of, options_for
 from optvet.engine.vet.impact.impact import Assessment
-from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.errors import UnknownName, UsageError, near_names
 from optvet.spec.protocols import Comparator
 from optvet.spec.request import VetRequest
 from optvet.spec.requirement import (
@@ -116,7 +115,7 @@ def unknown_metric(
     """An error that names the metrics with the most similar names, or lists all known ones."""
     known = {c.name: sorted(names) for c, names in among if names is not None}
     every = {metric for metrics in known.values() for metric in metrics}
-    near = difflib.get_close_matches(requirement.metric, sorted(every), n=3, cutoff=0.6)
+    near = near_names(requirement.metric, every, cutoff=0.6)
     if near:
         advice = f"did you mean {' or '.join(map(repr, near))}?"
     elif len(known) > FEW:
