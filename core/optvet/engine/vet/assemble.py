@@ -245,7 +245,8 @@ def _verdict(
     if any(f.confirmed for f in faults):
         return "faulty", ""
     if faults:
-        return "undecided", "a fault was seen but did not show again in a fresh process"
+        again = "a fault was seen but did not show again in a fresh process"
+        return "undecided", "; ".join(session.ledger.reasons) or again
     if session.ledger.reasons:
         return "undecided", "; ".join(session.ledger.reasons)
     if examiner.undecided:

@@ -50,6 +50,12 @@ class FindingsLedger:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
+    def withdraw_faults(self) -> None:
+        """Leave no fault confirmed, since something else may have caused each of them."""
+        for index, finding in enumerate(self.findings):
+            if finding.severity == "fault":
+                self.amend(index, {"confirmed": False})
+
     def is_unexplained(self, observation: Observation) -> bool:
         """Whether something other than the model may be the cause; records it as undecided then."""
         if observation.unexplained:

@@ -16,7 +16,7 @@ from optvet.engine.vet.find.definedness import leave_open_what_is_undefined
 from optvet.engine.vet.find.deployed import judge_as_deployed
 from optvet.engine.vet.find.detect import Detected, detect, wrong_in_rest
 from optvet.engine.vet.find.eliminate import clear
-from optvet.engine.vet.find.model_files import describe_changes, states_of
+from optvet.engine.vet.find.model_files import note_changes, states_of
 from optvet.engine.vet.find.study import is_wanted, study
 from optvet.engine.vet.impact.assess import Assessor
 from optvet.engine.vet.observe.layers import Layers
@@ -153,8 +153,7 @@ def _run(session: VetSession, started: float) -> VetResult:
     if session.request.measure:
         safe = judge_speed(session, detected, safe, cleared_of_faults)
     _describe(session, detected)
-    for words in describe_changes(files):
-        ledger.undecided(words)
+    note_changes(ledger, files)
     result = assemble(
         session,
         detected,

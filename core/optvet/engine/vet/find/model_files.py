@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from optvet.engine.vet.ledger import FindingsLedger
 from optvet.graph.outline import is_outside, location_of
 from optvet.graph.weights import tensors_of
 from optvet.spec.foreign import load_model
@@ -30,10 +32,19 @@ def states_of(model: Model) -> dict[Path, State]:
     return {file: _state(file) for file in files_of(model)}
 
 
-def describe_changes(before: Mapping[Path, State]) -> list[str]:
-    """What became of files since ``before``, in words; empty if nothing did."""
-    now = {file: _state(file) for file in before}
-    return [_words(file, was, now[file]) for file, was in before.items() if was != now[file]]
+def note_changes(ledger: FindingsLedger, before: Mapping[Path, State]) -> None:
+    """Leave the verdict open where files are not as they were.
+
+    A fault may be the optimizer's, or come of a file whose content changed or that cannot be read
+    any more: then none stays confirmed.
+    """
+    for file, was in before.items():
+        now = _state(file)
+        if was == now:
+            continue
+        ledger.undecided(_words(file, was, now))
+        if was is None or now is None or was[:3] != now[:3] or not os.access(file, os.R_OK):
+            ledger.withdraw_faults()
 
 
 def _state(file: Path) -> State:
