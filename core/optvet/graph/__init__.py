@@ -14,6 +14,7 @@ from optvet.graph.compose import (
     types_of,
 )
 from optvet.graph.opsets import at_opset
+from optvet.graph.types import values_outside
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     RANDOM_OPERATORS,
@@ -53,4 +54,5 @@ __all__ = [
     "to_opset",
     "type_of",
     "types_of",
+    "values_outside",
 ]

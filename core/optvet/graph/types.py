@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 
 import ml_dtypes  # comes with onnx: types that numpy does not know
@@ -39,6 +40,22 @@ def element_bits(number: int) -> int | None:
         return 8 * dtype.itemsize
     about = ml_dtypes.iinfo if dtype.kind in "iu" or "int" in dtype.name else ml_dtypes.finfo
     return int(about(dtype).bits)
+
+
+def values_outside(
+    values: Iterable[ValueInfoProto], types: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Values that are no tensors of ``types``, which are names of ``TensorProto.DataType``.
+
+    Yields:
+        The name of the value, that of its element type, and what it is in words.
+    """
+    for value in values:
+        kind = value.type.WhichOneof("value")
+        name = TensorProto.DataType.Name(value.type.tensor_type.elem_type)
+        if kind != "tensor_type" or name not in types:
+            words = f"a {name.lower()} tensor" if kind == "tensor_type" else f"a {kind}"
+            yield value.name, name, words
 
 
 def dtype_name(number: int) -> str:

@@ -20,10 +20,9 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
-from onnx import TensorProto
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet.graph import RANDOM_OPERATORS, is_onnx, nodes_of
+from optvet.graph import RANDOM_OPERATORS, is_onnx, nodes_of, values_outside
 from optvet.plugin import (
     Artifact,
     Feeds,
@@ -286,16 +285,11 @@ def _openvino() -> Any:
 
 
 def _refuse_types(graph: onnx.GraphProto) -> None:
-    for value in (*graph.input, *graph.output):
-        kind = value.type.WhichOneof("value")
-        name = TensorProto.DataType.Name(value.type.tensor_type.elem_type)
-        if kind != "tensor_type" or name not in _SUPPORTED:
-            what = f"a {name.lower()} tensor" if kind == "tensor_type" else f"a {kind}"
-            why = " (it would be computed in float32)" if name == "DOUBLE" else ""
-            raise Unsupported(
-                f"{value.name!r} is {what}, which OpenVINO cannot be judged on{why}; "
-                "choose another runtime"
-            )
+    for name, kind, what in values_outside((*graph.input, *graph.output), _SUPPORTED):
+        why = " (it would be computed in float32)" if kind == "DOUBLE" else ""
+        raise Unsupported(
+            f"{name!r} is {what}, which OpenVINO cannot be judged on{why}; choose another runtime"
+        )
 
 
 def _refuse_random(graph: onnx.GraphProto) -> None:
