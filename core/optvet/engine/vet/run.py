@@ -15,7 +15,7 @@ from optvet.engine.vet.explain.notes import take_notes
 from optvet.engine.vet.find.definedness import leave_open_what_is_undefined
 from optvet.engine.vet.find.deployed import judge_as_deployed
 from optvet.engine.vet.find.detect import Detected, detect, wrong_in_rest
-from optvet.engine.vet.find.eliminate import clear
+from optvet.engine.vet.find.eliminate import Rest, clear
 from optvet.engine.vet.find.model_files import note_changes, states_of
 from optvet.engine.vet.find.study import is_wanted, study
 from optvet.engine.vet.impact.assess import Assessor
@@ -114,7 +114,7 @@ def _run(session: VetSession, started: float) -> VetResult:
     assessor = Assessor(session, inputs)
     detected = detect(session, inputs, assessor)
     session = session.at(detected.runner)
-    samples, pipeline = detected.samples, session.case.passes.pipeline
+    samples = detected.samples
 
     def rest(now: VetSession, remaining: tuple[str, ...]) -> Examination:
         return wrong_in_rest(now, inputs, detected, remaining)
@@ -125,16 +125,7 @@ def _run(session: VetSession, started: float) -> VetResult:
     records = None
     remaining = None
     if sound:
-        cleared = clear(
-            session,
-            detected.examiner,
-            samples,
-            pipeline,
-            detected.found,
-            rest=rest if inputs.several else None,
-        )
-        session, safe = session.at(cleared.runner), cleared.passes
-        remaining = cleared.found if set(safe) - session.case.passes.required else None
+        session, safe, remaining = _clear(session, detected, rest if inputs.several else None)
     meter = RequirementMeter(session, detected, inputs)
 
     def cleared_of_faults(passes: tuple[str, ...]) -> tuple[str, ...]:
@@ -167,6 +158,28 @@ def _run(session: VetSession, started: float) -> VetResult:
         fixed=assessor.fixed.records(),
     )
     return with_structure(session, result, samples) if session.request.structure else result
+
+
+def _clear(
+    session: VetSession, detected: Detected, rest: Rest | None
+) -> tuple[VetSession, tuple[str, ...], Examination | None]:
+    """Blame passes until those that are left are verified.
+
+    Returns:
+        The session that runs what is left, the passes that are left, and how they were found; None
+        if none are left but those that the optimizer requires.
+    """
+    passes = session.case.passes
+    cleared = clear(
+        session,
+        detected.examiner,
+        detected.samples,
+        passes.pipeline,
+        detected.found,
+        rest=rest,
+    )
+    left = cleared.found if set(cleared.passes) - passes.required else None
+    return session.at(cleared.runner), cleared.passes, left
 
 
 def _describe(session: VetSession, detected: Detected) -> None:
