@@ -39,11 +39,11 @@ def test_the_next_sandbox_has_the_same_server_and_new_workers() -> None:
     assert worker != another
     with Sandbox(jobs=1, preload=("json",)) as sandbox:
         assert where(sandbox)[0] != server
-    with Sandbox(jobs=1, limits=Limits(memory_bytes=1 << 30)) as sandbox:
-        assert where(sandbox)[0] != server
-    # Another limit of time is one of the workers alone.
-    with Sandbox(jobs=1, limits=Limits(timeout_s=7.0)) as sandbox:
+    # Limits are those of the workers alone.
+    limits = Limits(timeout_s=7.0, memory_bytes=1 << 30)
+    with Sandbox(jobs=1, limits=limits) as sandbox:
         assert where(sandbox)[0] == server
+        assert sandbox.call(bytearray, 2 << 30).failure is not None
 
 
 def test_a_server_that_was_started_with_other_variables_is_not_taken(
@@ -86,10 +86,10 @@ def test_a_server_that_died_while_it_waited_is_replaced() -> None:
 
 def test_servers_that_wait_take_bounded_memory() -> None:
     shelf = kept.KeptServers(most_bytes=1 << 20)
-    servers = shelf.take((), Limits())
+    servers = shelf.take(())
     servers.get()
     assert servers.shared.own_bytes() > 1 << 20
-    shelf.put_back((), Limits(), servers)
+    shelf.put_back((), servers)
     assert servers.shared.is_dead()
 
 
@@ -102,10 +102,9 @@ def test_jobs_of_one_worker_share_a_server(
         def __init__(
             self,
             preload: tuple[str, ...],
-            limits: Limits,
             interpreter: Interpreter | None = None,
         ) -> None:
-            super().__init__(preload, limits, interpreter)
+            super().__init__(preload, interpreter)
             started.append(self)
 
     monkeypatch.setattr(kept, "Servers", Counted)

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from optvet.engine.work.sandbox.interpreter import OWN_VARIABLES, Interpreter, command
@@ -33,10 +34,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class Server:
     """One process from which workers are forked."""
 
-    def __init__(
-        self, preload: tuple[str, ...], limits: Limits, interpreter: Interpreter | None = None
-    ) -> None:
-        self.limits = limits
+    def __init__(self, preload: tuple[str, ...], interpreter: Interpreter | None = None) -> None:
         self.ready = False
         self._abroad = interpreter is not None
         self._stopped = False
@@ -46,10 +44,7 @@ class Server:
             stack.callback(theirs.close)
             log = memory_file(stack)
             self._log_fd = os.dup(log)
-            serve = (
-                f"server.serve({theirs.fileno()}, {preload!r}, {limits.memory_bytes}, "
-                f"{os.getpid()})"
-            )
+            serve = f"server.serve({theirs.fileno()}, {preload!r}, {os.getpid()})"
             environment = _environment(os.environ, () if interpreter is None else OWN_VARIABLES)
             self._process = subprocess.Popen(
                 command(interpreter, serve),
@@ -86,7 +81,7 @@ class Server:
 
         Args:
             fds: The descriptors.
-            limits: Those of its tasks; of memory, those of the server hold.
+            limits: Those of its tasks.
 
         Raises:
             OSError: The server has died.
@@ -94,8 +89,8 @@ class Server:
         path = None if self._abroad else sys.path
         place = str(run_folder() or tempfile.gettempdir())
         writable = None if limits.writable is None else (place, *limits.writable)
-        about = path, limits.keeps_memory, place, with_users_own(writable)
-        request = b"f" + pickle.dumps((_folder(), *about))
+        limits = replace(limits, writable=with_users_own(writable))
+        request = b"f" + pickle.dumps((_folder(), path, place, limits))
         socket.send_fds(self._socket, [request], fds)
 
     def kill(self, pid: int) -> None:
@@ -166,10 +161,8 @@ class Servers:
         shared: The server that all workers share.
     """
 
-    def __init__(
-        self, preload: tuple[str, ...], limits: Limits, interpreter: Interpreter | None = None
-    ) -> None:
-        self._preload, self._limits, self._interpreter = preload, limits, interpreter
+    def __init__(self, preload: tuple[str, ...], interpreter: Interpreter | None = None) -> None:
+        self._preload, self._interpreter = preload, interpreter
         self._lock = threading.Lock()
         self._stopped = False
         self._all: list[Server] = []
@@ -230,7 +223,7 @@ class Servers:
                 self._retire(server)
 
     def _start(self) -> Server:
-        server = Server(self._preload, self._limits, self._interpreter)
+        server = Server(self._preload, self._interpreter)
         self._all.append(server)
         return server
 

@@ -11,43 +11,38 @@ from collections import OrderedDict
 
 from optvet.engine.work.sandbox.forks import Servers, variables
 from optvet.engine.work.sandbox.interpreter import Interpreter
-from optvet.engine.work.sandbox.outcome import Limits
 
 _Variables = frozenset[tuple[str, str]]
-_Key = tuple[tuple[str, ...], int, Interpreter | None, _Variables]
-"""The modules, the limit of memory (the others are those of workers alone), the interpreter, and
-the variables that the server was started with."""
+_Key = tuple[tuple[str, ...], Interpreter | None, _Variables]
+"""The modules, the interpreter, and the variables that the server was started with."""
 
 IDLE_BYTES = 1 << 30
 """Memory of the servers that wait, of all kinds together."""
 
 
 class KeptServers:
-    """Servers that wait for a sandbox with the same modules, limits and variables; thread-safe."""
+    """Servers that wait for a sandbox with the same modules and variables; thread-safe."""
 
     def __init__(self, most_bytes: int = IDLE_BYTES) -> None:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._idle: OrderedDict[_Key, Servers] = OrderedDict()
 
-    def take(
-        self, preload: tuple[str, ...], limits: Limits, interpreter: Interpreter | None = None
-    ) -> Servers:
+    def take(self, preload: tuple[str, ...], interpreter: Interpreter | None = None) -> Servers:
         """A server that waits, or a new one."""
-        key = (preload, limits.memory_bytes, interpreter, variables())
+        key = (preload, interpreter, variables())
         with self._lock:
             kept = self._idle.pop(key, None)
-        return kept or Servers(preload, limits, interpreter)
+        return kept or Servers(preload, interpreter)
 
     def put_back(
         self,
         preload: tuple[str, ...],
-        limits: Limits,
         servers: Servers,
         interpreter: Interpreter | None = None,
     ) -> None:
         """Keep ``servers``, which runs no task; those used longest ago end if memory is short."""
-        key = (preload, limits.memory_bytes, interpreter, servers.variables)
+        key = (preload, interpreter, servers.variables)
         gone = []
         with self._lock:
             if (namesake := self._idle.pop(key, None)) is not None:
@@ -81,18 +76,15 @@ def keep_servers() -> None:
     _kept = _kept or KeptServers()
 
 
-def take_servers(
-    preload: tuple[str, ...], limits: Limits, interpreter: Interpreter | None = None
-) -> Servers:
+def take_servers(preload: tuple[str, ...], interpreter: Interpreter | None = None) -> Servers:
     """A server for one sandbox."""
     if _kept is None:
-        return Servers(preload, limits, interpreter)
-    return _kept.take(preload, limits, interpreter)
+        return Servers(preload, interpreter)
+    return _kept.take(preload, interpreter)
 
 
 def leave_servers(
     preload: tuple[str, ...],
-    limits: Limits,
     servers: Servers,
     *,
     idle: bool,
@@ -102,4 +94,4 @@ def leave_servers(
     if _kept is None or not idle:
         servers.stop()
     else:
-        _kept.put_back(preload, limits, servers, interpreter)
+        _kept.put_back(preload, servers, interpreter)

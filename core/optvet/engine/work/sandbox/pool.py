@@ -111,9 +111,7 @@ class Sandbox:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
             # Not before the first task: if all answers are cached, no process is needed.
-            self._servers = self._servers or take_servers(
-                self._preload, self.limits, self._interpreter
-            )
+            self._servers = self._servers or take_servers(self._preload, self._interpreter)
             self._tasks.put(task)
             # A thread for each task up to the number of jobs: few tasks, few processes.
             if len(self._threads) < self._jobs:
@@ -165,13 +163,7 @@ class Sandbox:
         if idle:  # Workers end with their threads, before anybody else gets the server.
             self._join()
         if self._servers is not None:
-            leave_servers(
-                self._preload,
-                self.limits,
-                self._servers,
-                idle=idle,
-                interpreter=self._interpreter,
-            )
+            leave_servers(self._preload, self._servers, idle=idle, interpreter=self._interpreter)
         self._join()
 
     def _join(self) -> None:

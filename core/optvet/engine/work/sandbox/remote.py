@@ -63,7 +63,7 @@ class Worker:
     """The caller's side of one worker process."""
 
     def __init__(self, server: Server, limits: Limits) -> None:
-        self._server = server
+        self._server, self._limits = server, limits
         self._confined = limits.writable is not None and is_active()
         self._tickets: set[bytes] = set()
         self._kernel_kills = _kernel_kills()
@@ -258,7 +258,7 @@ class Worker:
         # A failed allocation often leads to a null pointer, without a message; but then the
         # process has grown to its limit.
         starved = (
-            peak_bytes >= 0.9 * self._server.limits.memory_bytes
+            peak_bytes >= 0.9 * self._limits.memory_bytes
             or NO_MEMORY.search(tail) is not None
             or (name == "SIGKILL" and _kernel_kills() > self._kernel_kills)
         )

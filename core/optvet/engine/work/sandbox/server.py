@@ -30,13 +30,12 @@ from optvet.engine.work.sandbox.worker import PR_SET_CHILD_SUBREAPER, keep_memor
 _END_S = 5.0
 
 
-def serve(fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int) -> NoReturn:
+def serve(fd: int, preload: tuple[str, ...], caller: int) -> NoReturn:
     """Fork, kill and reap workers until the caller ends; never returns.
 
     Args:
         fd: The server's end of the socket to the caller.
         preload: Modules to import before the first fork; failures are ignored.
-        memory_bytes: As in ``Limits``.
         caller: Process id of the caller.
     """
     gc.disable()  # Imports make much that stays and little garbage, which is collected below.
@@ -72,16 +71,14 @@ def serve(fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int) -> 
                     os.read(wake_r, 4096)
             if wake_r in ready or not ready:
                 _reap(workers)
-            if channel in ready and not _obey(channel, workers, private, memory_bytes):
+            if channel in ready and not _obey(channel, workers, private):
                 break
     finally:
         _end()
         os._exit(0)
 
 
-def _obey(
-    channel: socket.socket, workers: dict[int, int], private: list[int], memory_bytes: int
-) -> bool:
+def _obey(channel: socket.socket, workers: dict[int, int], private: list[int]) -> bool:
     """Carry out one request of the caller; False if the caller has closed its socket."""
     try:
         message, fds, _ = receive_fds(channel, 1 << 18)
@@ -95,7 +92,7 @@ def _obey(
         status = fds.pop()
         os.set_blocking(status, False)
         try:
-            pid = _fork(channel, [*workers.values(), *private, status], fds, message, memory_bytes)
+            pid = _fork(channel, [*workers.values(), *private, status], fds, message)
         except OSError:
             # If no process can be forked, the caller finds its status pipe closed.
             os.close(status)
@@ -107,13 +104,7 @@ def _obey(
     return bool(message)
 
 
-def _fork(
-    channel: socket.socket,
-    others: list[int],
-    fds: list[int],
-    message: bytes,
-    memory_bytes: int,
-) -> int:
+def _fork(channel: socket.socket, others: list[int], fds: list[int], message: bytes) -> int:
     """Process id of a new worker, which closes ``others``, the descriptors of other workers."""
     server = os.getpid()
     pid = os.fork()
@@ -121,15 +112,15 @@ def _fork(
         try:
             for inherited in [channel.detach(), *others]:
                 os.close(inherited)
-            folder, path, keeps, place, writable = pickle.loads(message[1:])
-            if keeps:
+            folder, path, place, limits = pickle.loads(message[1:])
+            if limits.keeps_memory:
                 keep_memory()
-            work(fds, folder, path, memory_bytes, server, _own_folder(place, os.getpid()), writable)
+            work(fds, folder, path, limits, server, _own_folder(place, os.getpid()))
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(70)  # No exit handlers: those of native libraries crash and hang.
-    _folders[pid] = _own_folder(pickle.loads(message[1:])[3], pid)
+    _folders[pid] = _own_folder(pickle.loads(message[1:])[2], pid)
     return pid
 
 

@@ -29,6 +29,7 @@ from optvet.engine.work.sandbox.messages import (
     type_name,
     unpacked,
 )
+from optvet.engine.work.sandbox.outcome import Limits
 from optvet.spec.symptoms import Stage
 
 PR_SET_PDEATHSIG = 1
@@ -80,10 +81,9 @@ def work(
     fds: Sequence[int],
     folder: str,
     path: Sequence[str] | None,
-    memory_bytes: int,
+    limits: Limits,
     server: int,
     own_folder: str,
-    writable: Sequence[str] | None,
 ) -> None:
     """Serve tasks until the caller ends.
 
@@ -91,10 +91,9 @@ def work(
         fds: Descriptors of the socket, of the files for stdout, stderr, and for the stage.
         folder: The current folder of tasks.
         path: Their ``sys.path``; None in another environment, which has its own.
-        memory_bytes: As in ``Limits``.
+        limits: Those of each task.
         server: Process id of the server.
         own_folder: For temporary files of this worker; it is made here.
-        writable: Folders to write in beside that one; None if everywhere.
     """
     socket_fd, stdout_fd, stderr_fd, stage_fd = fds
     if not _settle(stdout_fd, stderr_fd, server):
@@ -109,8 +108,8 @@ def work(
     with contextlib.suppress(OSError):
         os.makedirs(own_folder, 0o700, exist_ok=True)
         os.environ["TMPDIR"] = tempfile.tempdir = own_folder
-    if writable is not None:
-        confine((own_folder, *writable))
+    if limits.writable is not None:
+        confine((own_folder, *limits.writable))
     channel = socket.socket(fileno=socket_fd)
     start, me, state = _address_space(), os.getpid(), _ProcessState()
     while True:
@@ -122,12 +121,12 @@ def work(
         with warnings.catch_warnings():
             pass  # Python gives each warning once; this makes it forget those of earlier tasks.
         enter("build")
-        tag, answer = _answer(data, memory_bytes)
+        tag, answer = _answer(data, limits)
         del data
         if os.getpid() != me:
             return  # The task forked, and this is the child; the worker itself will answer.
         # A worker that leaks is replaced; caches that libraries keep on purpose are smaller.
-        leaving = not state.restored() or _address_space() - start > memory_bytes
+        leaving = not state.restored() or _address_space() - start > limits.memory_bytes
         try:
             send(channel, tag.upper() if leaving else tag, ticket, [answer])
         except OSError:
@@ -232,14 +231,14 @@ def _has_children() -> bool:
     return True
 
 
-def _answer(data: bytes | mmap.mmap, memory_bytes: int) -> tuple[bytes, bytes]:
+def _answer(data: bytes | mmap.mmap, limits: Limits) -> tuple[bytes, bytes]:
     """Run one task; tag and data of its answer: ``v`` value, ``f`` failure, ``u`` not loadable."""
     try:
         function, args = unpacked(data)
     except Exception as error:
         return b"u", _words(text_of(error))
     # After loading: the memory of the arguments does not count.
-    _limit_address_space(_address_space() + memory_bytes)
+    _limit_address_space(_address_space() + limits.memory_bytes)
     try:
         value = function(*args)
     except SystemExit as leaving:
