@@ -126,6 +126,8 @@ def compare(
 ) -> ModelComparison:
     """Compare two models value by value on the first sample; ``b`` may be of another format.
 
+    With ``limit``, so many samples tell which layers differ where the models' answers do.
+
     Args:
         a: An ONNX model, as ``vet`` takes it.
         b: What was made of it: a model, or a file that a runtime reads.

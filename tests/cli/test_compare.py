@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 Run = Callable[..., Any]
@@ -49,7 +50,49 @@ def test_the_table_of_layers_fits_the_screen_whatever_the_names(
     lines = ran.out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["value", "operator", "error", "noise", "rms", "cosine"]
-    assert sum("Softmax" in line for line in lines) == 1
+    assert sum("Softmax" in line for line in lines) == 2, "of the value, and of the operator"
+
+
+CLIPS = (
+    HEAD
+    + """g (float[1,4] x) => (float[1,4] y) <float[4,4] w = {
+    3, 0, 0, 0,  0, 3, 0, 0,  0, 0, 3, 0,  0, 0, 0, 3}, float top = {100.0}, float low = {0.0}> {
+    a = Neg(x)  b = Neg(a)  h = MatMul(b, w)  c = Clip(h, low, top)  y = Softmax(c) }"""
+)
+
+
+def test_samples_with_another_answer_show_the_layer_that_makes_it_other(
+    run: Run, write: Write, tmp_path: Path
+) -> None:
+    # The second model caps values at 2: an answer differs where a larger one is not the first.
+    a, b = write("a.onnx", CLIPS), write("b.onnx", CLIPS.replace("100.0", "2.0"))
+    small = [[0.1 + k / 100, 0.2, 0.3, 0.4] for k in range(5)]
+    large = [[0.7, 0.8 + k / 10, 0.9, 2.0] for k in range(5)]
+    for number, values in enumerate([*small, *large]):
+        np.savez(tmp_path / f"{number}.npz", x=np.array([values], np.float32))
+    ran = run(
+        *("compare", a, b, "--dataset", f"files:{tmp_path}", "--limit", 10),
+        *("--comparator", "classification", "--layers", "--json", tmp_path / "found.json"),
+    )
+    assert ran.code == 0, "the first sample shows nothing"
+    assert "10 samples, by classification: 5 with the same answer, 5 with another" in ran.out
+    found = json.loads((tmp_path / "found.json").read_text())["contrast"]
+    first, *others = found["layers"]
+    assert first["name"] in ("c", "y")
+    assert first["p"] < 1e-3
+    assert first["rank_p"] < 0.01
+    assert first["similar"] == 0.0 < first["dissimilar"]
+    untouched = [la for la in others if la["name"] in ("a", "b", "h")]
+    assert {(la["dissimilar"], la["p"]) for la in untouched} == {(0.0, 1.0)}
+
+
+def test_layers_are_summed_up_by_operator_and_by_type(run: Run, write: Write) -> None:
+    a, b = write("a.onnx", CLIPS), write("b.onnx", CLIPS.replace("100.0", "0.25"))
+    ran = run("compare", a, b, "--layers", "--seed", 3, "--json", "-")
+    found = json.loads(ran.out)
+    sums = {each["key"]: (each["layers"], each["differing"]) for each in found["operators"]}
+    assert sums == {"Neg": (2, 0), "MatMul": (1, 0), "Clip": (1, 1), "Softmax": (1, 1)}
+    assert [(t["key"], t["layers"]) for t in found["dtypes"]] == [("float32", 5)]
 
 
 def test_json_has_the_statistics_of_every_layer(run: Run, net: Path, write: Write) -> None:

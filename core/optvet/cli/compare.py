@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +18,7 @@ from optvet.cli.render import count, middle, node_line, number, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
-    from optvet.spec.records import Layer, ModelComparison
+    from optvet.spec.records import AnswerContrast, Layer, LayerSummary, ModelComparison
 
 _NAME_CHARS = 60
 _CELL_CHARS = 26
@@ -32,7 +32,10 @@ def command(
         str, typer.Argument(metavar="A", help="An ONNX file, or `zoo:NAME`.", show_default=False)
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="What was made of it.", show_default=False)],
-    layers: Annotated[bool, typer.Option("--layers", help="Show every shared value.")] = False,
+    layers: Annotated[
+        bool,
+        typer.Option("--layers", help="Show every shared value, and sums by operator and type."),
+    ] = False,
     dataset: Annotated[
         str | None,
         typer.Option(metavar="NAME[:PATH]", help="Where the input comes from.", show_default=False),
@@ -41,13 +44,28 @@ def command(
         str | None,
         typer.Option(metavar="NAME", help="What runs both models.", show_default=False),
     ] = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Samples; of several, the layers that differ where the models answer otherwise.",
+        ),
+    ] = 1,
+    comparator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With several samples: what says whether two answers are alike.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seeds everything random.")] = 0,
     trust: Trust = False,
     cache_dir: CacheDir = None,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Compare two models value by value on one input, and show where they part."""
+    """Compare two models value by value on one input or more, and show where they part."""
     from optvet.engine.compare import compare_files
     from optvet.engine.discovery import Plugins
 
@@ -59,6 +77,8 @@ def command(
             Plugins(),
             dataset=dataset,
             runtime=runtime,
+            comparator=comparator,
+            limit=limit,
             seed=seed,
             cache_dir=cache_folder(cache_dir),
             trust=trust,
@@ -74,11 +94,16 @@ def command(
 def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
     if layers:
         yield Padding(_table(found.layers), (0, 0, 1, 0))
+        for what, sums in (("operator", found.operators), ("type", found.dtypes)):
+            if sums:
+                yield Padding(_sums(what, sums), (0, 0, 1, 0))
         differing = [la for la in found.layers if _differences(la)]
         if differing:
             yield text("differs in the nodes that make them", "dim")
             lines = [f"{la.name}: {'; '.join(_differences(la))}" for la in differing]
             yield Padding(text("\n".join(map(node_line, lines))), (0, 0, 1, 2))
+    if found.contrast is not None:
+        yield from _contrast(found.contrast, layers)
     was, now = found.nodes
     shared = count(len(found.layers), "shared value")
     yield text(f"{count(was, 'node')} and {now:,}, {shared}", "dim")
@@ -100,6 +125,38 @@ def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
         shown = [node_line(node) for node in nodes[:_NODES]]
         more = [f"… {count(len(nodes) - _NODES, 'more node')}"] if len(nodes) > _NODES else []
         yield Padding(text("\n".join([*shown, *more]) or "–"), (0, 0, 0, 2))
+
+
+def _contrast(found: AnswerContrast, every: bool) -> Iterator[RenderableType]:
+    """Layers by how far they differ where the answers do; a few of them unless ``every``."""
+    alike, other = len(found.similar), len(found.dissimilar)
+    yield text(
+        f"{count(alike + other, 'sample')}, by {found.comparator}: {alike} with the same answer, "
+        f"{other} with another",
+        "dim",
+    )
+    table = table_of(("value", ""), ("operator", ""))
+    for header in ("rms same", "rms other", "F", "p", "rank p"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for layer in found.layers if every else found.layers[:_NODES]:
+        numbers = (layer.similar, layer.dissimilar, layer.f, layer.p, layer.rank_p)
+        names = middle(layer.name, _CELL_CHARS), middle(layer.operator, _CELL_CHARS - 12)
+        table.add_row(*map(text, names), *map(number, numbers))
+    yield Padding(table, (0, 0, 1, 0))
+
+
+def _sums(what: str, sums: Sequence[LayerSummary]) -> Table:
+    table = table_of((what, ""))
+    for header in ("values", "differ", "error", "noise", "rms"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for each in sums:
+        table.add_row(
+            text(middle(each.key, _CELL_CHARS)),
+            f"{each.layers:,}",
+            Text(f"{each.differing:,}", "red" if each.differing else "dim"),
+            *map(number, (each.error, each.noise, each.rms_difference)),
+        )
+    return table
 
 
 def _layer_words(layer: Layer) -> str:

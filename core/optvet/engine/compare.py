@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.sources import resolve_model
+from optvet.engine.vet.explain.answer_contrast import ComparedSides, contrast
 from optvet.engine.vet.explain.divergence import compare_models, compare_with_file
+from optvet.engine.vet.impact.assess import begin
+from optvet.engine.vet.impact.impact import Assessment
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.engine.work.trials.preload import preload_for
-from optvet.engine.work.trials.trial import BuildSubject, RuntimeConfig, TrialSpec, probe
+from optvet.engine.work.trials.trial import (
+    BuildSubject,
+    Outputs,
+    RuntimeConfig,
+    TrialSpec,
+    probe,
+)
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import UsageError
-from optvet.spec.protocols import Feeds, ReadsFiles, Runtime
+from optvet.spec.protocols import Decodes, Feeds, ReadsFiles, Runtime
 from optvet.spec.records import ModelComparison
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
 
 
@@ -27,6 +38,8 @@ def compare_files(
     *,
     dataset: str | None = None,
     runtime: str | None = None,
+    comparator: str | None = None,
+    limit: int = 1,
     seed: int = 0,
     cache_dir: Path,
     timeout_s: float = 120.0,
@@ -37,6 +50,8 @@ def compare_files(
     """Compare two models on the first sample of a dataset that the first model accepts.
 
     The first must be ONNX; the second may be a file in the format of a runtime, by its suffix.
+    With a ``limit`` above 1, so many samples tell which layers differ where ``comparator``, by
+    default the one that fits best, finds other answers (``AnswerContrast``).
     ``trust`` says whether the first model's record may name code, and data outside of its folder.
 
     Raises:
@@ -57,16 +72,44 @@ def compare_files(
     limits = Limits(timeout_s, memory_bytes)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
         progress("making inputs", 0, None)
-        sample = _sample(first, dataset, plugins, seed, config, sandbox, trust)
+        samples = _samples(first, dataset, plugins, limit, seed, config, sandbox, trust)
         progress("comparing", 0, None)
+        feeds, graph = samples[0].feeds, first.load()
+        b_side: bytes | Path
         if other is not None:
-            config_b = RuntimeConfig(other, other.options)
-            path = Path(b).resolve()
-            return compare_with_file(
-                first.load(), path, sample.feeds, config, config_b, sandbox, OTHER_KERNELS
+            config_b, b_side = RuntimeConfig(other, other.options), Path(b).resolve()
+            found = compare_with_file(
+                graph, b_side, feeds, config, config_b, sandbox, OTHER_KERNELS
             )
-        assert second is not None
-        return compare_models(first.load(), second.load(), sample.feeds, config, sandbox)
+        else:
+            assert second is not None
+            made, config_b = second.load(), config
+            found = compare_models(graph, made, feeds, config, sandbox)
+            b_side = made.SerializeToString()
+        if limit == 1:
+            return found
+        sides = ComparedSides(graph.SerializeToString(), b_side, config, config_b)
+        about = (sides, found.layers, samples)
+        request = VetRequest(model=a, comparator=comparator, seed=seed, trust=trust)
+        assess = partial(_assessment, request, plugins, first)
+        return found.model_copy(update={"contrast": contrast(*about, assess, sandbox)})
+
+
+def _assessment(
+    request: VetRequest, plugins: Plugins, model: Model, outputs: Outputs
+) -> Assessment:
+    """What says whether two answers are alike; ``outputs`` are the first model's.
+
+    Raises:
+        UsageError: The comparator compares what models write in many runs.
+    """
+    begun = begin(request, plugins, model, outputs)
+    if isinstance(begun.choice.comparator, Decodes):
+        raise UsageError(
+            f"{begun.choice.comparator.name} compares what models write, not what they compute at "
+            "once; choose another --comparator"
+        )
+    return begun
 
 
 def _reader(reference: str, plugins: Plugins) -> Runtime | None:
@@ -96,15 +139,16 @@ def _one(reference: str, plugins: Plugins, cache_dir: Path) -> Model:
     return models[0]
 
 
-def _sample(
+def _samples(
     model: Model,
     dataset: str | None,
     plugins: Plugins,
+    limit: int,
     seed: int,
     config: RuntimeConfig,
     sandbox: Sandbox,
     trust: bool,
-) -> Sample:
+) -> list[Sample]:
     def asked(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
         order = TrialSpec(BuildSubject(model.blob, model.digest), config, samples)
@@ -120,10 +164,10 @@ def _sample(
         plugins,
         specs,
         {},
-        cut=Slice(limit=1),
+        cut=Slice(limit=limit),
         seed=seed,
         probe=asked,
         memory_bytes=sandbox.limits.memory_bytes,
         trust=trust,
     )
-    return next(iter(inputs))
+    return list(inputs)

@@ -142,6 +142,8 @@ class CompareOptions(TypedDict, total=False):
     """How two models are compared."""
 
     runtime: str | None
+    comparator: str | None
+    limit: int
     seed: int
     cache_dir: PathLike | None
     trust: bool

@@ -39,7 +39,15 @@ if TYPE_CHECKING:
         Point,
         PointChart,
     )
-    from optvet.spec.records.compare import Activation, Layer, ModelComparison, Parameter
+    from optvet.spec.records.compare import (
+        Activation,
+        AnswerContrast,
+        Layer,
+        LayerContrast,
+        LayerSummary,
+        ModelComparison,
+        Parameter,
+    )
     from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
     from optvet.spec.records.documents import DOCUMENTS
     from optvet.spec.records.error import ErrorRecord
@@ -115,6 +123,7 @@ __all__ = [
     "DOCUMENTS",
     "STATUSES",
     "Activation",
+    "AnswerContrast",
     "Bar",
     "BarChart",
     "Baseline",
@@ -159,7 +168,9 @@ __all__ = [
     "InventoryChange",
     "KnownFinding",
     "Layer",
+    "LayerContrast",
     "LayerRecord",
+    "LayerSummary",
     "MachineRecord",
     "ModelComparison",
     "ModelDescription",

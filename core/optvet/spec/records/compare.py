@@ -46,6 +46,7 @@ class Parameter(Record):
 class Layer(Record):
     """A value that both models have, and the nodes that compute it.
 
+    ``dtype`` is the element type of the first model's value, as numpy names it.
     ``error`` and ``noise`` are relative to ``magnitude``, the largest magnitude of the first
     model's value. ``attributes`` are the attributes that differ between the two nodes, by name;
     ``parameters`` are the weights of the nodes, if both have the same operator.
@@ -56,6 +57,7 @@ class Layer(Record):
     found_by: Literal["name", "position", "value"]
     op_a: str
     op_b: str
+    dtype: str = ""
     shape: list[int]
     magnitude: float | None
     error: float | None
@@ -67,16 +69,65 @@ class Layer(Record):
     activation: Activation | None = None
 
 
+class LayerSummary(Record):
+    """Layers of one operator of the first model, or of one element type.
+
+    ``differing`` are those beyond their noise; ``error`` and ``noise`` are the largest of any
+    layer, ``rms_difference`` is the mean over layers; None if no layer has it.
+    """
+
+    key: str
+    layers: int
+    differing: int
+    error: float | None
+    noise: float | None
+    rms_difference: float | None
+
+
+class LayerContrast(Record):
+    """How far a layer differs on samples that get the same answer, and on those that do not.
+
+    ``similar`` and ``dissimilar`` are means over these samples of the root mean square of the
+    difference relative to the first model's; None without such a sample. ``f`` and ``p`` are of a
+    one-way analysis of variance between the two groups, ``rank_p`` of the Kruskal-Wallis test; None
+    with fewer than two samples in a group. ``f`` is None too where it is infinite.
+    """
+
+    name: str
+    operator: str
+    similar: float | None
+    dissimilar: float | None
+    f: float | None = None
+    p: float | None = None
+    rank_p: float | None = None
+
+
+class AnswerContrast(Record):
+    """Samples on which ``comparator`` finds both models' answers alike, or not, and the layers.
+
+    ``layers`` begin with the one that differs most significantly between the two groups.
+    """
+
+    comparator: str
+    similar: list[str]
+    dissimilar: list[str]
+    layers: list[LayerContrast]
+
+
 class ModelComparison(Result):
     """Two models on one input; ``diverges_at`` names the first layer that differs beyond noise.
 
     ``before`` and ``after`` are the nodes of the two models in the rewritten region around it, as
     text; ``agreeing`` are the values that enter the region and are equal up to noise.
+    ``operators`` and ``dtypes`` sum up the layers; ``contrast`` is of several samples, if asked.
     """
 
     schema_: Literal["optvet.compare/1"] = Field("optvet.compare/1", alias="schema")
     nodes: tuple[int, int]
     layers: list[Layer]
+    operators: list[LayerSummary] = Field(default_factory=list)
+    dtypes: list[LayerSummary] = Field(default_factory=list)
+    contrast: AnswerContrast | None = None
     only_in_a: list[str]
     only_in_b: list[str]
     diverges_at: str | None = None

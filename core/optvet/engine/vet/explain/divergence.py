@@ -26,7 +26,7 @@ from optvet.engine.judge.known_noise import Noise, noise_level
 from optvet.engine.judge.outputs import judge
 from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
 from optvet.engine.numerics import perturb, rounding
-from optvet.engine.numerics.floats import is_float
+from optvet.engine.vet.explain.layer_statistics import activation_of, rms_of, summaries
 from optvet.engine.vet.observe.observation import finite
 from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.trials.inner_values import record_values
@@ -39,7 +39,7 @@ from optvet.graph.walk import opset_versions, reads
 from optvet.graph.weights import constants_of
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.protocols import ReadsFiles
-from optvet.spec.records import Activation, Layer, ModelComparison, Parameter
+from optvet.spec.records import Layer, ModelComparison, Parameter
 from optvet.spec.types import Inner
 
 Values = Mapping[str, np.ndarray]
@@ -68,7 +68,7 @@ def compare_models(
     Raises:
         InputError: One of the models does not run on them.
     """
-    renamed = _refed(a, b, feeds)
+    renamed = refed(a, b, feeds)
     ours, theirs = a.SerializeToString(), b.SerializeToString()
     outcome = sandbox.call(_compare, ours, theirs, dict(feeds), renamed, config)
     if outcome.value is not None:
@@ -124,11 +124,11 @@ def _compare_file(
     inside = by_b.runtime.inner_values(file, feeds, by_b.options)
     enter("compare")
     a = onnx.load_from_string(ours)
-    b, values = _as_graph(inside, first.values.keys())
+    b, values = as_graph(inside, first.values.keys())
     return compare_values(a, b, first, RecordedValues(values))
 
 
-def _as_graph(
+def as_graph(
     inside: Sequence[Inner], known: Collection[str]
 ) -> tuple[ModelProto, dict[str, np.ndarray]]:
     """Values of another format as a graph, which cannot be run, and their contents."""
@@ -159,7 +159,7 @@ def _runs(data: bytes, feeds: Values, by: RuntimeConfig) -> bool:
     return True
 
 
-def _refed(a: ModelProto, b: ModelProto, feeds: Values) -> dict[str, np.ndarray]:
+def refed(a: ModelProto, b: ModelProto, feeds: Values) -> dict[str, np.ndarray]:
     """``feeds`` as the second model calls them: by name, else by position.
 
     Raises:
@@ -250,6 +250,8 @@ def compare_values(
         schema="optvet.compare/1",
         nodes=(len(a.graph.node), len(b.graph.node)),
         layers=layers,
+        operators=summaries(layers, lambda layer: layer.op_a),
+        dtypes=summaries(layers, lambda layer: layer.dtype),
         only_in_a=[n for n in _made(a) if n not in paired_a],
         only_in_b=[n for n in _made(b) if n not in paired_b],
         diverges_at=None if found is None else found.a,
@@ -418,6 +420,7 @@ def _layer(
         found_by=pair.found_by,
         op_a="" if one is None else one.op_type,
         op_b="" if other is None else other.op_type,
+        dtype=value.dtype.name,
         shape=list(value.shape),
         magnitude=magnitude,
         error=finite(judgement.error),
@@ -426,7 +429,7 @@ def _layer(
         detail=judgement.detail,
         attributes=_attributes(one, other, a, b) if same and one and other else {},
         parameters=_parameters(one, other, a, b) if same and one and other else [],
-        activation=_activation(value, second.values[pair.b]),
+        activation=activation_of(value, second.values[pair.b]),
     )
 
 
@@ -455,43 +458,10 @@ def _parameter(name: str, was: np.ndarray, now: np.ndarray) -> Parameter:
     x, y = was.astype(np.float64), now.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
-        largest, rms = float(np.abs(x).max(initial=0.0)), _rms(x)
+        largest, rms = float(np.abs(x).max(initial=0.0)), rms_of(x)
     return Parameter(
         name=name,
         **shapes,
         max_difference=finite(float(apart.max(initial=0.0)) / (largest or 1.0)),
-        rms_difference=finite(_rms(apart) / (rms or 1.0)),
+        rms_difference=finite(rms_of(apart) / (rms or 1.0)),
     )
-
-
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
-
-
-def _activation(one: np.ndarray, other: np.ndarray) -> Activation | None:
-    if not all(is_float(v.dtype) or v.dtype.kind in "iu" for v in (one, other)):
-        return None
-    x, y = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
-    u, v = x[np.isfinite(x)], y[np.isfinite(y)]
-    if not u.size or not v.size:
-        return None
-    rms: float | None = None
-    cosine: float | None = None
-    if one.shape == other.shape:
-        both = np.isfinite(x) & np.isfinite(y)
-        x, y = x[both], y[both]
-        # Scaled first: squares of large numbers overflow.
-        scale = float(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))) or 1.0
-        x, y = x / scale, y / scale
-        rms = finite(_rms(x - y) / _rms(x)) if _rms(x) else None
-        lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
-        cosine = min(1.0, float(x @ y) / lengths) if lengths else None
-    with np.errstate(over="ignore"):
-        return Activation(
-            mean=(float(u.mean()), float(v.mean())),
-            std=(float(u.std()), float(v.std())),
-            minimum=(float(u.min()), float(v.min())),
-            maximum=(float(u.max()), float(v.max())),
-            rms_difference=rms,
-            cosine=cosine,
-        )

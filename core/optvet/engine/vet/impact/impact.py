@@ -255,6 +255,10 @@ class Assessment:
             return f"{self._left_out} samples not compared: {self._reason}"
         return self._failures.words() if self._failures.skipped else ""
 
+    def changed(self) -> dict[str, bool]:
+        """Whether a user would see another answer, by the ids of the compared samples."""
+        return {c.sample: c.changed for c in (*self._comparisons, *self._reshaped)}
+
     def by_sample(self, metric: str) -> dict[str, float]:
         """``metric`` of each sample that has it, by sample id."""
         found: dict[str, float] = {}
