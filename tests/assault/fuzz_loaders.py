@@ -58,7 +58,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sidecar import config_for
 from optvet.engine.repair.apply_patch import read_patch
-from optvet.engine.repair.edits import edited
+from optvet.engine.repair.edits import apply_edits
 from optvet.engine.work.cache.array_bytes import dump_arrays
 from optvet.engine.work.trials.trial import Outputs
 from optvet.engine.work.trials.trial_results import run_from_bytes
@@ -349,7 +349,7 @@ def _load_campaign(folder: Path, data: bytes) -> None:
 
 def _load_patch(folder: Path, data: bytes) -> None:
     (folder / "patch.json").write_bytes(data)
-    edited(onnx.parser.parse_model(MODEL), read_patch(folder / "patch.json").edits)
+    apply_edits(onnx.parser.parse_model(MODEL), read_patch(folder / "patch.json").edits)
 
 
 def _load_baseline(folder: Path, data: bytes) -> None:

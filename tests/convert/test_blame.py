@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from optvet.engine.convert.conversion_inputs import ConversionInput
-from optvet.engine.convert.guilty_stage import Station, blamed
+from optvet.engine.convert.guilty_stage import Station, blame_stages
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.spec.converters import ConversionStage
 from optvet.spec.symptoms import Symptom
@@ -57,5 +57,5 @@ def test_each_symptom_is_blamed_on_the_stage_that_first_shows_it(
         for seen in ({"a": _STATES[name]} if name in _STATES else {},)
     ]
     drawn = ConversionInput(Sample("a", {"x": np.zeros(1)}), "example", "")
-    found = [(b.symptom, b.first, b.last) for b in blamed(stations, [drawn])]
+    found = [(b.symptom, b.first, b.last) for b in blame_stages(stations, [drawn])]
     assert found == expected

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from optvet.engine.convert.compare_outputs import Judge
-from optvet.engine.convert.match_interface import matched
+from optvet.engine.convert.match_interface import match_outputs
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.known_noise import Noise
@@ -72,15 +72,15 @@ def test_an_output_that_the_source_lists_twice_may_come_once_or_twice() -> None:
     reference = {"y": np.zeros(2), "z": np.ones(2)}
     listed = ("y", "z", "y")
     twice = {"0": np.zeros(2), "1": np.ones(2), "2": np.zeros(2)}
-    pair = matched(reference, twice, listed)
+    pair = match_outputs(reference, twice, listed)
     assert (pair.problem, {n: v.tolist() for n, v in pair.candidate.items()}) == (
         "",
         {"y": [0, 0], "z": [1, 1]},
     )
-    assert matched(reference, {"a": np.zeros(2), "b": np.ones(2)}, listed).problem == ""
-    unlike = matched(reference, twice | {"2": np.ones(2)}, listed)
+    assert match_outputs(reference, {"a": np.zeros(2), "b": np.ones(2)}, listed).problem == ""
+    unlike = match_outputs(reference, twice | {"2": np.ones(2)}, listed)
     assert (unlike.problem, unlike.place) == ("y: listed twice, it came with two values", "y")
-    assert matched(reference, twice, ("y", "z")).problem == "2 outputs became 3"
+    assert match_outputs(reference, twice, ("y", "z")).problem == "2 outputs became 3"
 
 
 def test_inputs_that_declare_less_are_noted() -> None:

@@ -197,10 +197,10 @@ def test_the_smallest_parts_around_the_place_are_tried_first() -> None:
         SourcePart("c", 1, frozenset({"c"})),
     ]
     at = finding(ConversionPlace(module="a.b"))
-    assert [p.name for p in parts._ordered(every, at)] == ["a.b", "a", ""]
+    assert [p.name for p in parts._sort_by_size(every, at)] == ["a.b", "a", ""]
     graph = finding(ConversionPlace(module="net_1/a.b"))
-    assert [p.name for p in parts._ordered(every, graph)] == ["a.b", "a", ""]
-    assert [p.name for p in parts._ordered(every, finding())] == ["a.b", "c", "a", ""]
+    assert [p.name for p in parts._sort_by_size(every, graph)] == ["a.b", "a", ""]
+    assert [p.name for p in parts._sort_by_size(every, finding())] == ["a.b", "c", "a", ""]
 
 
 def test_the_tolerance_lies_between_noise_and_error() -> None:

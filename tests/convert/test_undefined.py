@@ -11,8 +11,8 @@ import pytest
 from tests.convert.plain import HEAD
 
 from optvet.engine.convert.align import Tolerances, known_values
-from optvet.engine.convert.compare_outputs import Judge, judge_matched
-from optvet.engine.convert.match_interface import matched
+from optvet.engine.convert.compare_outputs import Judge, judge_pair
+from optvet.engine.convert.match_interface import match_outputs
 from optvet.engine.convert.run import convert_model
 from optvet.engine.convert.source_noise import NoiseMeter, _terms
 from optvet.engine.convert.undefined_inputs import undefined_in
@@ -121,8 +121,8 @@ def test_an_error_below_the_rounding_of_usual_outputs_is_told_apart(
     reference = {"example": {"y": usual}, "edge 1": {"y": edge}}
     meter = cast(NoiseMeter, None)
     judge = Judge(reference, frozenset(), meter, frozenset({"example"}))
-    pair = matched(reference["edge 1"], {"y": np.full(2, given, np.float32)})
-    seen = judge_matched(pair, Noise(jitters=[reference["edge 1"]]))
+    pair = match_outputs(reference["edge 1"], {"y": np.full(2, given, np.float32)})
+    seen = judge_pair(pair, Noise(jitters=[reference["edge 1"]]))
     assert seen.symptom == "wrong-output"
     assert judge.is_lost_in_usual("edge 1", seen) is lost
 
@@ -131,8 +131,8 @@ def test_integers_are_not_rounded() -> None:
     usual, edge = np.array([2**40, 3]), np.array([2**30 + 1, 3])
     reference = {"example": {"y": usual}, "edge 1": {"y": edge}}
     judge = Judge(reference, frozenset(), cast(NoiseMeter, None), frozenset({"example"}))
-    pair = matched(edge_outputs := reference["edge 1"], {"y": np.array([2**30, 3])})
-    seen = judge_matched(pair, Noise(jitters=[edge_outputs]))
+    pair = match_outputs(edge_outputs := reference["edge 1"], {"y": np.array([2**30, 3])})
+    seen = judge_pair(pair, Noise(jitters=[edge_outputs]))
     assert seen.symptom == "wrong-output"
     assert not judge.is_lost_in_usual("edge 1", seen)
 

@@ -26,7 +26,7 @@ from optvet.engine.hunt.cross_check import Applied, is_disputed
 from optvet.engine.hunt.learn import is_unproductive, learn, passes_together
 from optvet.engine.hunt.make_candidates import MadeCandidate
 from optvet.engine.hunt.quick_oracle import Examined, SuspicionKey, examine
-from optvet.engine.hunt.run import HuntProgress, hunt, models_left
+from optvet.engine.hunt.run import HuntProgress, hunt, size_of_next_round
 from optvet.engine.hunt.state import HuntState, Sign
 from optvet.engine.hunt.subject import subject_of
 from optvet.plugin import Artifact, Candidate, Traits, Vocabulary
@@ -238,7 +238,9 @@ def test_a_budget_is_a_time_or_a_number() -> None:
 def test_a_round_takes_no_more_models_than_fit_into_the_time(
     tmp_path: Path, done: int, seconds: float, size: int
 ) -> None:
-    assert models_left(asked(tmp_path, "20s"), HuntState(number=done, seconds=seconds)) == size
+    assert (
+        size_of_next_round(asked(tmp_path, "20s"), HuntState(number=done, seconds=seconds)) == size
+    )
 
 
 def test_a_journal_ends_where_it_cannot_be_read(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto
 
 from optvet import UsageError
 from optvet.engine.repair.apply_patch import read_patch
-from optvet.engine.repair.edits import BEFORE, DoesNotFit, array_of, edited, tensor_of
+from optvet.engine.repair.edits import BEFORE, DoesNotFit, apply_edits, array_of, tensor_of
 from optvet.spec.records.repair import (
     Edit,
     InsertNode,
@@ -61,53 +61,53 @@ def negation(node: str, index: int | None = None) -> InsertNode:
 def test_an_edit_changes_a_copy() -> None:
     one = model()
     before = one.SerializeToString()
-    edited(one, made(SetAttribute(node="c", name="alpha", value=0.5)))
+    apply_edits(one, made(SetAttribute(node="c", name="alpha", value=0.5)))
     assert one.SerializeToString() == before
 
 
 def test_a_weight_gets_another_value_and_a_new_name_is_a_new_initializer() -> None:
     value = np.array([4, 5, 6], np.float32)
-    result = edited(model(), made(SetWeight(name="w", tensor=tensor_of(value))))
+    result = apply_edits(model(), made(SetWeight(name="w", tensor=tensor_of(value))))
     assert onnx.numpy_helper.to_array(result.graph.initializer[0]).tolist() == [4, 5, 6]
-    result = edited(model(), made(SetWeight(name="v", tensor=tensor_of(value))))
+    result = apply_edits(model(), made(SetWeight(name="v", tensor=tensor_of(value))))
     assert [t.name for t in result.graph.initializer] == ["w", "v"]
 
 
 def test_an_attribute_takes_the_type_that_its_operator_asks_for() -> None:
-    result = edited(model(), made(SetAttribute(node="c", name="alpha", value=1)))
+    result = apply_edits(model(), made(SetAttribute(node="c", name="alpha", value=1)))
     assert result.graph.node[2].attribute[0].f == 1.0
-    result = edited(model(), made(SetAttribute(node="c", name="alpha", value=None)))
+    result = apply_edits(model(), made(SetAttribute(node="c", name="alpha", value=None)))
     assert not result.graph.node[2].attribute
 
 
 def test_what_reads_a_removed_node_reads_its_input() -> None:
-    result = edited(model(), made(RemoveNode(node="c", value="b")))
+    result = apply_edits(model(), made(RemoveNode(node="c", value="b")))
     assert nodes(result) == ["a = Relu(x)", "b = Mul(a, w)", "y = Sub(b, a)"]
 
 
 def test_an_output_stays_where_its_node_is_removed() -> None:
-    result = edited(model(), made(RemoveNode(node="y", value="c")))
+    result = apply_edits(model(), made(RemoveNode(node="y", value="c")))
     assert nodes(result)[-1] == "y = Identity(c)"
 
 
 def test_a_node_is_inserted_before_one_input_or_behind_a_value_for_all() -> None:
-    before = edited(model(), made(negation("y", 1)))
+    before = apply_edits(model(), made(negation("y", 1)))
     assert {"n = Neg(a)", "y = Sub(c, n)"} <= set(nodes(before))
-    behind = edited(model(), made(negation("a")))
+    behind = apply_edits(model(), made(negation("a")))
     assert {"n = Neg(a)", "b = Mul(n, w)", "y = Sub(c, n)"} <= set(nodes(behind))
-    last = edited(model(), made(negation("y")))
+    last = apply_edits(model(), made(negation("y")))
     assert nodes(last)[-2:] == ["n = Sub(c, a)", "y = Neg(n)"]
     for each in (before, behind, last):
         onnx.checker.check_model(each, full_check=True)
 
 
 def test_a_replaced_node_keeps_the_name_of_its_value() -> None:
-    result = edited(model(), made(ReplaceNode(node="c", operator="Elu", inputs=["b"])))
+    result = apply_edits(model(), made(ReplaceNode(node="c", operator="Elu", inputs=["b"])))
     assert nodes(result)[2] == "c = Elu(b)"
 
 
 def test_an_output_is_declared_anew() -> None:
-    result = edited(model(), made(SetOutputType(output="y", type="int64", axes=2)))
+    result = apply_edits(model(), made(SetOutputType(output="y", type="int64", axes=2)))
     assert result.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.INT64
 
 
@@ -125,7 +125,7 @@ def test_an_output_is_declared_anew() -> None:
 )
 def test_an_edit_that_does_not_fit_says_so(operation: Operation, message: str) -> None:
     with pytest.raises(DoesNotFit, match=message):
-        edited(model(), made(operation))
+        apply_edits(model(), made(operation))
 
 
 ELEMENTS = st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_])
@@ -168,12 +168,12 @@ def test_edits_one_by_one_are_the_edits_together_and_leave_a_valid_model(
 ) -> None:
     together: ModelProto | None
     try:
-        together = edited(model(), made(*operations))
+        together = apply_edits(model(), made(*operations))
     except DoesNotFit:
         return
     step = model()
     for operation in operations:
-        step = edited(step, made(operation))
+        step = apply_edits(step, made(operation))
     assert sorted(nodes(step)) == sorted(nodes(together))
     onnx.checker.check_model(together, full_check=True)
 
@@ -212,7 +212,7 @@ def reaching() -> ReplaceRegion:
 
 
 def test_a_region_takes_the_place_of_a_value_and_of_what_nothing_reads_then() -> None:
-    result = edited(model(), made(region("y", ["x", "a"])))
+    result = apply_edits(model(), made(region("y", ["x", "a"])))
     onnx.checker.check_model(result, full_check=True)
     assert nodes(result) == [
         "a = Relu(x)",
@@ -225,7 +225,7 @@ def test_a_region_takes_the_place_of_a_value_and_of_what_nothing_reads_then() ->
 
 
 def test_a_region_inside_feeds_what_read_the_value() -> None:
-    result = edited(model(), made(region("c", ["b", "a"])))
+    result = apply_edits(model(), made(region("c", ["b", "a"])))
     onnx.checker.check_model(result, full_check=True)
     assert [n.op_type for n in result.graph.node] == ["Relu", "Mul", "Mul", "Max", "Sub"]
     assert nodes(result)[-1] == "y = Sub(c, a)"
@@ -244,7 +244,7 @@ def test_a_region_inside_feeds_what_read_the_value() -> None:
 )
 def test_a_region_that_does_not_fit_is_refused(operation: Operation, words: str) -> None:
     with pytest.raises(DoesNotFit, match=words):
-        edited(model(), made(operation))
+        apply_edits(model(), made(operation))
 
 
 @pytest.mark.parametrize(
@@ -265,4 +265,4 @@ def test_an_edit_that_nobody_can_make_is_refused(
     (tmp_path / "patch.json").write_text(json.dumps(patch))
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     with pytest.raises(UsageError):
-        edited(onnx.parser.parse_model(text), read_patch(tmp_path / "patch.json").edits)
+        apply_edits(onnx.parser.parse_model(text), read_patch(tmp_path / "patch.json").edits)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from optvet.engine.repair.candidates import RepairCandidate, attribute, proposed
-from optvet.engine.repair.propose.tried_candidates import TriedCandidates, ended
+from optvet.engine.repair.candidates import RepairCandidate, attribute, propose
+from optvet.engine.repair.propose.tried_candidates import TriedCandidates, count_worker_deaths
 from optvet.engine.work.sandbox import Sandbox
 
 
 def candidate(value: int) -> RepairCandidate:
-    return proposed("attribute", "", attribute("y", "axis", value))
+    return propose("attribute", "", attribute("y", "axis", value))
 
 
 def tried(file: Path, values: list[int]) -> list[int]:
@@ -36,9 +36,9 @@ def test_a_candidate_that_stands_still_ends_its_worker_and_is_left_out_then(tmp_
         first = sandbox.call(tried, file, [1, 3, 5])
         assert first.failure is not None
         assert first.failure.signal == "SIGALRM"
-        assert ended(file) == 1
+        assert count_worker_deaths(file) == 1
         assert sandbox.call(tried, file, [1, 3, 5]).value == [1, -1, 5]
-    assert ended(file) == 1
+    assert count_worker_deaths(file) == 1
 
 
 def test_what_was_tried_is_not_tried_again(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def command(
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.store import DATABASE
     from optvet.engine.campaign.tables import read_answers, read_known, tables_of, tables_of_answers
-    from optvet.engine.convert.chain import formats_reached
+    from optvet.engine.convert.chain import reachable_formats
     from optvet.engine.discovery import Plugins
     from optvet.engine.models.selectors import models_tagged
 
@@ -99,7 +99,7 @@ def command(
     folders = list(answers or ())
     if folders and asked != CONVERTERS:
         raise UsageError("--answers are of conversions and repairs; say --study converters")
-    reach = formats_reached(plugins) if asked == CONVERTERS else None
+    reach = reachable_formats(plugins) if asked == CONVERTERS else None
     name, number = str(store), 0
     if asked == CONVERTERS and store.is_dir() and not (store / DATABASE).is_file():
         tables = tables_of_answers(read_answers([store, *folders]), reach)

@@ -45,7 +45,7 @@ def command(
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.report import files_of, render_report, report_of
     from optvet.engine.campaign.tables import charts_of, read_known, tables_of
-    from optvet.engine.convert.chain import formats_reached
+    from optvet.engine.convert.chain import reachable_formats
     from optvet.engine.discovery import Plugins
     from optvet.engine.models.selectors import models_tagged
 
@@ -58,7 +58,7 @@ def command(
         tables = tables_of(opened, campaign, known=entries)
         if study is not None:
             theirs = models_tagged(plugins, study)
-            reach = formats_reached(plugins)
+            reach = reachable_formats(plugins)
             asked = study_of(study, plugins)
             tables += tables_of(opened, campaign, study=asked, theirs=theirs, reach=reach)
         report = report_of(opened, campaign, tables, charts_of(opened, campaign))

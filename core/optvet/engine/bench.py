@@ -19,7 +19,12 @@ from optvet.engine.vet.assemble import model_record, optimizer_record, runtime_r
 from optvet.engine.vet.impact.assess import begin
 from optvet.engine.vet.session import VetSession, open_session
 from optvet.engine.vet.speed.slowdown import inquire
-from optvet.engine.vet.speed.timings import deployed, failure_record, stopwatch, timing_record
+from optvet.engine.vet.speed.timings import (
+    failure_record,
+    stopwatch,
+    timing_record,
+    with_runtime_defaults,
+)
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.timing.stopwatch import MEASURES, Stopwatch
@@ -102,7 +107,7 @@ def _variants(request: BenchRequest, plugins: Plugins, model: Model) -> Iterator
         seen: set[tuple[str, ...]] = set()
         for pipeline in _pipelines(request, plugins, name):
             asked = request.of(name, pipeline)
-            case = deployed(case_of(asked, plugins, model), asked.runtime_options)
+            case = with_runtime_defaults(case_of(asked, plugins, model), asked.runtime_options)
             if case.passes.pipeline not in seen:
                 seen.add(case.passes.pipeline)
                 yield Variant(asked, case)

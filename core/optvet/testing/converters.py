@@ -79,10 +79,10 @@ def check_source_runtime(runtime: Runtime, source: Path, function: str = "") -> 
         require(runtime, isinstance(runs[0], dict), f"load() or run() failed: {runs[0]}")
         require(runtime, repr(runs[0]) == repr(runs[1]), "two runs of one source differ")
         for inside in (False, True):
-            moved = sandbox.call(worker_steps.perturbed, *about, [0, 1], inside)
+            moved = sandbox.call(worker_steps.run_perturbed, *about, [0, 1], inside)
             words = describe(moved.failure) if moved.failure else ""
             require(runtime, moved.value is not None, f"load_perturbed() failed: {words}")
-        exact = sandbox.call(worker_steps.doubled, *about)
+        exact = sandbox.call(worker_steps.run_in_float64, *about)
         words = describe(exact.failure) if exact.failure else ""
         require(runtime, exact.value is not None, f"load_double() failed: {words}")
 

@@ -143,7 +143,7 @@ class Given:
         self.seeds = seeds
         self.drawn = 0
 
-    def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
+    def run_seeds(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
         if not self.seeds:
             return None
         self.drawn += len(numbers)

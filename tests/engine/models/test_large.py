@@ -284,7 +284,7 @@ def test_what_an_optimizer_makes_of_a_file_is_what_it_makes_of_bytes(
     path, folder = saved(tmp_path), tmp_path / "made"
     folder.mkdir()
     passes = optimizer.pipelines()["default"]
-    made = from_file.applied(path, optimizer, tuple(passes), options, folder)
+    made = from_file.apply_to_file(path, optimizer, tuple(passes), options, folder)
     assert made.path is not None
     graph = from_file.graph_of(made.path)
     expected = onnx.load_from_string(

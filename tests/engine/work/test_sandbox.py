@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optvet.engine.work.sandbox import Limits, Outcome, Sandbox, enter, entered
+from optvet.engine.work.sandbox import Limits, Outcome, Sandbox, enter, last_stage
 from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.testing import faults
 
@@ -199,14 +199,14 @@ def test_a_task_begins_at_the_stage_build(sandbox: Sandbox) -> None:
         failure = sandbox.call(faults.raise_error, "").failure
         assert failure is not None
         assert failure.stage == "build"
-        assert sandbox.call(entered).value == "build"
+        assert sandbox.call(last_stage).value == "build"
 
 
 def test_outside_a_worker_a_stage_is_only_remembered() -> None:
-    assert entered() == "build"
+    assert last_stage() == "build"
     enter("load")
     try:
-        assert entered() == "load"
+        assert last_stage() == "load"
     finally:
         enter("build")
 

@@ -41,7 +41,7 @@ def issue(context: ReproContext, shown: Standalone | None) -> str:
         *_steps(context, shown),
         f"## Expected\n\n{info.expected}\n",
         f"## Actual\n\n{info.headline[0].upper()}{info.headline[1:]}:\n",
-        markdown_block(_cut(_folded(context.message), _MESSAGE_CHARS)),
+        markdown_block(_cut(_wrap_lines(context.message), _MESSAGE_CHARS)),
         f"## Versions\n\n{versions}\n",
         *(
             ["## Where\n", markdown_block(_cut(context.where, _ISSUE_CHARS))]
@@ -75,7 +75,7 @@ def _steps(context: ReproContext, shown: Standalone | None) -> list[str]:
         "## To reproduce\n",
         markdown_block(shown.script, "python"),
         "This prints, and exits with 1:\n",
-        markdown_block(_cut(_folded(shown.printed), _MESSAGE_CHARS)),
+        markdown_block(_cut(_wrap_lines(shown.printed), _MESSAGE_CHARS)),
     ]
 
 
@@ -85,7 +85,7 @@ def _call(context: ReproContext) -> str:
     return textwrap.dedent(context.optimizer.snippet(context.passes, context.options)).strip()
 
 
-def _folded(text: str) -> str:
+def _wrap_lines(text: str) -> str:
     """``text`` with long lines broken at spaces, since code blocks do not wrap."""
     return "\n".join(textwrap.fill(line, 100, break_long_words=False) for line in text.split("\n"))
 

@@ -20,7 +20,7 @@ from optvet.engine.reduce.oracle import (
     ObservedFault,
     Sought,
     examiner_for,
-    first_observed,
+    find_first_fault,
     is_structural,
 )
 from optvet.engine.trust import options_from
@@ -73,7 +73,7 @@ def observe(
     more: Sequence[Mapping[str, np.ndarray]] = (),
     explained: bool = False,
 ) -> Evidence:
-    """Test ``culprit`` on the model and these inputs; ``sought`` as in ``first_observed``.
+    """Test ``culprit`` on the model and these inputs; ``sought`` as in ``find_first_fault``.
 
     ``more`` are inputs of further samples, of a requirement that one sample does not break. The
     place in the graph, and the graphs for pictures, are determined only if ``explained``.
@@ -85,13 +85,13 @@ def observe(
     sample = samples[0]
     cache = Cache(None)
     try:
-        runner, evidence = _observed(TrialRunner(case, sandbox, cache), culprit, samples, sought)
-        return _explained(runner, culprit, sample, evidence) if explained else evidence
+        runner, evidence = _observe(TrialRunner(case, sandbox, cache), culprit, samples, sought)
+        return _explain(runner, culprit, sample, evidence) if explained else evidence
     finally:
         cache.close()
 
 
-def _observed(
+def _observe(
     runner: TrialRunner, culprit: tuple[str, ...], samples: Sequence[Sample], sought: Sought
 ) -> tuple[TrialRunner, Evidence]:
     """The evidence, and a trial runner with checks that the original passes."""
@@ -117,10 +117,10 @@ def _observed(
         trial = runner.fresh(passes, samples)
     else:
         trial = runner.trial(passes, samples, "confirm")
-    observed = first_observed(examiner, reference, trial, samples, sought)
+    observed = find_first_fault(examiner, reference, trial, samples, sought)
     if observed is None and is_structural(sought) and trial.build.facts is None:
         # No structure to compare: the failure is told, since nothing says that the note is gone.
-        observed = first_observed(examiner, reference, trial, samples)
+        observed = find_first_fault(examiner, reference, trial, samples)
     built = trial.build.failure is None or trial.build.failure.stage != "build"
     after = (
         runner.sandbox.call(_text_after, runner.subject(passes), fresh=True).value if built else ""
@@ -135,7 +135,7 @@ def _observed(
     return runner, Evidence(observed, expected, before, after or "", full, tuple(more), noise)
 
 
-def _explained(
+def _explain(
     runner: TrialRunner, culprit: tuple[str, ...], sample: Sample, evidence: Evidence
 ) -> Evidence:
     passes, found = runner.case.passes.complete(culprit), None

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from optvet.engine.work.sandbox.landlock import confined
+from optvet.engine.work.sandbox.landlock import confine_command
 from optvet.spec.scratch import temporary_folder
 
 
@@ -23,7 +23,7 @@ class Ended(NamedTuple):
 def try_script(script: Path, timeout_s: float) -> Ended:
     """Run a script in its folder."""
     with temporary_folder("optvet-try-") as folder:
-        command = confined([sys.executable, str(script.resolve())], [folder])
+        command = confine_command([sys.executable, str(script.resolve())], [folder])
         try:
             done = subprocess.run(
                 command,

@@ -107,7 +107,7 @@ def write_bundles(
         samples = session.find_samples(names)
         for (index, finding), witness in zip(wanted, names, strict=True):
             try:
-                sought = _sought(session, finding, result.requirements)
+                sought = _sought_fault(session, finding, result.requirements)
                 first, *others = _samples(session, finding, sought, samples[witness])
             except UsageError as error:
                 refused(finding, str(error))
@@ -174,7 +174,7 @@ def _case(session: VetSession, finding: Finding, witness: Sample) -> Case:
     return case.as_deployed() if finding.as_deployed else case
 
 
-def _sought(
+def _sought_fault(
     session: VetSession, finding: Finding, requirements: Sequence[RequirementRecord]
 ) -> Sought:
     if finding.symptom.info.severity == "requirement":
@@ -232,11 +232,11 @@ def _write(task: _BundleTask) -> tuple[Bundle, bool]:
     original = task.case.model.load()
     small = _small(task, original)
     try:
-        return _written(task, small, total_nodes(original)), small.end == "interrupted"
+        return _write_bundle(task, small, total_nodes(original)), small.end == "interrupted"
     except KeyboardInterrupt:
         if small.end is None:
             raise
-    return _written(task, small, total_nodes(original)), True
+    return _write_bundle(task, small, total_nodes(original)), True
 
 
 def _small(task: _BundleTask, original: ModelProto) -> _Small:
@@ -251,7 +251,7 @@ def _small(task: _BundleTask, original: ModelProto) -> _Small:
     if not task.finding.localized:
         return _Small(original, feeds, note="not reduced: no culprit was searched")
     try:
-        shrunk = _reduced(task, original)
+        shrunk = _reduce(task, original)
     except UsageError as error:
         return _Small(original, feeds, note=f"not reduced: {error}")
     except KeyboardInterrupt:  # before there was anything smaller
@@ -259,7 +259,7 @@ def _small(task: _BundleTask, original: ModelProto) -> _Small:
     return _Small(shrunk.model, shrunk.feeds or {}, shrunk.end, _ENDS[shrunk.end])
 
 
-def _written(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
+def _write_bundle(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
     """The bundle of a model that was reduced from one of ``nodes`` nodes."""
     finding, proto, feeds, note = task.finding, small.model, small.feeds, small.note
     more = [sample.feeds for sample in task.others]
@@ -277,7 +277,7 @@ def _written(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
         words = "shows nothing" if observed is None else f"shows {observed.signature.symptom}"
         note = f"did not show again: judged once more, the model {words}"
     else:
-        finding = _as_observed(finding, evidence)
+        finding = _update_finding(finding, evidence)
     reduced = small.end is not None
     record = _record(task, case, finding, proto, list(feeds), evidence, nodes, reduced=reduced)
     pictures, problem = _pictures(finding, evidence, task.draw)
@@ -287,7 +287,7 @@ def _written(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
     return dataclasses.replace(made, shows=shows)
 
 
-def _as_observed(finding: Finding, evidence: Evidence) -> Finding:
+def _update_finding(finding: Finding, evidence: Evidence) -> Finding:
     """The finding as observed on the model of the bundle."""
     assert evidence.observed is not None
     seen, reading = evidence.observed.observation, evidence.observed.reading
@@ -380,7 +380,7 @@ _ENDS = {
 }
 
 
-def _reduced(task: _BundleTask, proto: ModelProto) -> Reduction:
+def _reduce(task: _BundleTask, proto: ModelProto) -> Reduction:
     with on_disk(proto) as model:
         return reduce_finding(
             task.case.on(model),

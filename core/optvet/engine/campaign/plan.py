@@ -25,7 +25,7 @@ from optvet.engine.trust import located
 from optvet.engine.work.cache.disk import key
 from optvet.engine.work.cache.environment_fingerprint import basis, modules_of
 from optvet.engine.work.cache.modified_installs import edits
-from optvet.engine.work.trials.participants import choose_runtime, configured, reference_for
+from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.campaign import JobRequest, JobSet
 from optvet.spec.convert import ConvertRequest, parts_of
@@ -275,7 +275,7 @@ class _Versions:
             optimizer = plugins.optimizer_as_found(name)
             named.append(optimizer)
             options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
-            optimizer = configured(optimizer, options)
+            optimizer = configure(optimizer, options)
             runtime = choose_runtime(plugins, optimizer, request.runtime)
             named.append(runtime)
             judge = RuntimeConfig(runtime, runtime.options)

@@ -148,10 +148,10 @@ def equal_up_to_layout(one: np.ndarray, other: np.ndarray, allowed: float) -> bo
     # The values of a permuted tensor are the same ones; sorting tells most that are not.
     if not _close(np.sort(one, axis=None), np.sort(other, axis=None), allowed):
         return False
-    return any(_close(turned, other, allowed) for turned, _ in permuted(one, other.shape))
+    return any(_close(turned, other, allowed) for turned, _ in iter_permutations(one, other.shape))
 
 
-def permuted(
+def iter_permutations(
     value: np.ndarray, shape: Sequence[int]
 ) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
     """``value`` with its axes permuted in every way, but the given one, that has ``shape``."""
@@ -340,7 +340,9 @@ def differing_weights(
         parameter = parameters.get(name)
         if parameter is None or parameter.size != weight.size or not parameter.size:
             continue
-        ways = [(w, h) for w, h in turned(parameter, weight.shape) if _sort(w) == _sort(weight)]
+        ways = [
+            (w, h) for w, h in iter_layouts(parameter, weight.shape) if _sort(w) == _sort(weight)
+        ]
         as_weight = [(w.astype(weight.dtype), how) for w, how in ways]
         if not as_weight or any(np.array_equal(w, weight, equal_nan=True) for w, _ in as_weight):
             continue
@@ -349,11 +351,11 @@ def differing_weights(
     return found
 
 
-def turned(parameter: np.ndarray, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, str]]:
+def iter_layouts(parameter: np.ndarray, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, str]]:
     """A parameter in every layout that has ``shape``, the given one first."""
     if parameter.shape == tuple(shape):
         yield parameter, ""
-    for value, order in permuted(parameter, shape):
+    for value, order in iter_permutations(parameter, shape):
         yield value, f"transposed {order}"
     if parameter.size == math.prod(shape) and parameter.shape != tuple(shape):
         yield parameter.reshape(shape), "reshaped"

@@ -75,7 +75,7 @@ def result_of(
     if answer.refused is not None:
         findings.append(_refusal(answer, *answer.refused))
     verdict, reason = _verdict(answer, findings)
-    files = _kept(conversion, answer)
+    files = _keep_artifacts(conversion, answer)
     return ConversionResult(
         schema="optvet.convert/1",
         source=_source(conversion, answer),
@@ -95,29 +95,29 @@ def result_of(
         warnings=conversion.warnings,
         notes=[
             *sorted({n for s in answer.seen.values() for n in s.notes}),
-            *_unquantized(answer),
-            *_contradicted(answer),
+            *_note_unused_quantizers(answer),
+            *_outputs_wrong_in_source(answer),
         ],
         samples=len(answer.drawn),
-        skipped=_skipped(answer),
+        skipped=_list_skipped_samples(answer),
         seed=conversion.request.seed,
         wall_s=wall_s,
     )
 
 
-def _unquantized(answer: ConversionEvidence) -> list[str]:
+def _note_unused_quantizers(answer: ConversionEvidence) -> list[str]:
     """That a quantizer left the model as it was."""
     stations = zip(answer.stations, answer.quantized, strict=False)
     return [f"{station.name} quantized no operator" for station, n in stations if n == 0]
 
 
-def _contradicted(answer: ConversionEvidence) -> list[str]:
+def _outputs_wrong_in_source(answer: ConversionEvidence) -> list[str]:
     """The outputs that the source's runtime computes wrong, as the exact result shows."""
     judged = [j for s in answer.seen.values() for j in s.judgements if j.contradicted]
     return [f"output {j.output!r}: {j.detail}" for j in {j.output: j for j in judged}.values()]
 
 
-def _skipped(answer: ConversionEvidence) -> list[Skipped]:
+def _list_skipped_samples(answer: ConversionEvidence) -> list[Skipped]:
     refused = [Skipped(sample=n, reason=describe(f)) for n, f in answer.skipped.items()]
     return refused + [Skipped(sample=n, reason=words) for n, words in answer.undefined.items()]
 
@@ -241,7 +241,7 @@ def _state(answer: ConversionEvidence, index: int) -> tuple[State, str]:
             return "not-reached", ""
         return "not-run", "there is nothing here that runs it alone"
     worst = max(seen, key=lambda s: (STATES.index(s.state), s.failed))
-    return _told(worst), worst.message
+    return _state_of(worst), worst.message
 
 
 def _apart(
@@ -258,7 +258,7 @@ def _apart(
     return usual, [seen[d.sample.id] for d in asked if d.origin == "edge"]
 
 
-def _told(worst: SampleVerdict) -> State:
+def _state_of(worst: SampleVerdict) -> State:
     """The state as the document says it."""
     if worst.unexplained:
         return "not-run"
@@ -291,7 +291,7 @@ def _is_onnx(answer: ConversionEvidence) -> list[bool]:
     return [a is not None and a.format == "onnx" for a in answer.artifacts]
 
 
-def _kept(conversion: Conversion, answer: ConversionEvidence) -> list[str | None]:
+def _keep_artifacts(conversion: Conversion, answer: ConversionEvidence) -> list[str | None]:
     """Files of the artifacts in the folder that the user named; None without one."""
     out = conversion.request.out
     files: list[str | None] = []

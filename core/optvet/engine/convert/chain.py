@@ -53,7 +53,7 @@ def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
         UsageError: There is none, formats do not meet, or an option is wrong.
     """
     if request.converted is not None:
-        return [_given(request, plugins)]
+        return [_link_of_request(request, plugins)]
     if not request.via:
         names = ", ".join(plugins.names("converter")) or "none is installed"
         raise UsageError(f"--via is missing: name one or several converters ({names})")
@@ -68,7 +68,7 @@ def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
     return [_link(c, given) for c, given in _options(request, converters)]
 
 
-def _given(request: ConvertRequest, plugins: Plugins) -> Link:
+def _link_of_request(request: ConvertRequest, plugins: Plugins) -> Link:
     """A converter that gives the model of the request.
 
     Raises:
@@ -189,7 +189,7 @@ def runtimes_for(
     )
 
 
-def formats_reached(plugins: Plugins) -> dict[str, frozenset[str]]:
+def reachable_formats(plugins: Plugins) -> dict[str, frozenset[str]]:
     """The formats that chains of converters make, by the format that they begin with."""
     converters = [plugins.converter(name) for name in plugins.names("converter")]
     reached: dict[str, frozenset[str]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from optvet.engine.convert.match_interface import Matched, matched, unfit
+from optvet.engine.convert.match_interface import Matched, match_outputs, unfit
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.failures import CONVERTER
@@ -72,12 +72,12 @@ class Judge:
             run, inputs = observed.runs[s.id], observed.interface
             words = "" if inputs is None else unfit(self.source, inputs, s.feeds)
             if words:
-                seen[s.id] = _changed(InterfaceProblem(words))
+                seen[s.id] = _judge_problem(InterfaceProblem(words))
             elif isinstance(run, Failure):
                 seen[s.id] = judge_failure(run, CONVERTER, "run")
             else:
-                pairs[s.id] = self._matched(s.id, run)
-                seen[s.id] = judge_matched(pairs[s.id])
+                pairs[s.id] = self._match(s.id, run)
+                seen[s.id] = judge_pair(pairs[s.id])
         compared = [s for s in samples if s.id in pairs and not pairs[s.id].problem]
         unclear = [s for s in compared if seen[s.id].state in _OPEN]
         setting = SETTING
@@ -87,7 +87,7 @@ class Judge:
         for s in unclear:
 
             def take(noise: Noise, name: str = s.id) -> bool:
-                seen[name] = judge_matched(pairs[name], noise, setting)
+                seen[name] = judge_pair(pairs[name], noise, setting)
                 return seen[name].state in _OPEN
 
             refine(self.meter.refinements(s), take)
@@ -119,9 +119,9 @@ class Judge:
                 found[name] = max(found.get(name, 0.0), magnitude(value))
         return found
 
-    def _matched(self, sample: str, run: Outputs) -> Matched:
+    def _match(self, sample: str, run: Outputs) -> Matched:
         listed = () if self.source is None else [v.name for v in self.source.outputs]
-        pair = matched(self.reference[sample], run, listed)
+        pair = match_outputs(self.reference[sample], run, listed)
         if pair.problem or not self.random:
             return pair
         kept = [name for name in pair.reference if name not in self.random]
@@ -140,15 +140,15 @@ def _weaker(source: Interface | None, artifact: Interface | None) -> list[str]:
     return [f"{k} declares less: {was} became {now}" for k, (was, now) in changed.items()]
 
 
-def judge_matched(
+def judge_pair(
     pair: Matched, noise: Noise | None = None, setting: Setting = SETTING
 ) -> SampleVerdict:
     """The verdict on outputs of both sides, as they were matched."""
     if pair.problem:
-        return _changed(InterfaceProblem(pair.problem, (pair.place,) if pair.place else ()))
+        return _judge_problem(InterfaceProblem(pair.problem, (pair.place,) if pair.place else ()))
     found = judge_sample(pair.reference, pair.candidate, noise, setting)
     return replace(found, notes=pair.notes)
 
 
-def _changed(problem: InterfaceProblem) -> SampleVerdict:
+def _judge_problem(problem: InterfaceProblem) -> SampleVerdict:
     return replace(judge_sample({}, problem, setting=SETTING), stage="compare")

@@ -42,22 +42,22 @@ def inputs_of(
     facts: SourceFacts, *, seed: int, random: int, edges: bool, sizes: bool
 ) -> list[ConversionInput]:
     """All inputs for a source, the example first."""
-    drawn = [_drawn("example", 0, facts.inputs)]
-    drawn += [_drawn("given", i, f) for i, f in enumerate(facts.others, 1)]
+    drawn = [_make_input("example", 0, facts.inputs)]
+    drawn += [_make_input("given", i, f) for i, f in enumerate(facts.others, 1)]
     rng = np.random.default_rng(seed)
-    drawn += [_drawn("random", i + 1, _like(facts.inputs, rng)) for i in range(random)]
+    drawn += [_make_input("random", i + 1, _like(facts.inputs, rng)) for i in range(random)]
     if sizes:
         made = _sizes(facts, rng)
-        drawn += [_drawn("size", i, f, words) for i, (words, f) in enumerate(made, 1)]
+        drawn += [_make_input("size", i, f, words) for i, (words, f) in enumerate(made, 1)]
     if edges:
         finite = all(is_finite(v) for f in (facts.inputs, *facts.others) for v in f.values())
         for i, (words, feeds) in enumerate(_edges(facts.inputs), 1):
             outside_domain = finite and not all(map(is_finite, feeds.values()))
-            drawn.append(_drawn("edge", i, feeds, words, outside_domain))
+            drawn.append(_make_input("edge", i, feeds, words, outside_domain))
     return drawn
 
 
-def _drawn(
+def _make_input(
     origin: Origin, number: int, feeds: Feeds, about: str = "", outside_domain: bool = False
 ) -> ConversionInput:
     name = origin if not number else f"{origin} {number}"

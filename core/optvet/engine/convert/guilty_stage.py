@@ -63,7 +63,7 @@ class Blame:
         return all(d.outside_domain or (self.lossy and d.origin == "edge") for d in self.drawn)
 
 
-def blamed(stations: Sequence[Station], drawn: Sequence[ConversionInput]) -> list[Blame]:
+def blame_stages(stations: Sequence[Station], drawn: Sequence[ConversionInput]) -> list[Blame]:
     """One blame for each pair of stages and symptom, in order of stages."""
     groups: dict[tuple[int, int, Symptom], list[ConversionInput]] = {}
     for each in drawn:

@@ -104,7 +104,7 @@ def locate(
         return _by_parameters(model, inside, "the outputs of the source are not known inside it")
     names = [o.name for o in model.graph.output]
     region = broken_region(model, inside, known, names[outputs[0]], place)
-    return _described(model, inside, known, region)
+    return _describe_region(model, inside, known, region)
 
 
 def _by_parameters(model: ModelProto, inside: SourceInside, note: str) -> ConversionPlace:
@@ -119,7 +119,7 @@ def _parameters(model: ModelProto, inside: SourceInside) -> list[DifferingParame
     ]
 
 
-def _described(
+def _describe_region(
     model: ModelProto, inside: SourceInside, known: Known, region: SuspectRegion
 ) -> ConversionPlace:
     constants = constants_of(model)
@@ -131,7 +131,7 @@ def _described(
     if first is not None and entry is not None and first.alike == entry.op_type:
         attributes = differing_attributes(model, entry, first.attributes)
         alike = True
-    parameters = _near(model, region, _parameters(model, inside)) or _turned(
+    parameters = _near(model, region, _parameters(model, inside)) or _find_exchanged_axes(
         model, inside, first, entry
     )
     return ConversionPlace(
@@ -171,7 +171,7 @@ def _near(
     return [p for p in found if p.weight in read] or found
 
 
-def _turned(
+def _find_exchanged_axes(
     model: ModelProto, inside: SourceInside, first: SourceValue | None, entry: NodeProto | None
 ) -> list[DifferingParameter]:
     """Weights of the first wrong node that are their parameter with axes of one size exchanged."""
@@ -314,7 +314,7 @@ def place_in_message(
     """
     model = onnx.load_from_string(artifact.data)
     constants = constants_of(model)
-    named = _named(model, message)
+    named = _find_nodes_in_message(model, message)
     if not named:
         return _asked_for(model, inputs)
     origin = {p.key: p.value for p in named[0].metadata_props}
@@ -347,7 +347,7 @@ def operator_before(
     reads.
     """
     model = onnx.load_from_string(artifact.data)
-    named = _named(model, message)
+    named = _find_nodes_in_message(model, message)
     if not recorded or len(named) != 1:
         return None
     inside, *moved = recorded
@@ -371,7 +371,7 @@ def operator_before(
     return None if first is None else ConversionPlace(**_of_source(inside.values[first]))
 
 
-def _named(model: ModelProto, message: str) -> list[NodeProto]:
+def _find_nodes_in_message(model: ModelProto, message: str) -> list[NodeProto]:
     """Nodes that an error names: by name, or by the class of their kernel; else foreign ones."""
     quoted = set(_QUOTED.findall(message)) | set(re.findall(r"Name:\s?'?([^'\s]+)", message))
     kernels = set(re.findall(r"::(\w+)", message))
@@ -412,7 +412,7 @@ def place_among_operators(
     inside = inside_of(config, source, sample.feeds, None)
     names = list(dict.fromkeys(v.operator for v in inside.values if not v.constant))
     words = {word.lower() for word in re.findall(r"[A-Za-z]\w*", message)}
-    named = list(dict.fromkeys(told for name in names if (told := _told(name, words))))
+    named = list(dict.fromkeys(told for name in names if (told := _name_operator(name, words))))
     foreign = _REFUSED.search(message)
     if foreign is not None and not named:
         return ConversionPlace(operator=foreign[1] or foreign[2])
@@ -427,7 +427,7 @@ def place_among_operators(
     return ConversionPlace(operator=listed, module=value.module, line=value.line, note=note)
 
 
-def _told(operator: str, words: set[str]) -> str:
+def _name_operator(operator: str, words: set[str]) -> str:
     """An operator, or the function that it is part of, if ``words`` name it; else nothing."""
     name, _, function = operator.partition(" (of ")
     if name.rpartition(".")[2].strip("_").lower() in words:

@@ -43,7 +43,7 @@ def fed_to(artifact: Artifact, feeds: Mapping[str, np.ndarray]) -> dict[str, np.
             f"{', '.join(feeds)}"
         )
     return {
-        name: _as_declared(feeds[source], kinds[name])
+        name: _cast_to_input_type(feeds[source], kinds[name])
         for name, source in found.items()
         if source is not None
     }
@@ -80,7 +80,9 @@ def unfit(source: Interface | None, artifact: Interface, feeds: Mapping[str, np.
 def _with_widths_of(artifact: Interface, source: Interface) -> Interface:
     """The interface of ``source``, with the widths of numbers that ``artifact`` has."""
 
-    def widened(old: tuple[ValueInfo, ...], new: tuple[ValueInfo, ...]) -> tuple[ValueInfo, ...]:
+    def with_new_widths(
+        old: tuple[ValueInfo, ...], new: tuple[ValueInfo, ...]
+    ) -> tuple[ValueInfo, ...]:
         by_name = {v.name: v.dtype for v in new}
         kinds = ((v, by_name.get(v.name, v.dtype)) for v in old)
         return tuple(
@@ -89,9 +91,9 @@ def _with_widths_of(artifact: Interface, source: Interface) -> Interface:
         )
 
     return Interface(
-        widened(source.inputs, artifact.inputs),
-        widened(source.outputs, artifact.outputs),
-        widened(source.optional, (*artifact.optional, *artifact.inputs)),
+        with_new_widths(source.inputs, artifact.inputs),
+        with_new_widths(source.outputs, artifact.outputs),
+        with_new_widths(source.optional, (*artifact.optional, *artifact.inputs)),
     )
 
 
@@ -111,7 +113,7 @@ def _misfit(declared: ValueInfo, given: np.ndarray) -> str:
     return f"input {declared.name!r} takes [{taken}], and the source also {list(given.shape)}"
 
 
-def _as_declared(value: np.ndarray, kind: int) -> np.ndarray:
+def _cast_to_input_type(value: np.ndarray, kind: int) -> np.ndarray:
     """A copy of another width, if the model asks for the same kind of number."""
     if not kind or dtype_name(kind) == "string":
         return np.array(value)
@@ -131,7 +133,7 @@ class Matched:
     place: str = ""
 
 
-def matched(reference: Outputs, candidate: Outputs, listed: Sequence[str] = ()) -> Matched:
+def match_outputs(reference: Outputs, candidate: Outputs, listed: Sequence[str] = ()) -> Matched:
     """The outputs of both, ready to be compared.
 
     Args:

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from optvet.engine import contract
-from optvet.engine.convert.run import convert_model, opened, prepared
+from optvet.engine.convert.run import convert_model, open_conversion, prepare_inputs
 from optvet.engine.convert.session import Conversion
 from optvet.engine.convert.split import parts_in, write_part_in
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
-from optvet.engine.work.sandbox.landlock import confined
+from optvet.engine.work.sandbox.landlock import confine_command
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec import comparing
@@ -74,12 +74,15 @@ def reduce_source(
     fault = next((f for f in result.findings if f.severity == "fault" and f.witness), None)
     if fault is None or fault.witness is None:
         raise UsageError(f"{request.model}: there is no fault on an input, so nothing to reduce")
-    with opened(request, plugins) as conversion, temporary_folder("optvet-parts-") as scratch:
-        drawn, _, _ = prepared(conversion)
+    with (
+        open_conversion(request, plugins) as conversion,
+        temporary_folder("optvet-parts-") as scratch,
+    ):
+        drawn, _, _ = prepare_inputs(conversion)
         sample = next(d.sample for d in drawn if d.sample.id == fault.witness.sample)
         parts = _parts(conversion, sample)
         whole = max(part.size for part in parts)
-        ordered = _ordered(parts, fault)[:_MOST]
+        ordered = _sort_by_size(parts, fault)[:_MOST]
         notes: list[str] = []
         for tried, part in enumerate(ordered, 1):
             words = f"converting {part.name or 'the whole'}"
@@ -87,7 +90,7 @@ def reduce_source(
             place = Path(scratch) / str(tried)
             place.mkdir()
             try:
-                file = _written(conversion, sample, part, place)
+                file = _write_part(conversion, sample, part, place)
                 found = _shown_by(request, plugins, f"{place / file}:part", fault)
             except OptvetError as error:
                 notes.append(f"{part.name or 'the whole'}: {error}")
@@ -127,7 +130,7 @@ def _parts(conversion: Conversion, sample: Sample) -> Sequence[SourcePart]:
     return outcome.value
 
 
-def _ordered(parts: Sequence[SourcePart], fault: ConversionFinding) -> list[SourcePart]:
+def _sort_by_size(parts: Sequence[SourcePart], fault: ConversionFinding) -> list[SourcePart]:
     """From the smallest: those around the place of the fault, if it is known."""
     place = ConversionPlace() if fault.place is None else fault.place
     around = [part for part in parts if place.module and place.module in part.modules]
@@ -138,7 +141,7 @@ def _ordered(parts: Sequence[SourcePart], fault: ConversionFinding) -> list[Sour
     return sorted(around, key=lambda part: part.size)
 
 
-def _written(conversion: Conversion, sample: Sample, part: SourcePart, folder: Path) -> str:
+def _write_part(conversion: Conversion, sample: Sample, part: SourcePart, folder: Path) -> str:
     sandbox = conversion.sandbox_of(conversion.source.runtime)
     about = (conversion.reference, conversion.source.artifact, sample, part.name, folder)
     outcome = sandbox.call(write_part_in, *about)
@@ -219,7 +222,7 @@ def _python(conversion: Conversion) -> str:
 def script_shows(folder: Path, timeout_s: float, python: str = sys.executable) -> bool:
     """Whether the script of a bundle, confined as workers are, ends as one that shows the fault."""
     with temporary_folder("optvet-try-") as scratch:
-        command = confined([python, "-B", SCRIPT], [str(folder.resolve()), scratch])
+        command = confine_command([python, "-B", SCRIPT], [str(folder.resolve()), scratch])
         try:
             ended = subprocess.run(
                 command,

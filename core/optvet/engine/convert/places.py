@@ -36,7 +36,7 @@ class HasArtifact(Protocol):
         ...
 
 
-def located(
+def locate_fault(
     conversion: Conversion,
     made: Sequence[HasArtifact],
     configs: Sequence[RuntimeConfig | None],

@@ -31,10 +31,12 @@ def prepares_input(inside: SourceInside, place: int) -> bool:
 def _has_weights(value: SourceValue, inside: SourceInside) -> bool:
     if value.constant:
         return False
-    return any(sum(size > 1 for size in read.shape) > 1 for read in _fixed(value, inside))
+    return any(
+        sum(size > 1 for size in read.shape) > 1 for read in _iter_constant_operands(value, inside)
+    )
 
 
-def _fixed(value: SourceValue, inside: SourceInside) -> Iterator[np.ndarray]:
+def _iter_constant_operands(value: SourceValue, inside: SourceInside) -> Iterator[np.ndarray]:
     """What an operator reads that no input changes."""
     yield from (inside.values[i].value for i in value.reads if inside.values[i].constant)
     for operand in value.operands:

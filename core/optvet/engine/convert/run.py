@@ -14,11 +14,11 @@ import onnx
 
 from optvet.engine.convert.answer import ConversionEvidence, result_of
 from optvet.engine.convert.chain import Link, links_of, sources_of
-from optvet.engine.convert.compare_outputs import Judge, judge_matched
+from optvet.engine.convert.compare_outputs import Judge, judge_pair
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
-from optvet.engine.convert.guilty_stage import Blame, Station, blamed
-from optvet.engine.convert.match_interface import matched
-from optvet.engine.convert.places import located, refused_place
+from optvet.engine.convert.guilty_stage import Blame, Station, blame_stages
+from optvet.engine.convert.match_interface import match_outputs
+from optvet.engine.convert.places import locate_fault, refused_place
 from optvet.engine.convert.session import Conversion, reference_of
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.undefined_inputs import undefined_inside
@@ -58,19 +58,19 @@ def convert_model(
         PluginError: A plugin is missing or broken.
     """
     started = time.perf_counter()
-    with opened(request, plugins) as conversion:
+    with open_conversion(request, plugins) as conversion:
         progress("running the source", 0, None)
-        drawn, judge, skipped = prepared(conversion)
+        drawn, judge, skipped = prepare_inputs(conversion)
         links = converted_by(conversion, drawn, progress)
         progress("comparing", 0, None)
-        answer = judged(conversion, links, drawn, judge)
+        answer = judge_stages(conversion, links, drawn, judge)
         return result_of(
             conversion, replace(answer, skipped=skipped), time.perf_counter() - started
         )
 
 
 @contextmanager
-def opened(
+def open_conversion(
     request: ConvertRequest, plugins: Plugins, *, more: Sequence[str] = ()
 ) -> Iterator[Conversion]:
     """A question with its workers, which import ``more`` modules once."""
@@ -145,7 +145,7 @@ def _loads(conversion: Conversion) -> bool:
     return conversion.observe(conversion.reference, conversion.source.artifact, ()).load is None
 
 
-def prepared(
+def prepare_inputs(
     conversion: Conversion,
 ) -> tuple[list[ConversionInput], Judge, dict[str, Failure]]:
     """Inputs on which the source runs, what compares with it, and the other inputs."""
@@ -216,7 +216,7 @@ def converted_by(
     return made
 
 
-def judged(
+def judge_stages(
     conversion: Conversion,
     made: Sequence[StageArtifact],
     drawn: Sequence[ConversionInput],
@@ -246,7 +246,7 @@ def judged(
             again = conversion.observe(config, m.artifact, samples, again=True)
             station = _worse(station, judge.see(again, samples, tolerance))
         stations.append(station)
-    undefined, drawn = _weighed(conversion, judge, drawn, stations[last].seen)
+    undefined, drawn = _drop_undefined_edge_values(conversion, judge, drawn, stations[last].seen)
     stations = [s.without(undefined) for s in stations]
     answer = ConversionEvidence(
         drawn=drawn,
@@ -258,25 +258,27 @@ def judged(
         complaints=["" if o is None else o.complaint for o in observed],
         refused=next(((i, m.refused) for i, m in enumerate(made) if m.refused), None),
         undefined=undefined,
-        quantized=_quantized(conversion, made),
+        quantized=_count_quantized_operators(conversion, made),
     )
     if answer.refused is not None and answer.refused[1] is not None:
         named = refused_place(conversion, answer.refused[1].message, drawn[0].sample)
         answer = replace(answer, refused_place=named)
-    blames = blamed(stations[: last + 1], drawn) if last >= 0 else []
+    blames = blame_stages(stations[: last + 1], drawn) if last >= 0 else []
     found = []
     for blame in blames:
-        place = located(conversion, made, configs, stations, blame)
+        place = locate_fault(conversion, made, configs, stations, blame)
         config, artifact = configs[blame.last], made[blame.last].artifact
         checks = []
         if config is not None and artifact is not None and "runtime" in blame.symptom.info.blames:
             about = (conversion, artifact, blame, judge, tolerance)
-            checks = list(_cross_checked(*about, config, place))
+            checks = list(_cross_check(*about, config, place))
         found.append((blame, _is_confirmed(judge, observed, blame), checks, place))
     return replace(answer, blames=found)
 
 
-def _quantized(conversion: Conversion, made: Sequence[StageArtifact]) -> list[int | None]:
+def _count_quantized_operators(
+    conversion: Conversion, made: Sequence[StageArtifact]
+) -> list[int | None]:
     """How many operators each stage quantized that makes ONNX and says by its name that it does."""
     before = conversion.source.artifact
     found: list[int | None] = []
@@ -291,7 +293,7 @@ def _quantized(conversion: Conversion, made: Sequence[StageArtifact]) -> list[in
     return found
 
 
-def _weighed(
+def _drop_undefined_edge_values(
     conversion: Conversion,
     judge: Judge,
     drawn: Sequence[ConversionInput],
@@ -301,7 +303,7 @@ def _weighed(
 
     Edge values that show less than what usual outputs are rounded by count as unasked for.
     """
-    undefined = _undefined(conversion, drawn, seen)
+    undefined = _find_undefined_edge_values(conversion, drawn, seen)
     kept = []
     for each in drawn:
         found = seen.get(each.sample.id)
@@ -313,7 +315,7 @@ def _weighed(
     return undefined, kept
 
 
-def _undefined(
+def _find_undefined_edge_values(
     conversion: Conversion, drawn: Sequence[ConversionInput], seen: Mapping[str, SampleVerdict]
 ) -> Mapping[str, str]:
     """Edge values that go wrong on which the source itself has no defined answer, and why not."""
@@ -387,7 +389,7 @@ def _is_confirmed(judge: Judge, observed: Sequence[Observed | None], blame: Blam
     run, good = guilty.runs[sample.id], before.runs.get(sample.id)
     if isinstance(run, Failure) or good is None or isinstance(good, Failure):
         return True
-    pair = matched(good, run)
+    pair = match_outputs(good, run)
     if pair.problem:
         return True
     renamed = dict(zip(pair.reference, judge.reference[sample.id], strict=True))
@@ -396,10 +398,10 @@ def _is_confirmed(judge: Judge, observed: Sequence[Observed | None], blame: Blam
         reference={renamed[n]: v for n, v in pair.reference.items()},
         candidate={renamed[n]: v for n, v in pair.candidate.items()},
     )
-    return not judge_matched(pair, judge.meter.of([sample])[sample.id]).right
+    return not judge_pair(pair, judge.meter.of([sample])[sample.id]).right
 
 
-def _cross_checked(
+def _cross_check(
     conversion: Conversion,
     artifact: Artifact,
     blame: Blame,
@@ -421,13 +423,13 @@ def _cross_checked(
                 return
             if conversion.shares_library(other.runtime):
                 continue
-        check = _asked(conversion, other, artifact, blame, judge, tolerance)
+        check = _cross_check_with(conversion, other, artifact, blame, judge, tolerance)
         yield check
         if not chosen and check.outcome == "no-fault":
             return
 
 
-def _asked(
+def _cross_check_with(
     conversion: Conversion,
     config: RuntimeConfig,
     artifact: Artifact,

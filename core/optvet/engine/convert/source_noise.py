@@ -15,7 +15,7 @@ import numpy as np
 
 from optvet.engine.convert import worker_steps
 from optvet.engine.convert.conversion_inputs import is_finite
-from optvet.engine.convert.match_interface import matched
+from optvet.engine.convert.match_interface import match_outputs
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox import Outcome, Sandbox
@@ -62,15 +62,17 @@ class NoiseMeter:
     def _measure(self, samples: Sequence[Sample]) -> None:
         about = (self.config, self.source, samples)
         jobs = [
-            self.sandbox.submit(worker_steps.perturbed, *about, list(SEEDS), False, role="referee"),
             self.sandbox.submit(
-                worker_steps.perturbed, *about, list(INJECTIONS), True, role="referee"
+                worker_steps.run_perturbed, *about, list(SEEDS), False, role="referee"
+            ),
+            self.sandbox.submit(
+                worker_steps.run_perturbed, *about, list(INJECTIONS), True, role="referee"
             ),
         ]
-        exact = self.sandbox.submit(worker_steps.doubled, *about, role="referee")
+        exact = self.sandbox.submit(worker_steps.run_in_float64, *about, role="referee")
         jitters, injected = (_answer(job.result()) for job in jobs)
         truth = _answer(exact.result())
-        borrowed = self._borrowed(samples)
+        borrowed = self._borrow_noise(samples)
         facts = self._graph()
         for s in samples:
             names = list(self.reference[s.id])
@@ -94,7 +96,7 @@ class NoiseMeter:
                 return outcome.value
         return worker_steps.GraphFacts(64, frozenset())
 
-    def _borrowed(self, samples: Sequence[Sample]) -> dict[str, list[Outputs]]:
+    def _borrow_noise(self, samples: Sequence[Sample]) -> dict[str, list[Outputs]]:
         """What moving the converted model's weights does, as moved outputs of the source."""
         measured = isinstance(self.config.runtime, Perturbs) or self.source.format == "onnx"
         if self.converted is None or measured:
@@ -107,9 +109,9 @@ class NoiseMeter:
             plain = runs.get(s.id)
             if plain is None or isinstance(plain, Failure):
                 continue
-            each = (_shifted(self.reference[s.id], plain, m) for m in moved.get(s.id, ()))
+            each = (_shift_outputs(self.reference[s.id], plain, m) for m in moved.get(s.id, ()))
             found[s.id] = [shifted for shifted in each if shifted]
-            found[s.id] += [_rounded(self.reference[s.id], plain, seed) for seed in SEEDS]
+            found[s.id] += [_round_outputs(self.reference[s.id], plain, seed) for seed in SEEDS]
         return found
 
 
@@ -137,12 +139,12 @@ def _answer(outcome: Outcome[dict[str, T]]) -> _MeasuredNoise[T]:
     return _MeasuredNoise(outcome.value or {}, words)
 
 
-def _rounded(reference: Outputs, plain: Outputs, seed: int) -> Outputs:
+def _round_outputs(reference: Outputs, plain: Outputs, seed: int) -> Outputs:
     """``reference``, moved by a roundoff of its largest values in the converted model's type.
 
     So far is what a sum, or a function with values near 1, may be off that was computed in it.
     """
-    pair = matched(reference, plain)
+    pair = match_outputs(reference, plain)
     rng = np.random.default_rng(seed)
     moved: Outputs = {}
     for name, value in pair.reference.items():
@@ -153,9 +155,9 @@ def _rounded(reference: Outputs, plain: Outputs, seed: int) -> Outputs:
     return moved
 
 
-def _shifted(reference: Outputs, plain: Outputs, moved: Outputs) -> Outputs:
+def _shift_outputs(reference: Outputs, plain: Outputs, moved: Outputs) -> Outputs:
     """``reference``, changed as ``moved`` differs from ``plain``."""
-    one, other = matched(reference, plain), matched(reference, moved)
+    one, other = match_outputs(reference, plain), match_outputs(reference, moved)
     if one.problem or other.problem:
         return {}
     shifted: Outputs = {}

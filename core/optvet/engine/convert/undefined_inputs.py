@@ -43,13 +43,13 @@ def undefined_inside(
 def undefined_in(inside: SourceInside, feeds: Mapping[str, np.ndarray]) -> str:
     """The first operation of a run whose answer nobody defines; empty if there is none."""
     for value in inside.values:
-        given = list(_given(value, inside, feeds))
-        if words := _undefined(value, given):
+        given = list(_iter_operands(value, inside, feeds))
+        if words := _explain_undefined(value, given):
             return f"{value.operator}: {words}, which has no defined answer"
     return ""
 
 
-def _given(
+def _iter_operands(
     value: SourceValue, inside: SourceInside, feeds: Mapping[str, np.ndarray]
 ) -> Iterator[np.ndarray]:
     """What an operation reads, in its order; where operands are not told, values alone."""
@@ -74,7 +74,7 @@ def _array(
     return np.asarray(constant) if isinstance(constant, (int, float)) else None
 
 
-def _undefined(value: SourceValue, given: Sequence[np.ndarray]) -> str:
+def _explain_undefined(value: SourceValue, given: Sequence[np.ndarray]) -> str:
     if value.value.dtype.kind not in "iu" or not given:
         return ""
     name = value.operator.rpartition(".")[2].lower()

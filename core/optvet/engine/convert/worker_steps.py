@@ -208,7 +208,7 @@ def _run(
         return failure_of(error)
 
 
-def perturbed(
+def run_perturbed(
     config: RuntimeConfig,
     artifact: Artifact,
     samples: Sequence[Sample],
@@ -276,7 +276,7 @@ def _with_moved_weights(data: bytes, seed: int) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def doubled(
+def run_in_float64(
     config: RuntimeConfig, artifact: Artifact, samples: Sequence[Sample]
 ) -> dict[str, Outputs]:
     """Outputs in float64, of samples on which that works; empty where the runtime cannot."""

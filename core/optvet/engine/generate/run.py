@@ -23,7 +23,7 @@ from optvet.engine.generate.grow_in_workers import (
     make,
     newest_opset,
 )
-from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gathered
+from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gather
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
 from optvet.engine.work.trials.trial import RuntimeConfig
@@ -102,7 +102,7 @@ def generate(
         operators = _operators(request, opset)
         excluded = _excluded(request, opset)
         progress("gathering fragments", 0, None)
-        files = gathered(
+        files = gather(
             choices,
             (),
             runtime,

@@ -16,14 +16,16 @@ CAMPAIGN = "campaign.toml"
 
 def write_campaign(summary: HuntSummary, folder: Path) -> None:
     """Write the file that asks for each finding of ``summary`` once; nothing if there is none."""
-    tables = [table for found in summary.findings for table in _asked(found, summary, folder)]
+    tables = [
+        table for found in summary.findings for table in _write_job_set(found, summary, folder)
+    ]
     if tables:
         head = [f"name = {json.dumps(f'hunted-{summary.optimizer}')}", "bundles = true"]
         with replacing(folder / CAMPAIGN) as file:
             file.write("\n".join([*head, *tables, ""]).encode())
 
 
-def _asked(found: HuntFinding, summary: HuntSummary, folder: Path) -> Iterator[str]:
+def _write_job_set(found: HuntFinding, summary: HuntSummary, folder: Path) -> Iterator[str]:
     """The set of jobs for one finding, unless its bundle is gone."""
     try:
         record = read_record(folder / found.bundle)

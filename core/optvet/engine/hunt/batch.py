@@ -184,14 +184,14 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: _ProgressLog) -> 
         return CandidateOutcome(number, recipe.kind)
     log.keep(made)
     try:
-        return _judged(batch, recipe, number, made, random, log)
+        return _judge_candidate(batch, recipe, number, made, random, log)
     except Exception as error:
         # Whatever foreign code returns may break what reads it; it costs the model, not the hunt.
         words = f"a model cannot be judged: {type(error).__name__}: {error}"
         return CandidateOutcome(number, recipe.kind, made.mutators, complaint=words[:300])
 
 
-def _judged(
+def _judge_candidate(
     batch: Batch,
     recipe: CandidateRecipe,
     number: int,

@@ -104,7 +104,7 @@ class Confirmer:
                 return None  # such as: the original fails after all
             shown = [b for b in written if b.shows]
             told = [b for b in shown if b.known or not (_is_gone(b) or self._is_disputed(b))]
-            return [self._kept(suspect, b) for b in told]
+            return [self._keep_finding(suspect, b) for b in told]
 
     def _with_links(self, folder: Path) -> Path:
         """The folder, with links to the bundles of this hunt: known ones are not made again."""
@@ -127,7 +127,7 @@ class Confirmer:
         )
         return is_disputed(finding.symptom, written.path, applied, by_import=not finding.culprit)
 
-    def _kept(self, suspect: Suspect, written: Bundle) -> HuntFinding:
+    def _keep_finding(self, suspect: Suspect, written: Bundle) -> HuntFinding:
         """The finding, with its bundle moved to where findings are kept."""
         target = self.out / FINDINGS / written.path.name
         target.parent.mkdir(exist_ok=True)

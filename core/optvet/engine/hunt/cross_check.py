@@ -109,7 +109,7 @@ def _disagrees(bundle: Path) -> bool:
     if draws_random(model):
         return False
     names = [v.name for v in model.graph.output]
-    return _differ(bundle, _evaluated(model, _feeds(bundle, model), names))
+    return _differ(bundle, _evaluate(model, _feeds(bundle, model), names))
 
 
 def _acquits(bundle: Path, applied: Applied) -> bool:
@@ -120,7 +120,7 @@ def _acquits(bundle: Path, applied: Applied) -> bool:
     source = Artifact("onnx", model.SerializeToString())
     made = applied.optimizer.apply(source, applied.passes, applied.options)
     names = [v.name for v in model.graph.output]
-    outputs = _evaluated(ModelProto.FromString(made.data), _feeds(bundle, model), names)
+    outputs = _evaluate(ModelProto.FromString(made.data), _feeds(bundle, model), names)
     return not _differ(bundle, outputs)
 
 
@@ -137,7 +137,7 @@ def _differ(bundle: Path, outputs: Values) -> bool:
     return not judge_sample(expected, outputs, setting=QUICK_ELSEWHERE).right
 
 
-def _evaluated(model: ModelProto, feeds: Values, names: list[str]) -> dict[str, np.ndarray]:
+def _evaluate(model: ModelProto, feeds: Values, names: list[str]) -> dict[str, np.ndarray]:
     """Outputs by the evaluator, which has the oldest forms of few operators.
 
     Raises:

@@ -37,7 +37,7 @@ class Chance:
     drawn: frozenset[str] = frozenset()
     alike: frozenset[frozenset[str]] = frozenset()
 
-    def fixed(self, outputs: Values) -> Values:
+    def drop_random_outputs(self, outputs: Values) -> Values:
         """The outputs that are not drawn."""
         return {n: v for n, v in outputs.items() if n not in self.drawn} if self.drawn else outputs
 
@@ -129,7 +129,7 @@ def truth_of(
         if undefined_on(config, proto, given, made):
             return None
     chance = chance_of(*runs[0]) if random else Chance()
-    if any(unlike(chance.fixed(first), second) for first, second in runs):
+    if any(unlike(chance.drop_random_outputs(first), second) for first, second in runs):
         return None
     if any(v.size > ELEMENTS for first in outputs for v in first.values()):
         return None
@@ -172,5 +172,6 @@ def is_repeated(config: RuntimeConfig, data: bytes, truth: ExpectedOutput) -> bo
     session = config.runtime.load(Artifact("onnx", data), config.options)
     again = (outputs_of(session, feeds) for feeds in truth.feeds)
     return not any(
-        unlike(truth.chance.fixed(a), b) for a, b in zip(truth.original, again, strict=True)
+        unlike(truth.chance.drop_random_outputs(a), b)
+        for a, b in zip(truth.original, again, strict=True)
     )

@@ -50,9 +50,11 @@ def is_unproductive(state: HuntState, key: SuspicionKey) -> bool:
     if label in ("", ANY):
         return False
     parts = label.split("+")
-    if len(parts) > 1 and any(len(_confirmed(state, n, symptom)) >= _KNOWN for n in parts):
+    if len(parts) > 1 and any(
+        len(_confirmed_fingerprints(state, n, symptom)) >= _KNOWN for n in parts
+    ):
         return True
-    found = _confirmed(state, label, symptom)
+    found = _confirmed_fingerprints(state, label, symptom)
     return sum(s.vetted for s in _signs(state, label, symptom)) - len(found) >= _UNPRODUCTIVE + len(
         found
     )
@@ -66,7 +68,7 @@ def _signs(state: HuntState, label: str, symptom: str) -> list[Sign]:
     return [s for k, s in state.signs.items() if (k.label, k.symptom) == (label, symptom)]
 
 
-def _confirmed(state: HuntState, label: str, symptom: str) -> set[str]:
+def _confirmed_fingerprints(state: HuntState, label: str, symptom: str) -> set[str]:
     """Fingerprints of what was confirmed of passes and a symptom."""
     signs = _signs(state, label, symptom)
     return {fingerprint for s in signs for fingerprint in s.fingerprints}

@@ -91,7 +91,7 @@ def probable_causes(findings: Sequence[HuntFinding]) -> list[HuntCause]:
     """The findings in groups, each with the reason; those that most passes share come first."""
     left = list(findings)
     causes = []
-    while shared := _most_shared(left):
+    while shared := _find_common_cause(left):
         group = [f for f in left if shared in f.needs]
         left = [f for f in left if shared not in f.needs]
         why = f"none of these shows without {shared}, which their passes have in common"
@@ -114,7 +114,7 @@ def _about(finding: HuntFinding) -> list[str]:
     return finding.operators if finding.operators else [finding.fingerprint]
 
 
-def _most_shared(findings: Sequence[HuntFinding]) -> str:
+def _find_common_cause(findings: Sequence[HuntFinding]) -> str:
     """What findings of most passes need, if those of several do."""
     passes: dict[str, set[tuple[str, ...]]] = {}
     for finding in findings:

@@ -59,7 +59,7 @@ def look(
     return replace(graph, verdict=verdict)
 
 
-def failed(stage: Stage, error: Exception) -> SampleVerdict:
+def verdict_on_error(stage: Stage, error: Exception) -> SampleVerdict:
     """The verdict on a step that raised an error."""
     return judge_failure(Failure("error", stage, str(error)))
 
@@ -76,15 +76,15 @@ def _look_at_outputs(
     except REFUSALS:
         raise
     except Exception as error:
-        return failed("load", error)
+        return verdict_on_error("load", error)
     chance, verdict = truth.chance, SampleVerdict("same")
     for feeds, expected in zip(truth.feeds, truth.outputs, strict=True):
         try:
             outputs = outputs_of(session, feeds)
             again = outputs_of(session, feeds) if chance.drawn and feeds is truth.feeds[0] else None
         except Exception as error:
-            return failed("run", error)
-        fixed = chance.fixed(expected)
+            return verdict_on_error("run", error)
+        fixed = chance.drop_random_outputs(expected)
         verdict = judge_sample(fixed, outputs, setting=setting)
         if not verdict.right:
             # Suspicions are told apart by their words, which must not be about this model.
@@ -108,7 +108,7 @@ def _look_at_graph(subject: TestedOptimizer, data: bytes, truth: ExpectedOutput)
         if not subject.optimizer.traits.dialect:
             onnx.checker.check_model(data, full_check=True)
     except Exception as error:
-        return Look(failed("check", error))
+        return Look(verdict_on_error("check", error))
     interface = interface_of(proto)
     alignment = align(truth.interface, interface, frozenset())
     if alignment.changed:

@@ -26,7 +26,7 @@ from optvet.engine.hunt.expected import (
     outputs_of,
     truth_of,
 )
-from optvet.engine.hunt.quick_look import QUICK, QUICK_ELSEWHERE, Look, failed, look
+from optvet.engine.hunt.quick_look import QUICK, QUICK_ELSEWHERE, Look, look, verdict_on_error
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.interface_change import changes_interface
 from optvet.engine.judge.sample import SampleVerdict
@@ -149,12 +149,12 @@ def examine(
     except REFUSALS:
         return Examined(True, refused=True)
     except Exception as error:
-        seen = Look(failed("build", error))
+        seen = Look(verdict_on_error("build", error))
     if seen.verdict.symptom is not None:
         found = _suspicion((), seen.verdict.symptom, seen.verdict.message, truth, None)
         return Examined(True, suspicions=(found,))
     if subject.lowers:
-        truth = _as_made(subject, plain, truth)
+        truth = _expect_unoptimized(subject, plain, truth)
     suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in seen.lost]
     trial = _QuickTrial(subject, source, plain, truth, logged, frozenset(seen.lost))
     rewrites = trial.each([p for p in subject.each if p not in skip])
@@ -191,7 +191,7 @@ def rewrite_of(subject: TestedOptimizer, data: bytes, label: str) -> Rewrite | N
         return None
     if made.data == plain.data:
         return None
-    return _compared(label, _operators(plain.data), _operators(made.data))
+    return _compare_operators(label, _operators(plain.data), _operators(made.data))
 
 
 def _is_original(subject: TestedOptimizer, plain: Artifact, data: bytes) -> bool:
@@ -200,7 +200,9 @@ def _is_original(subject: TestedOptimizer, plain: Artifact, data: bytes) -> bool
     return same and subject.optimizer.traits.optimizes_on_load and plain.data == data
 
 
-def _as_made(subject: TestedOptimizer, plain: Artifact, truth: ExpectedOutput) -> ExpectedOutput:
+def _expect_unoptimized(
+    subject: TestedOptimizer, plain: Artifact, truth: ExpectedOutput
+) -> ExpectedOutput:
     """What is expected of passes, where they are compared with the empty pipeline."""
     session = subject.candidate.runtime.load(plain, subject.candidate.options)
     outputs = tuple(outputs_of(session, f) for f in truth.feeds)
@@ -235,7 +237,7 @@ class _QuickTrial:
         for name in passes:
             if (
                 name in idle
-                or (made := self._made((name,))) is None
+                or (made := self._optimize((name,))) is None
                 or made.data == self._plain.data
             ):
                 continue
@@ -250,13 +252,13 @@ class _QuickTrial:
         """Passes that do nothing behind ``first``, of those that are tried together."""
         subject = self._subject
         idle: set[str] = set()
-        was = self._applied(first) if first else self._plain.data
+        was = self._apply(first) if first else self._plain.data
         for group in subject.together if was is not None else ():
-            if self._applied((*first, *group)) == was:
+            if self._apply((*first, *group)) == was:
                 idle.update(group)
         return idle
 
-    def _applied(self, passes: tuple[str, ...]) -> bytes | None:
+    def _apply(self, passes: tuple[str, ...]) -> bytes | None:
         subject = self._subject
         self._logged("optimize", passes)
         try:
@@ -268,7 +270,7 @@ class _QuickTrial:
 
     def whole(self, passes: tuple[str, ...], labelled: bool = True) -> list[Rewrite]:
         """A whole pipeline; what it changed if that is wanted."""
-        made = self._made(passes)
+        made = self._optimize(passes)
         if made is None or (made.data in self._seen and made.fingerprint is None):
             return []
         before = len(self.suspicions)
@@ -359,7 +361,7 @@ class _QuickTrial:
         for pair in random.sample(pairs, len(pairs)):
             if looked == _PAIRS:
                 break
-            made = self._made(pair)
+            made = self._optimize(pair)
             if made is not None and made.data not in self._seen:
                 self._seen.add(made.data)
                 self._look(made, pair, self._rewrite(ANY, made.data))
@@ -370,12 +372,14 @@ class _QuickTrial:
         try:
             graph = ModelProto.FromString(data).graph
         except DecodeError:
-            return _compared(label, self._operators, Counter())
+            return _compare_operators(label, self._operators, Counter())
         names = [*(o for n in graph.node for o in n.output), *(t.name for t in graph.initializer)]
         self.invented.update(dict.fromkeys(n for n in names if n and n not in self._truth.names))
-        return _compared(label, self._operators, Counter([n.op_type for n in nodes_of(graph)]))
+        return _compare_operators(
+            label, self._operators, Counter([n.op_type for n in nodes_of(graph)])
+        )
 
-    def _made(self, passes: tuple[str, ...]) -> Artifact | None:
+    def _optimize(self, passes: tuple[str, ...]) -> Artifact | None:
         subject = self._subject
         self._logged("optimize", passes)
         base = subject.base
@@ -385,7 +389,7 @@ class _QuickTrial:
         except REFUSALS:
             return None
         except Exception as error:
-            self._suspect(passes, failed("build", error), None)
+            self._suspect(passes, verdict_on_error("build", error), None)
             return None
 
     def _look(self, made: Artifact, passes: tuple[str, ...], rewrite: Rewrite | None) -> None:
@@ -393,7 +397,7 @@ class _QuickTrial:
             try:
                 onnx.checker.check_model(made.data, full_check=True)
             except Exception as error:
-                self._suspect(passes, failed("check", error), rewrite)
+                self._suspect(passes, verdict_on_error("check", error), rewrite)
             return
         canonical = _canonical(made)
         if not self._alike:
@@ -479,7 +483,7 @@ def _suspicion(
     return Suspicion(passes, str(symptom), message[:500], key)
 
 
-def _compared(label: str, was: Counter[str], now: Counter[str]) -> Rewrite:
+def _compare_operators(label: str, was: Counter[str], now: Counter[str]) -> Rewrite:
     """Which types of operators became fewer and more: sets, since numbers would never repeat."""
     return label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys()))
 

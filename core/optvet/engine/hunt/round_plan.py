@@ -18,7 +18,7 @@ _SMALL_BYTES = 4096
 """Models up to this size are edited one change at a time."""
 
 
-def planned(
+def plan_round(
     state: HuntState,
     size: int,
     *,

@@ -37,11 +37,11 @@ from optvet.engine.hunt.learn import (
 )
 from optvet.engine.hunt.probable_causes import probable_causes
 from optvet.engine.hunt.quick_oracle import label_of
-from optvet.engine.hunt.round_plan import ROUND, in_batches, planned
+from optvet.engine.hunt.round_plan import ROUND, in_batches, plan_round
 from optvet.engine.hunt.state import NAME, HuntState, HuntStore, Suspect
 from optvet.engine.hunt.subject import hunted_passes, seen_passes, subject_of
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
-from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gathered, read_vocabulary
+from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gather, read_vocabulary
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.participants import check_options
@@ -101,7 +101,7 @@ def hunt(
     subject = subject_of(request, plugins)
     known = frozenset(known_fingerprints(request.known))
     choices = _choices(request, plugins)
-    with _opened(request, subject) as (store, state):
+    with _open_store(request, subject) as (store, state):
         jobs = request.jobs or default_jobs()
         runtimes = {subject.candidate.runtime.name: subject.candidate.runtime}
         runtimes[subject.reference.runtime.name] = subject.reference.runtime
@@ -118,7 +118,7 @@ def hunt(
         ):
             check_options(sandbox, subject.optimizer, subject.options)
             progress(_progress("gathering fragments", request, subject, state))
-            files = gathered(
+            files = gather(
                 choices,
                 [p for p in subject.optimizer.passes() if p.name in hunted_passes(subject)],
                 subject.reference.runtime,
@@ -160,7 +160,7 @@ def _choices(request: HuntRequest, plugins: Plugins) -> list[PoolChoice]:
 
 
 @contextmanager
-def _opened(
+def _open_store(
     request: HuntRequest, subject: TestedOptimizer
 ) -> Iterator[tuple[HuntStore, HuntState]]:
     """The store of the folder, and its state.
@@ -205,7 +205,7 @@ def _opened(
         store.close()
 
 
-def models_left(request: HuntRequest, state: HuntState) -> int:
+def size_of_next_round(request: HuntRequest, state: HuntState) -> int:
     """Candidates of the next round; 0 if the budget is used up.
 
     Of a time, no more than are likely to fit: an optimizer that compiles takes minutes for a round.
@@ -241,7 +241,7 @@ class _Hunter:
         """Hunt until the budget is used up; what there is then is written, however this ends."""
         try:
             self.confirm_suspects(state)
-            while (size := models_left(self.request, state)) > 0:
+            while (size := size_of_next_round(self.request, state)) > 0:
                 self.do_round(state, size)
                 self.confirm_suspects(state)
         finally:
@@ -252,7 +252,7 @@ class _Hunter:
     def do_round(self, state: HuntState, size: int) -> None:
         """Make and judge ``size`` candidates, and learn from them."""
         vocabulary, mutators = read_vocabulary(self.files).vocabulary, self.mutators
-        recipes = planned(
+        recipes = plan_round(
             state,
             size,
             seed=self.request.seed,
@@ -350,13 +350,13 @@ class _Hunter:
                 continue
             label = label_of(suspect.passes) or "import and export"
             self._tell(f"vetting {suspect.symptom} of {label}", state)
-            findings = self._confirmed(suspect, state)
+            findings = self._confirm(suspect, state)
             for finding in take_findings(state, suspect, findings or [], self.known):
                 self._tell("hunting", state, found=finding)
             self.store.save(state)
             _write_summary(self.request, self.subject, state)
 
-    def _confirmed(self, suspect: Suspect, state: HuntState) -> list[HuntFinding] | None:
+    def _confirm(self, suspect: Suspect, state: HuntState) -> list[HuntFinding] | None:
         try:
             return self.confirmer.confirm(suspect, lambda text, done, total: None)
         except Exception as error:
@@ -398,7 +398,7 @@ def _progress(
         state.valid + valid,
         state.seconds,
         min(share, 1.0),
-        len(state.changed() & set(passes)),
+        len(state.passes_with_changes() & set(passes)),
         len(passes),
         len(state.rewrites),
         len(state.findings),
@@ -409,7 +409,7 @@ def _progress(
 
 def _write_summary(request: HuntRequest, subject: TestedOptimizer, state: HuntState) -> HuntSummary:
     """Write ``hunt.json``, and return what it holds."""
-    passes, changed = seen_passes(subject), state.changed()
+    passes, changed = seen_passes(subject), state.passes_with_changes()
     findings = with_counts(state)
     summary = HuntSummary(
         schema="optvet.hunt/1",

@@ -49,22 +49,22 @@ def _smaller(made: MadeCandidate, values: Values) -> Iterator[MadeCandidate]:
     for number in range(outputs if outputs > 1 else 0):
         candidate = _candidate(made)
         del candidate.model.graph.output[number]
-        yield from _written(candidate, made)
+        yield from _complete_if_smaller(candidate, made)
     for number in range(outputs):
         candidate = _candidate(made)
         if _raise_output(candidate, number):
-            yield from _written(candidate, made)
+            yield from _complete_if_smaller(candidate, made)
     for number in range(len(model.graph.node)):
         candidate = _candidate(made)
         if _cut(candidate, number, values):
-            yield from _written(candidate, made)
+            yield from _complete_if_smaller(candidate, made)
 
 
 def _candidate(made: MadeCandidate) -> Candidate:
     return Candidate(ModelProto.FromString(made.model), dict(made.feeds))
 
 
-def _written(candidate: Candidate, made: MadeCandidate) -> Iterator[MadeCandidate]:
+def _complete_if_smaller(candidate: Candidate, made: MadeCandidate) -> Iterator[MadeCandidate]:
     _drop_unread(candidate)
     data = complete(candidate)
     if data is not None and len(data) < len(made.model):

@@ -110,7 +110,7 @@ class HuntState:
     met: list[str] = field(default_factory=list)
     complaints: dict[str, str] = field(default_factory=dict)
 
-    def changed(self) -> set[str]:
+    def passes_with_changes(self) -> set[str]:
         """Passes that changed a model; ``ANY`` may be among them."""
         return {name for name, _, _ in self.rewrites}
 
@@ -194,13 +194,15 @@ class HuntStore:
                 way, rewrites, *rest = json.loads(about)
                 changed = tuple((n, tuple(a), tuple(b)) for n, a, b in rewrites)
                 invented = tuple(rest[0]) if rest else ()
-                state.entries.append(CorpusEntry(model, unpacked(feeds), changed, way, invented))
+                state.entries.append(
+                    CorpusEntry(model, unpack_arrays(feeds), changed, way, invented)
+                )
                 state.seeded.update((rewrite, way) for rewrite in changed)
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
                 fields |= {k: tuple(fields[k]) for k in ("passes", "mutators")}
                 fields["key"] = SuspicionKey(*fields["key"])
-                state.suspects.append(Suspect(model=model, feeds=unpacked(feeds), **fields))
+                state.suspects.append(Suspect(model=model, feeds=unpack_arrays(feeds), **fields))
         except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{self._path} is no state of a hunt: {error}") from error
         self._entries = len(state.entries)
@@ -244,7 +246,7 @@ def _write(
         cursor.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
     for entry in entries:
         told = json.dumps([entry.way, entry.rewrites, entry.invented])
-        row = (entry.model, packed(entry.feeds), told)
+        row = (entry.model, pack_arrays(entry.feeds), told)
         cursor.execute("INSERT INTO entry (model, feeds, about) VALUES (?, ?, ?)", row)
     if suspects is None:
         return
@@ -258,16 +260,16 @@ def _write(
             "key": s.key,
             "mutators": s.mutators,
         }
-        row = (s.model, packed(s.feeds), json.dumps(about))
+        row = (s.model, pack_arrays(s.feeds), json.dumps(about))
         cursor.execute("INSERT INTO suspect (model, feeds, about) VALUES (?, ?, ?)", row)
 
 
-def packed(feeds: Mapping[str, np.ndarray]) -> bytes:
+def pack_arrays(feeds: Mapping[str, np.ndarray]) -> bytes:
     """Arrays by name as tensors: unlike numpy's own files, these know every element type."""
     tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in feeds.items()]
     return bytes(GraphProto(initializer=tensors).SerializeToString())
 
 
-def unpacked(data: bytes) -> dict[str, np.ndarray]:
-    """What ``packed`` packed."""
+def unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
+    """Undo ``pack_arrays``."""
     return {t.name: numpy_helper.to_array(t) for t in GraphProto.FromString(data).initializer}

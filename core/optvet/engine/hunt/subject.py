@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.options import parse_options
-from optvet.engine.work.trials.participants import choose_runtime, configured, reference_for
+from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.hunt import HuntRequest
@@ -27,7 +27,7 @@ def subject_of(request: HuntRequest, plugins: Plugins) -> TestedOptimizer:
     """
     optimizer = plugins.optimizer(request.optimizer)
     options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
-    optimizer = configured(optimizer, options)
+    optimizer = configure(optimizer, options)
     if optimizer.traits.consumes != "onnx":
         raise UsageError(
             f"optimizer {optimizer.name!r} takes {optimizer.traits.consumes}; models are made in "
@@ -49,7 +49,7 @@ def subject_of(request: HuntRequest, plugins: Plugins) -> TestedOptimizer:
     whole = request.passes or tuple(optimizer.pipelines()["default"])
     if alone and len(whole) == 1:
         whole = ()
-    excused = _excused(list(known.values()))
+    excused = _allowed_symptoms(list(known.values()))
     return TestedOptimizer(optimizer, options, base, each, whole, candidate, reference, excused)
 
 
@@ -61,7 +61,7 @@ def _standard(passes: Sequence[Pass]) -> tuple[str, ...]:
 _OF_INTERFACE = frozenset({Symptom.INTERFACE_CHANGE, Symptom.METADATA_CHANGE})
 
 
-def _excused(passes: Sequence[Pass]) -> dict[str, frozenset[Symptom]]:
+def _allowed_symptoms(passes: Sequence[Pass]) -> dict[str, frozenset[Symptom]]:
     """What passes may do on purpose, as they declare it."""
     limits = {p.name: {s for k in p.known_limits for s in k.symptoms} for p in passes}
     known = {p.name: _OF_INTERFACE if p.interface else frozenset[Symptom]() for p in passes}

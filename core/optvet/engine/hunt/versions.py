@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optvet.engine.bundle.layout import SCRIPT
-from optvet.engine.work.sandbox.landlock import confined
+from optvet.engine.work.sandbox.landlock import confine_command
 from optvet.spec.errors import UsageError
 from optvet.spec.scratch import temporary_folder
 
@@ -83,7 +83,7 @@ def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[
     settings = {name: value for name, value in os.environ.items() if name not in ours}
     with temporary_folder("optvet-try-") as scratch:
         return subprocess.run(
-            confined(command, [scratch]),
+            confine_command(command, [scratch]),
             capture_output=True,
             text=True,
             timeout=seconds,

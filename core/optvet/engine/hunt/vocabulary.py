@@ -49,7 +49,7 @@ class PoolChoice:
     argument: str | None
 
 
-def gathered(
+def gather(
     choices: Sequence[PoolChoice],
     passes: Sequence[Pass],
     runtime: Runtime,
@@ -117,7 +117,7 @@ def _write(
     found = [item for item in pool.fragments(request) if _is_small(item)]
     with replacing(file) as target, zipfile.ZipFile(target, "w") as archive:
         fragments = [item for item in found if isinstance(item, Fragment)]
-        blob, places = _laid_out(_packed(item) for item in fragments)
+        blob, places = _laid_out(_pack(item) for item in fragments)
         archive.writestr("fragments", blob)
         attributes = _attributes(fragments)
         blob, inner = _laid_out(a.SerializeToString() for v in attributes.values() for a in v)
@@ -147,7 +147,7 @@ def _is_small(item: Fragment | Pattern) -> bool:
     return all(v.size <= ELEMENTS for v in (*item.inputs.values(), *item.outputs.values()))
 
 
-def _packed(item: Fragment) -> bytes:
+def _pack(item: Fragment) -> bytes:
     """A fragment as a model: ``inputs`` are its initializers, ``outputs`` those of a second graph.
 
     What are weights are its inputs.
@@ -164,7 +164,7 @@ def _tensors(values: Mapping[str, np.ndarray]) -> list[onnx.TensorProto]:
     return [numpy_helper.from_array(np.asarray(v), n) for n, v in values.items()]
 
 
-def _unpacked(data: bytes) -> Fragment:
+def _unpack(data: bytes) -> Fragment:
     model = ModelProto.FromString(data)
     made = model.training_info[0].initialization.initializer
     return Fragment(
@@ -203,7 +203,7 @@ class _Fragments(Sequence[Fragment]):
             return [self[i] for i in range(*index.indices(len(self)))]
         place = range(len(self))[index]
         if place not in self._known:
-            self._known[place] = _unpacked(self._parts[place])
+            self._known[place] = _unpack(self._parts[place])
         return self._known[place]
 
 
@@ -279,9 +279,9 @@ def _read(file: Path) -> _Read:
     try:
         with zipfile.ZipFile(file) as archive:
             index = json.loads(archive.read("index.json"))
-            values = iter(_parted(archive.read("attributes"), index["values"]))
+            values = iter(_split_at(archive.read("attributes"), index["values"]))
             return _Read(
-                _parted(archive.read("fragments"), index["fragments"]),
+                _split_at(archive.read("fragments"), index["fragments"]),
                 [list(operators) for operators in index["operators"]],
                 [Pattern(tuple(o), about) for about, o in index["patterns"]],
                 [
@@ -293,7 +293,7 @@ def _read(file: Path) -> _Read:
         raise InfrastructureError(f"{os.fspath(file)} is damaged; delete it") from error
 
 
-def _parted(blob: bytes, ends: Sequence[int]) -> list[bytes]:
+def _split_at(blob: bytes, ends: Sequence[int]) -> list[bytes]:
     return [blob[a:b] for a, b in itertools.pairwise((0, *ends))]
 
 

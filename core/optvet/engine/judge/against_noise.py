@@ -16,9 +16,9 @@ from optvet.engine.judge.known_noise import (
     runs_of,
 )
 from optvet.engine.judge.sizes import (
-    beyond_allowed,
+    exceeds_allowance,
     other_places,
-    ratio_to_allowed,
+    ratio_to_allowance,
     rms_of_all,
     spread_of,
     wide,
@@ -86,7 +86,7 @@ class Difference:
 
     def ratio(self, spread: np.ndarray) -> float:
         """Ratio of the difference to what ``spread`` allows."""
-        return ratio_to_allowed(self.d, spread, self.clean, self.floor, self.limits)
+        return ratio_to_allowance(self.d, spread, self.clean, self.floor, self.limits)
 
     @property
     def told(self) -> float:
@@ -98,7 +98,7 @@ class Difference:
         """Whether the output lies behind a discrete decision on rounded values."""
         return self.name in self.noise.discontinuous
 
-    def judged(self, call: Call, exceeds: float, detail: str = "") -> Judgement:
+    def to_judgement(self, call: Call, exceeds: float, detail: str = "") -> Judgement:
         """A judgement with the numbers of this difference."""
         return Judgement(self.name, call, self.error, self.told, exceeds, detail)
 
@@ -111,20 +111,20 @@ def judge_against_noise(found: Difference) -> Judgement:
         return judged
     if not noise.measured:
         detail = _places(found) if found.pattern.any() else ""
-        return replace(found.judged("unsure", found.exceeds, detail), noise=None)
+        return replace(found.to_judgement("unsure", found.exceeds, detail), noise=None)
     judged = _by_truth(found) or _by_flips(found)
     if judged is not None:
         return judged
     believable = found.exceeds <= found.limits.believable and not found.pattern.any()
     if noise.missing and (not found.jitters or believable):
-        unsure = found.judged("unsure", found.exceeds, noise.missing)
+        unsure = found.to_judgement("unsure", found.exceeds, noise.missing)
         return unsure if found.jitters else replace(unsure, noise=None)
     if found.pattern.any():
-        return found.judged("fault", found.exceeds, OTHER_PLACES)
+        return found.to_judgement("fault", found.exceeds, OTHER_PLACES)
     # Whoever reports it must know whether kernels lose accuracy or compute something else.
     less = _less_exact(found) if found.limits.other_kernels else None
     detail = f"{less:.2g} times as far from the exact result as the original" if less else ""
-    return found.judged("fault", found.exceeds, detail)
+    return found.to_judgement("fault", found.exceeds, detail)
 
 
 def _places(found: Difference) -> str:
@@ -147,11 +147,11 @@ def _by_places(found: Difference) -> Judgement | None:
         if found.exceeds > 1:
             return None
         share = f"{int(outgrown.sum())} of {outgrown.size} elements are finite now"
-        return found.judged("sensitivity", 1.0, share + ", infinite before")
+        return found.to_judgement("sensitivity", 1.0, share + ", infinite before")
     flipped = [other_places(y, wide(j)) for j in found.jitters]
     explained = bool(flipped) and not np.any(pattern & ~np.logical_or.reduce(flipped))
     if explained and found.exceeds <= 1:
-        return found.judged("sensitivity", 1.0, _places(found) + ", as under jitter")
+        return found.to_judgement("sensitivity", 1.0, _places(found) + ", as under jitter")
     found.exceeds = found.exceeds if explained else math.inf
     return None
 
@@ -162,16 +162,20 @@ def _by_noise(found: Difference) -> Judgement | None:
         return None
     noise, limits = found.noise, found.limits
     if found.decided and min(found.error, found.level) > _FLIP * found.u:
-        return found.judged("sensitivity", found.exceeds, "flips as under jitter")
+        return found.to_judgement("sensitivity", found.exceeds, "flips as under jitter")
     if noise.measured and found.error > limits.unmeasured:
         if not noise.checked:
-            return found.judged("unsure", found.exceeds, "not compared with float64")
+            return found.to_judgement("unsure", found.exceeds, "not compared with float64")
         if not limits.other_kernels:
             found.limits = limits.for_gross()
             found.exceeds = found.ratio(np.maximum(found.spread, found.inside))
             if found.exceeds > 1 and len(noise.jitters) < _DRAWS:
-                return found.judged("unsure", found.exceeds, "too few draws of noise")
-    return _explained(found.judged("drift", found.exceeds), found) if found.exceeds <= 1 else None
+                return found.to_judgement("unsure", found.exceeds, "too few draws of noise")
+    return (
+        _explain_difference(found.to_judgement("drift", found.exceeds), found)
+        if found.exceeds <= 1
+        else None
+    )
 
 
 def _by_truth(found: Difference) -> Judgement | None:
@@ -185,9 +189,9 @@ def _by_truth(found: Difference) -> Judgement | None:
         moved = float(own.max(initial=0.0)) / found.scale if found.scale else 0.0
         if off > max(found.limits.believable * moved, found.limits.unmeasured):
             words = f"{words}; {_CONTRADICTED} by {off:.2g} of its largest value"
-            return replace(found.judged("drift", 0.9, words), contradicted=True)
-        right = replace(found.judged("drift", 0.9, words), noise=max(off, moved))
-        return _explained(right, found)
+            return replace(found.to_judgement("drift", 0.9, words), contradicted=True)
+        right = replace(found.to_judgement("drift", 0.9, words), noise=max(off, moved))
+        return _explain_difference(right, found)
     if not found.decided or found.pattern.any():
         return None
     # Exact ties (k + 1/2 into a quantizer) may be rounded either way, and scales are not
@@ -197,7 +201,7 @@ def _by_truth(found: Difference) -> Judgement | None:
     if not unmoved or rms_of_all(found.d) > 2 * rms_of_all(own_error):
         return None
     words = "no further from the reference than the reference from the exact result"
-    return found.judged("sensitivity", 1.0, words)
+    return found.to_judgement("sensitivity", 1.0, words)
 
 
 def _by_flips(found: Difference) -> Judgement | None:
@@ -206,15 +210,15 @@ def _by_flips(found: Difference) -> Judgement | None:
     if not found.decided and name not in noise.steps:
         return None
     allowed = (found.spread, found.clean, found.floor, found.limits)
-    wrong = beyond_allowed(found.d, *allowed) | found.pattern
+    wrong = exceeds_allowance(found.d, *allowed) | found.pattern
     given = found.z.astype(found.ref.dtype)
     if not flips_explain(name, found.ref, given, wrong, noise, found.limits):
         return None
     share = f"{int(wrong.sum())} of {wrong.size} elements flip, as they do under jitter"
-    return found.judged("sensitivity", 1.0, share)
+    return found.to_judgement("sensitivity", 1.0, share)
 
 
-def _explained(judged: Judgement, found: Difference) -> Judgement:
+def _explain_difference(judged: Judgement, found: Difference) -> Judgement:
     """Drift, or if it is a large difference that noise explains, how sensitive the model is."""
     if not found.noise.measured:
         return replace(judged, noise=None)
@@ -247,14 +251,14 @@ def _against_truth(found: Difference, spread: np.ndarray) -> tuple[str, float] |
     own = float(of_reference.max(initial=0.0)) / found.scale if found.scale else 0.0
     plausible = replace(limits, jitter_rms=limits.truth, jitter_max=limits.truth)
     own_noise = np.maximum(spread, found.u * np.abs(clean))
-    if ratio_to_allowed(of_candidate, own_noise, clean, floor, plausible) <= 1:
+    if ratio_to_allowance(of_candidate, own_noise, clean, floor, plausible) <= 1:
         return "as close to the exact result as rounding allows", own
     if other_places(t, y).any():
         return None
     allowed = np.maximum(of_reference, own_noise)
-    if ratio_to_allowed(of_candidate, allowed, clean, floor, plausible) <= 1:
+    if ratio_to_allowance(of_candidate, allowed, clean, floor, plausible) <= 1:
         # Both far from float64: an error of the reference itself, unless the evaluator is wrong.
-        if ratio_to_allowed(of_reference, own_noise, clean, floor, limits) <= limits.believable:
+        if ratio_to_allowance(of_reference, own_noise, clean, floor, limits) <= limits.believable:
             return "no further from the exact result than the reference", own
     return None
 

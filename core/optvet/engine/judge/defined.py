@@ -83,7 +83,7 @@ def undefined_in(model: ModelProto, feeds: Values, inner: Values | None = None) 
     model = without_functions(model)
     known = {**_constants(model.graph), **feeds, **(inner or {})}
     versions = opset_versions(model)
-    found = [*_weights(model), *_declared(model, inner or {})]
+    found = [*_weights(model), *_find_wrong_declarations(model, inner or {})]
     for node in model.graph.node:
         found += _of_node(node, known, versions)
     for function in model.functions:  # of another operator set: calls of it are not inlined
@@ -115,7 +115,7 @@ def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
 
 
 def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Iterator[Undefined]:
-    for body in _executed(node, known):
+    for body in _bodies_that_run(node, known):
         inside = {**known, **_constants(body)}
         for inner in body.node:
             for found in _of_node(inner, inside, versions):
@@ -137,7 +137,7 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
             yield Undefined(f"{node.op_type}: {name}", where, words, values)
 
 
-def _executed(node: NodeProto, known: Values) -> Iterator[GraphProto]:
+def _bodies_that_run(node: NodeProto, known: Values) -> Iterator[GraphProto]:
     """The bodies of a node, without the branch that a known condition leaves out."""
     condition = known.get(node.input[0]) if node.op_type == "If" and node.input else None
     if condition is None or not condition.size:
@@ -189,7 +189,7 @@ def _weights(model: ModelProto) -> Iterator[Undefined]:
             yield Undefined("weight: infinity", f"weight {name!r}", "holds infinity and is no mask")
 
 
-def _declared(model: ModelProto, values: Values) -> Iterator[Undefined]:
+def _find_wrong_declarations(model: ModelProto, values: Values) -> Iterator[Undefined]:
     """Outputs and inner values whose declared type or shape is not what the graph computes."""
     for graph in graphs(model.graph):
         names = [info.name for info in graph.output]

@@ -33,7 +33,7 @@ class Given:
         """The operand at ``place``; None if it is left out or not known."""
         return self.operands[place] if place < len(self.operands) else None
 
-    def known(self) -> Iterator[Array]:
+    def known_operands(self) -> Iterator[Array]:
         """The operands that are known."""
         yield from (value for value in self.operands if value is not None)
 
@@ -179,7 +179,7 @@ def _wrap(given: Given) -> str:
 
 def _beyond(given: Given, signed: str) -> str:
     """By the same arithmetic in floats, whose rounding is far below the limits of 8 to 32 bits."""
-    values = list(given.known())
+    values = list(given.known_operands())
     if len(values) < len([n for n in given.node.input if n]) or not values:
         return ""
     if given.node.op_type in ("CumSum", *_REDUCTIONS):
@@ -237,7 +237,7 @@ def _running(value: Array, given: Given) -> Array:
     return np.asarray(np.take(sums, range(max(0, last)), axis))
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_items(value: Any) -> list[Any]:
     """The items of an attribute, which a model that the checker refuses has in another form."""
     return [value] if isinstance(value, (int, float)) else list(value or ())
 
@@ -245,7 +245,7 @@ def _listed(value: Any) -> list[Any]:
 def _axes(given: Given) -> tuple[int, ...] | None:
     """Along which a node reduces; None for all."""
     value = given.operand(1)
-    axes = _listed(given.attribute("axes")) if value is None else value.ravel().tolist()
+    axes = _list_items(given.attribute("axes")) if value is None else value.ravel().tolist()
     if not axes and given.attribute("noop_with_empty_axes", 0):
         return ()
     return tuple(axes) if axes else None
@@ -329,7 +329,7 @@ def _scales_of_size(given: Given) -> str:
     value = given.operand(1 if given.node.op_type == "Upsample" or given.opset < 11 else 2)
     listed = given.attribute("scales")
     if value is None and listed is not None:
-        value = np.array(_listed(listed), np.float32)
+        value = np.array(_list_items(listed), np.float32)
     if value is None or value.dtype.kind != "f" or not value.size:
         return ""
     return "" if _are_positive(value) else "a scale is not a positive number"
@@ -338,7 +338,7 @@ def _scales_of_size(given: Given) -> str:
 def _negative_axis(given: Given) -> str:
     for name in ("axis", "axes"):
         value = given.attribute(name)
-        numbers = _listed(value)
+        numbers = _list_items(value)
         if any(not _may_be(n, given.node.op_type, given.opset, name) for n in numbers if n < 0):
             return f"{name} is {value}, and may not be negative in operator set {given.opset}"
     return ""
@@ -492,7 +492,7 @@ _WITH_AXES = (
 )
 
 
-def _collected() -> dict[str, tuple[Rule, ...]]:
+def _collect_rules() -> dict[str, tuple[Rule, ...]]:
     found: dict[str, list[Rule]] = {name: list(rules) for name, rules in _BY_OPERATOR.items()}
     for rule, names in (
         (_scale, _SCALES),
@@ -507,7 +507,7 @@ def _collected() -> dict[str, tuple[Rule, ...]]:
     return {name: tuple(rules) for name, rules in found.items()}
 
 
-RULES: Mapping[str, tuple[Rule, ...]] = _collected()
+RULES: Mapping[str, tuple[Rule, ...]] = _collect_rules()
 """The rules of each operator."""
 AGREED = frozenset({_negative_axis, _wrap, _power_wrap})
 """Rules about what the standard does not allow or does not say, and all kernels do alike: hunts
@@ -521,7 +521,7 @@ def wanted_values(node: NodeProto, types: Mapping[str, int]) -> Iterator[str]:
     """Names of operands on whose values a rule may depend; ``types`` are element types by name."""
     rules = set(RULES.get(node.op_type, ())) - _BY_ATTRIBUTES
     listed = attribute_of(node, "axes")
-    if node.op_type in _REDUCING or (listed is not None and len(_listed(listed)) < 2):
+    if node.op_type in _REDUCING or (listed is not None and len(_list_items(listed)) < 2):
         rules.discard(_axes_once)
     if rules <= _OF_INTEGERS | {_float_remainder}:
         if not any(_is_integer(types.get(name)) for name in node.input):

@@ -35,7 +35,7 @@ def of_pairs(runs: Runs, names: Sequence[str]) -> Iterator[tuple[str, str, np.nd
     shapes: dict[str, tuple[int, ...]] = {}
     for name in names:
         if len({r[name].shape for r in runs}) == 1 and runs[0][name].size:
-            tables[name] = _centred(np.stack([numbers_of(r[name]) for r in runs]))
+            tables[name] = _standardize(np.stack([numbers_of(r[name]) for r in runs]))
             shapes[name] = runs[0][name].shape
     for name, table in tables.items():
         if table.shape[1] == int(np.prod(shapes[name])):
@@ -45,7 +45,11 @@ def of_pairs(runs: Runs, names: Sequence[str]) -> Iterator[tuple[str, str, np.nd
         one, other = tables[a], tables[b]
         if one.shape == other.shape:
             yield a, words, (one * other).mean(axis=1)
-            yield a, f"{words}, squared,", (_squared(one) * _squared(other)).mean(axis=1)
+            yield (
+                a,
+                f"{words}, squared,",
+                (_center_squares(one) * _center_squares(other)).mean(axis=1),
+            )
         else:
             yield a, words, one.mean(axis=1) * other.mean(axis=1)
     yield from _of_elements(tables)
@@ -89,7 +93,7 @@ def _of_elements(tables: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, n
         yield a, words, tables[a][:, i] * tables[b][:, j]
 
 
-def _centred(table: np.ndarray) -> np.ndarray:
+def _standardize(table: np.ndarray) -> np.ndarray:
     """Each element without its mean over all runs, in units of the spread of all elements."""
     table = np.nan_to_num(table, nan=0.0, posinf=0.0, neginf=0.0)
     top = float(np.abs(table).max(initial=0.0)) or 1.0
@@ -98,7 +102,7 @@ def _centred(table: np.ndarray) -> np.ndarray:
     return np.asarray(table / (float(table.std()) or 1.0))
 
 
-def _squared(table: np.ndarray) -> np.ndarray:
+def _center_squares(table: np.ndarray) -> np.ndarray:
     squares = np.square(table)
     return np.asarray(squares - squares.mean(axis=0))
 

@@ -76,7 +76,7 @@ def most_unlike(
             words = f"shape {list(ours[0].shape)} became {list(theirs[0].shape)}"
             return Unlike(name, 0.0, words)
         columns += ((name, *each) for each in _statistics([*ours, *theirs]))
-        stuck = _one_sided(name, ours, theirs, len(names))
+        stuck = _find_one_sided_change(name, ours, theirs, len(names))
         if stuck is not None:
             found.append(stuck)
     if joint:
@@ -122,7 +122,7 @@ def _most_different(
 # --- values that vary on one side only ------------------------------------------------------------
 
 
-def _one_sided(
+def _find_one_sided_change(
     name: str, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], outputs: int
 ) -> Unlike | None:
     """A difference in elements that are constant in one model and vary in the other."""

@@ -328,7 +328,7 @@ class _LayerCheck:
             for index, values in enumerate(self._runs(model, seed or None)):
                 for end in bad:
                     key = end.name, index
-                    value = self._expected(end.name, index, values)
+                    value = self._compute_expected(end.name, index, values)
                     if value is None:
                         continue
                     if end.name not in self._matches:
@@ -339,7 +339,7 @@ class _LayerCheck:
         for end in bad:
             self._within(end, lows, highs, jitters)
 
-    def _expected(self, name: str, index: int, values: Values) -> Array | None:
+    def _compute_expected(self, name: str, index: int, values: Values) -> Array | None:
         if name in self._matches:
             quantizer = self._by_name[name]
             source = quantizer.source
@@ -485,7 +485,9 @@ def _layer(end: _End) -> LayerJudgement:
 # --- without a look inside ------------------------------------------------------------------------
 
 
-def moved(original: Plain, run: Run, feeds: Values, seeds: Sequence[int]) -> list[dict[str, Array]]:
+def run_perturbed(
+    original: Plain, run: Run, feeds: Values, seeds: Sequence[int]
+) -> list[dict[str, Array]]:
     """Outputs of the original with each value perturbed before it is quantized, by seed."""
     every = [q.name for q in original.quantizers]
     runs: list[dict[str, Array]] = []

@@ -43,7 +43,7 @@ _OWN_SEEDS: dict[Side, int] = {"reference": 1_000_000, "candidate": 2_000_000}
 class Draws(Protocol):
     """Runs the two models."""
 
-    def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
+    def run_seeds(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
         """One run for each number, with the seeds of ``graph.randomness``; None if there are none.
 
         Runs of equal numbers get the same random values in both models; others are independent.
@@ -73,15 +73,15 @@ def judge_random(
     """
     ways: tuple[SeedBy, ...] = ("name", "place")
     for by in ways:
-        known = _paired(draws, names, by, screen)
+        known = _judge_equal_seeds(draws, names, by, screen)
         if known is not None:
             return known
-    first = _tested(draws, names, _within(SCREEN, screen), sessions=range(1))
+    first = _run_test(draws, names, _within(SCREEN, screen), sessions=range(1))
     if first.unusable:
         return _unsure(names, first.unusable)
     if first.seen is None:
         return _alike(names, first.runs)
-    second = _tested(draws, names, _within(PROOF, proof), sessions=range(1, 3))
+    second = _run_test(draws, names, _within(PROOF, proof), sessions=range(1, 3))
     if second.unusable:
         return _unsure(names, second.unusable)
     if second.seen is None:
@@ -114,7 +114,7 @@ def _within(looks: Sequence[tuple[int, float]], most: int) -> list[tuple[int, fl
     return [look for look in looks[:-1] if look[0] < most] + [(most, looks[-1][1])]
 
 
-def _tested(
+def _run_test(
     draws: Draws, names: Sequence[str], looks: Sequence[tuple[int, float]], sessions: range
 ) -> _Tested:
     """One test: looks until a difference is significant.
@@ -127,11 +127,11 @@ def _tested(
     for runs, limit in looks:
         for side, made in sides.items():
             begin = _OWN_SEEDS[side] + first
-            more = draws.seeded(side, range(begin + len(made), begin + runs), "place")
+            more = draws.run_seeds(side, range(begin + len(made), begin + runs), "place")
             if more is None:
                 return _in_turn(draws, names, looks[-1], sessions)
             made += more
-        tested = _looked(sides["reference"], sides["candidate"], names, limit)
+        tested = _look(sides["reference"], sides["candidate"], names, limit)
         if tested.seen is not None or tested.unusable:
             break
     return tested
@@ -145,10 +145,10 @@ def _in_turn(
         [run for n in sessions for run in draws.in_turn(side, n, runs)] for side in _OWN_SEEDS
     )
     # A runtime that seeds its operators one after another may make two of them draw alike.
-    return _looked(ours, theirs, names, limit, joint=False)
+    return _look(ours, theirs, names, limit, joint=False)
 
 
-def _looked(
+def _look(
     reference: Runs, candidate: Runs, names: Sequence[str], limit: float, *, joint: bool = True
 ) -> _Tested:
     """One look: the most significant difference, if its p-value is at most ``limit``."""
@@ -163,14 +163,14 @@ def _looked(
     return _Tested(reference, candidate, seen)
 
 
-def _paired(
+def _judge_equal_seeds(
     draws: Draws, names: Sequence[str], by: SeedBy, runs: int
 ) -> dict[str, Judgement] | None:
     """The judgement if equal seeds give equal outputs; None if statistics are needed."""
     worst: dict[str, Judgement] = {}
     for numbers in (range(FIRST_PAIRS), range(FIRST_PAIRS, runs)):
-        ours = draws.seeded("reference", numbers, by)
-        theirs = None if ours is None else draws.seeded("candidate", numbers, by)
+        ours = draws.run_seeds("reference", numbers, by)
+        theirs = None if ours is None else draws.run_seeds("candidate", numbers, by)
         if ours is None or theirs is None or len(ours) != len(theirs):
             return None
         for mine, other in zip(ours, theirs, strict=True):

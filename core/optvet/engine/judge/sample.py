@@ -30,7 +30,7 @@ Values = Mapping[str, np.ndarray]
 Review = Callable[[Judgement], Judgement]
 
 
-def _unchanged(judgement: Judgement) -> Judgement:
+def _keep(judgement: Judgement) -> Judgement:
     return judgement
 
 
@@ -120,7 +120,7 @@ def judge_sample(
     noise: Noise | None = None,
     setting: Setting | None = None,
     *,
-    review: Review = _unchanged,
+    review: Review = _keep,
 ) -> SampleVerdict:
     """The verdict on one sample.
 
@@ -163,7 +163,7 @@ def judge_outputs(
     noise: Noise | None,
     setting: Setting,
     *,
-    review: Review = _unchanged,
+    review: Review = _keep,
 ) -> list[Judgement]:
     """One judgement for each expected output; arguments are those of ``judge_sample``."""
     if setting.tolerance is not None:

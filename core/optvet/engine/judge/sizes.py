@@ -91,7 +91,7 @@ def is_rounding(d: np.ndarray, y: np.ndarray, u: float, limits: Thresholds) -> b
     return True
 
 
-def ratio_to_allowed(
+def ratio_to_allowance(
     d: np.ndarray, spread: np.ndarray, y: np.ndarray, floor: float, limits: Thresholds
 ) -> float:
     """Largest ratio of difference to allowance, over the whole tensor and its slices."""
@@ -112,7 +112,7 @@ def _ratio(value: np.ndarray, allowed: np.ndarray) -> float:
     return float(np.max(ratio, initial=0.0))
 
 
-def beyond_allowed(
+def exceeds_allowance(
     d: np.ndarray, spread: np.ndarray, y: np.ndarray, floor: float, limits: Thresholds
 ) -> np.ndarray:
     """Which of the differences ``d`` from ``y`` are larger than the noise allows."""

@@ -20,7 +20,7 @@ def wrong_output(expected: np.ndarray, given: np.ndarray | None, found: Judgemen
     if given is None or given.shape != expected.shape or given.dtype != expected.dtype:
         return found.detail
     if not is_float(expected.dtype):
-        return f"{found.detail}{': ' * bool(found.detail)}{_first_changed(expected, given)}"
+        return f"{found.detail}{': ' * bool(found.detail)}{_describe_first_change(expected, given)}"
     declared = found.detail == DECLARED
     noise = None if found.structural or declared else found.noise
     unit = "its range" if declared else "its largest value"
@@ -32,7 +32,7 @@ def wrong_output(expected: np.ndarray, given: np.ndarray | None, found: Judgemen
     return link.join(part for part in (words, detail) if part)
 
 
-def _first_changed(expected: np.ndarray, given: np.ndarray) -> str:
+def _describe_first_change(expected: np.ndarray, given: np.ndarray) -> str:
     places = np.flatnonzero(np.asarray(expected != given))
     if not len(places):
         return ""

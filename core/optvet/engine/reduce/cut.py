@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from onnx import FunctionProto, NodeProto, TypeProto, numpy_helper
 
-from optvet.engine.reduce.graph import Feed, Graph, Node, Weight, renamed
+from optvet.engine.reduce.graph import Feed, Graph, Node, Weight, rename_values
 from optvet.graph.types import is_cuttable, loosened
 from optvet.graph.walk import bodies_of
 
 
-def closed(graph: Graph, kept: Iterable[int]) -> list[int]:
+def add_needed_nodes(graph: Graph, kept: Iterable[int]) -> list[int]:
     """``kept`` and the nodes before it that are needed because their values cannot be inputs."""
     chosen = set(kept)
     pending = list(chosen)
@@ -53,13 +53,13 @@ def cut(
     Returns:
         None if nothing would be left, or an output would have no known type.
     """
-    indexes = closed(graph, kept)
-    return restricted(
+    indexes = add_needed_nodes(graph, kept)
+    return restrict(
         graph, [graph.nodes[i] for i in indexes], frontier=frontier, fixed=fixed, loose=loose
     )
 
 
-def restricted(
+def restrict(
     graph: Graph,
     nodes: Sequence[Node],
     *,
@@ -104,7 +104,7 @@ def restricted(
         sparse={n: t for n, t in graph.sparse.items() if n in stays},
         listed=graph.listed & (weights.keys() | graph.sparse.keys()),
         value_info={n: k for n, k in graph.value_info.items() if n in made and n not in outputs},
-        functions=_called(graph, nodes),
+        functions=_drop_uncalled_functions(graph, nodes),
         feeds=feeds,
     )
 
@@ -142,12 +142,12 @@ def _can_be_output(kind: TypeProto) -> bool:
     return is_cuttable(kind) or kind.WhichOneof("value") in ("sequence_type", "optional_type")
 
 
-def _called(graph: Graph, nodes: Sequence[Node]) -> tuple[FunctionProto, ...]:
+def _drop_uncalled_functions(graph: Graph, nodes: Sequence[Node]) -> tuple[FunctionProto, ...]:
     """The functions, without those that only removed nodes called."""
     if not graph.functions:
         return ()
-    before = reached(graph.functions, (node.proto for node in graph.nodes))
-    after = reached(graph.functions, (node.proto for node in nodes))
+    before = reachable_functions(graph.functions, (node.proto for node in graph.nodes))
+    after = reachable_functions(graph.functions, (node.proto for node in nodes))
     return tuple(
         f
         for f in graph.functions
@@ -155,7 +155,9 @@ def _called(graph: Graph, nodes: Sequence[Node]) -> tuple[FunctionProto, ...]:
     )
 
 
-def reached(functions: Sequence[FunctionProto], nodes: Iterable[NodeProto]) -> set[tuple[str, str]]:
+def reachable_functions(
+    functions: Sequence[FunctionProto], nodes: Iterable[NodeProto]
+) -> set[tuple[str, str]]:
     """Functions that ``nodes`` call, directly or indirectly."""
     known = {(f.domain, f.name): f for f in functions}
     found: set[tuple[str, str]] = set()
@@ -171,7 +173,7 @@ def reached(functions: Sequence[FunctionProto], nodes: Iterable[NodeProto]) -> s
     return found
 
 
-def substituted(graph: Graph, names: Mapping[str, str]) -> Graph | None:
+def substitute(graph: Graph, names: Mapping[str, str]) -> Graph | None:
     """G → G[v := w] for each v, w of ``names``, without the nodes that only v needed.
 
     The caller must ensure that w has v's type and does not depend on v. None if v is an output.
@@ -179,7 +181,7 @@ def substituted(graph: Graph, names: Mapping[str, str]) -> Graph | None:
     if any(name in graph.outputs for name in names):
         return None
     # The node that makes v stays here; it is removed below if nothing needs it.
-    nodes = [n if names.keys() & n.makes else renamed(n, names) for n in graph.nodes]
+    nodes = [n if names.keys() & n.makes else rename_values(n, names) for n in graph.nodes]
     changed = graph.with_(nodes=tuple(nodes))
     return without_dead(graph, changed, names)
 
@@ -200,7 +202,7 @@ def without_dead(before: Graph, after: Graph, lost: Iterable[str]) -> Graph | No
             if name in after.producer:
                 pending.append(after.producer[name])
     kept = [node for i, node in enumerate(after.nodes) if i not in dead]
-    result = restricted(after, kept)
+    result = restrict(after, kept)
     if result is None:
         return None
     # A value that only dead nodes read does not become an output: its nodes are to be removed.

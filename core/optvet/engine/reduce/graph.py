@@ -157,7 +157,7 @@ def grade(array: np.ndarray) -> int:
     return 3 if bool(np.all(array == np.round(wide, 1).astype(array.dtype))) else 4
 
 
-def renamed(node: Node, names: Mapping[str, str]) -> Node:
+def rename_values(node: Node, names: Mapping[str, str]) -> Node:
     """``node`` with values renamed by ``names``, also where subgraphs capture them."""
     if names.keys().isdisjoint(node.uses) and names.keys().isdisjoint(node.makes):
         return node

@@ -231,8 +231,8 @@ class ReductionOracle:
         if opened is None:
             raise UsageError("the model itself is not valid, or does not run on the witness")
         known = frozenset(u.kind for u in undefined_in(model, feeds))
-        self._open_kinds = known | self._undefined(opened, model)
-        self.target = self._observed(opened, self.culprit)
+        self._open_kinds = known | self._find_undefined(opened, model)
+        self.target = self._observe_once(opened, self.culprit)
         if self.target is None:
             what = "no fault"
             if isinstance(self.sought, PortableRequirement):
@@ -258,11 +258,11 @@ class ReductionOracle:
         try:
             if not self._same(opened):
                 return False
-            return self._undefined(opened, candidate.model) <= self._open_kinds
+            return self._find_undefined(opened, candidate.model) <= self._open_kinds
         finally:
             opened.runner.model.blob.unlink(missing_ok=True)
 
-    def _undefined(self, opened: _TestedModel, model: ModelProto) -> frozenset[str]:
+    def _find_undefined(self, opened: _TestedModel, model: ModelProto) -> frozenset[str]:
         """In which ways the standard leaves the model open, by values that it computes too."""
         feeds, run = opened.sample.feeds, opened.reference.runs.get(opened.sample.id)
         if not needs_inner_values(model, feeds):
@@ -273,15 +273,15 @@ class ReductionOracle:
 
     def _same(self, opened: _TestedModel) -> bool:
         culprit = self.culprit
-        if self._observed(opened, culprit) != self.target:
+        if self._observe_once(opened, culprit) != self.target:
             return False
         fewer = (s for n in range(len(culprit)) for s in itertools.combinations(culprit, n))
-        return all(self._observed(opened, s) != self.target for s in dict.fromkeys(fewer))
+        return all(self._observe_once(opened, s) != self.target for s in dict.fromkeys(fewer))
 
     def _open(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> _TestedModel | None:
         """The candidate with its reference; None if the reference is invalid or does not run."""
         sample = Sample("witness", feeds)
-        case = self.case.on(self._stored(model))
+        case = self.case.on(self._store(model))
         runner = TrialRunner(case, self.sandbox, self._cache, ledger=self.ledger)
         reference = runner.reference([sample])
         run = reference.runs.get(sample.id)
@@ -291,7 +291,7 @@ class ReductionOracle:
         examiner = examiner_for(runner, self.culprit, [sample], reference, self.sought)
         return _TestedModel(runner, examiner, sample, reference)
 
-    def _observed(self, opened: _TestedModel, passes: tuple[str, ...]) -> Signature | None:
+    def _observe_once(self, opened: _TestedModel, passes: tuple[str, ...]) -> Signature | None:
         if passes not in opened.seen:
             opened.seen[passes] = self._observe(opened, passes)
         return opened.seen[passes]
@@ -302,7 +302,7 @@ class ReductionOracle:
         early = early and self.target is not None and not self._compares(self.target)
         samples = [] if early or is_structural(self.sought) else [opened.sample]
         trial = opened.runner.trial(self.case.passes.complete(passes), samples, "localize")
-        observed = first_observed(opened.examiner, opened.reference, trial, samples, self.sought)
+        observed = find_first_fault(opened.examiner, opened.reference, trial, samples, self.sought)
         return None if observed is None else observed.signature
 
     @staticmethod
@@ -310,7 +310,7 @@ class ReductionOracle:
         # A changed interface is noticed only when outputs are to be compared.
         return not signature.symptom.info.failed
 
-    def _stored(self, model: ModelProto) -> Model:
+    def _store(self, model: ModelProto) -> Model:
         data = model.SerializeToString(deterministic=True)
         digest = hashlib.sha256(data).hexdigest()
         # Two candidates with equal bytes and different feeds may be tested at the same time.
@@ -368,7 +368,7 @@ class ObservedFault:
     reading: RequirementReading | None = None
 
 
-def first_observed(
+def find_first_fault(
     examiner: Examiner,
     reference: Trial,
     trial: Trial,
@@ -385,9 +385,9 @@ def first_observed(
         sought: See ``Sought``.
     """
     if isinstance(sought, ChangedMetadata):
-        return _metadata_changed(sought, reference, trial)
+        return _find_metadata_change(sought, reference, trial)
     if isinstance(sought, Symptom) and sought.info.structural:
-        return _bloated(sought, reference, trial)
+        return _find_bloat(sought, reference, trial)
     found = examiner.examine(trial, samples)
     if isinstance(sought, PortableRequirement):
         return _unmet(found, sought.required, sought.read(examiner, trial, samples))
@@ -449,7 +449,7 @@ def _unmet(
     return ObservedFault(observation, signature, reading=reading)
 
 
-def _bloated(note: Symptom, reference: Trial, trial: Trial) -> ObservedFault | None:
+def _find_bloat(note: Symptom, reference: Trial, trial: Trial) -> ObservedFault | None:
     """Additional nodes; the threshold of a vet depends on the model's size, here any count."""
     before, after = reference.build.facts, trial.build.facts
     if before is None or after is None or after.nodes <= before.nodes:
@@ -458,7 +458,7 @@ def _bloated(note: Symptom, reference: Trial, trial: Trial) -> ObservedFault | N
     return ObservedFault(observation, Signature(note, "build"))
 
 
-def _metadata_changed(
+def _find_metadata_change(
     sought: ChangedMetadata, reference: Trial, trial: Trial
 ) -> ObservedFault | None:
     before, after = reference.build.facts, trial.build.facts

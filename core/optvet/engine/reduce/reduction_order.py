@@ -222,12 +222,12 @@ class _Reducer:
         self.checks += 1
         if not next(iter(self.interesting([candidate])), False):
             raise UsageError("the model does not satisfy the condition; there is nothing to reduce")
-        known = self._known(self.best)
+        known = self._record_values(self.best)
         if known is None:
             # A model that strict inference refuses may still be interesting; the types that can be
             # inferred are enough for most cuts.
             self.strict = False
-            known = self._known(self.best)
+            known = self._record_values(self.best)
         if known is not None:
             self.best = self.best.with_(recorded=known)
 
@@ -254,7 +254,7 @@ class _Reducer:
             typed: Graph | None = graph
             if stale:
                 self._typed.add(graph.digest)
-                typed = self._retyped(graph)
+                typed = self._infer_types(graph)
             if typed is None or not typed.size < self.best.size:
                 continue
             if typed.digest not in self._seen and typed.digest not in offered:
@@ -289,7 +289,7 @@ class _Reducer:
 
     # --- types -------------------------------------------------------------------------------
 
-    def _known(self, graph: Graph) -> Recorded | None:
+    def _record_values(self, graph: Graph) -> Recorded | None:
         """Types and values of all values of ``graph``; None if it does not run or type-check."""
         if graph.feeds is None or self.record is None:
             types = inferred_types(graph.model, strict=self.strict)
@@ -308,11 +308,11 @@ class _Reducer:
                 types[name] = kind
         return Recorded(types, known)
 
-    def _retyped(self, graph: Graph) -> Graph | None:
+    def _infer_types(self, graph: Graph) -> Graph | None:
         """``graph`` with the types of outputs and inner values inferred again."""
         # The declared types of inner values and outputs may be wrong now.
         untyped = {name: TypeProto() for name in graph.outputs}
-        known = self._known(graph.with_(outputs=untyped, value_info={}))
+        known = self._record_values(graph.with_(outputs=untyped, value_info={}))
         if known is None or not known.types.keys() >= graph.outputs.keys():
             return None
         outputs = {n: _now(k, known.types.get(n)) for n, k in graph.outputs.items()}
@@ -360,10 +360,10 @@ class _Reducer:
             steps = self.steps
             self._chunks()
             self.doing = "unfolding"
-            while self.offer(unfold.unfolded(self.best), stale=True):
+            while self.offer(unfold.unfold(self.best), stale=True):
                 pass
             self.doing = "removing stretches"
-            while len(self.best.nodes) <= _MANY and self.offer(remove.collapsed(self.best)):
+            while len(self.best.nodes) <= _MANY and self.offer(remove.collapse_values(self.best)):
                 pass
             self._singles()
             self.doing = "reducing subgraphs"
@@ -416,7 +416,7 @@ class _Reducer:
             ("fixing dimensions", simplify_dimensions.concrete_dimensions, True),
             ("merging inputs", simplify.merged_inputs, False),
             ("dropping attributes", simplify.fewer_attributes, True),
-            ("feeding weights", simplify.weights_fed, False),
+            ("feeding weights", simplify.feed_weights, False),
             ("simplifying contents", simplify.plainer_contents, True),
             ("cleaning", simplify_names.cleaner, False),
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from optvet.engine.reduce.cut import cut, restricted, substituted
-from optvet.engine.reduce.graph import Graph, Node, renamed
+from optvet.engine.reduce.cut import cut, restrict, substitute
+from optvet.engine.reduce.graph import Graph, Node, rename_values
 from optvet.graph.types import same_type
 
 _COLLAPSED = 48
@@ -26,10 +26,10 @@ def without_chunk(graph: Graph, chunk: Sequence[int]) -> Iterator[Graph | None]:
     """G → G without ``chunk``: its values become inputs; or ``y := x`` where types allow."""
     gone = set(chunk)
     yield cut(graph, [i for i in range(len(graph.nodes)) if i not in gone])
-    yield _bridged(graph, gone)
+    yield _bridge(graph, gone)
 
 
-def _bridged(graph: Graph, gone: set[int]) -> Graph | None:
+def _bridge(graph: Graph, gone: set[int]) -> Graph | None:
     names: dict[str, str] = {}
     for index in sorted(gone):
         node = graph.nodes[index]
@@ -44,11 +44,11 @@ def _bridged(graph: Graph, gone: set[int]) -> Graph | None:
     nodes: list[Node] = []
     for i, node in enumerate(graph.nodes):
         if i not in gone:
-            nodes.append(renamed(node, {n: s for n, s in names.items() if n in node.uses}))
-    return restricted(graph, nodes)
+            nodes.append(rename_values(node, {n: s for n, s in names.items() if n in node.uses}))
+    return restrict(graph, nodes)
 
 
-def collapsed(graph: Graph) -> Iterator[Graph | None]:
+def collapse_values(graph: Graph) -> Iterator[Graph | None]:
     """``v := w`` for values v, w of one type, w made before v; removes nodes that only v needed.
 
     This removes groups of which no single node can be removed: a pair of Transposes, a block.
@@ -62,7 +62,7 @@ def collapsed(graph: Graph) -> Iterator[Graph | None]:
             if graph.producer.get(earlier) == graph.producer[later]:
                 continue
             if same_type(graph.type_of(earlier), graph.type_of(later)):
-                smaller = substituted(graph, {later: earlier})
+                smaller = substitute(graph, {later: earlier})
                 if smaller is not None and len(smaller.nodes) < len(graph.nodes):
                     pairs.append((len(smaller.nodes), smaller))
         if len(pairs) > 8 * _COLLAPSED:
@@ -86,26 +86,26 @@ def without_node(graph: Graph, index: int) -> Iterator[Graph | None]:
         kind = graph.type_of(made[0])
         for name in node.proto.input:
             if name and same_type(graph.type_of(name), kind):
-                yield _bypassed(graph, index, made[0], name)
+                yield _bypass(graph, index, made[0], name)
     yield cut(graph, rest, fixed=True)
     yield cut(graph, rest, fixed=False)
     yield cut(graph, rest, frontier=True)
     yield cut(graph, rest, loose=True)
 
 
-def _bypassed(
+def _bypass(
     graph: Graph,
     index: int,
     made: str,
     read: str,
 ) -> Graph | None:
     if made not in graph.outputs:
-        return substituted(graph, {made: read})
+        return substitute(graph, {made: read})
     if read in graph.outputs or read not in graph.producer:
         return None
     # y is an output: x takes its name.
-    nodes = [renamed(n, {read: made}) for i, n in enumerate(graph.nodes) if i != index]
-    result = restricted(graph, nodes)
+    nodes = [rename_values(n, {read: made}) for i, n in enumerate(graph.nodes) if i != index]
+    result = restrict(graph, nodes)
     if result is None:
         return None
     return result.with_(outputs={n: k for n, k in result.outputs.items() if n in graph.outputs})

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, defs, numpy_helper
 
 from optvet.engine.reduce.cut import without_dead
-from optvet.engine.reduce.graph import Feed, Graph, Node, Weight, renamed, with_constant
+from optvet.engine.reduce.graph import Feed, Graph, Node, Weight, rename_values, with_constant
 from optvet.graph.types import is_cuttable, same_type
 from optvet.graph.walk import (
     opset_versions,
@@ -138,12 +138,12 @@ def merged_inputs(graph: Graph) -> Iterator[Graph | None]:
         for a in names[:j]:
             if b in graph.outputs or not same_type(graph.type_of(a), graph.type_of(b)):
                 continue
-            nodes = tuple(renamed(node, {b: a}) for node in graph.nodes)
+            nodes = tuple(rename_values(node, {b: a}) for node in graph.nodes)
             yield without_idle(graph.with_(nodes=nodes), {b})
             break
 
 
-def weights_fed(graph: Graph) -> Iterator[Graph | None]:
+def feed_weights(graph: Graph) -> Iterator[Graph | None]:
     """A float initializer → an input that is fed its contents: this makes the model smaller.
 
     Integer initializers are kept: they are shapes, axes and indices.

@@ -23,13 +23,13 @@ def smaller_dimensions(graph: Graph) -> Iterator[Graph | None]:
     for size in sorted(_sizes(graph), reverse=True):
         for new in dict.fromkeys((1, 2, size // 2)):
             if 0 < new < size:
-                yield _resized(graph, size, new, None)
-                yield _resized(graph, size, new, None, multiples=True)
+                yield _resize(graph, size, new, None)
+                yield _resize(graph, size, new, None, multiples=True)
     for name in (*graph.inputs, *graph.weights):
         for axis, size in enumerate(_shape(graph, name) or ()):
             for new in dict.fromkeys((1, 2, size // 2)):
                 if 0 < new < size:
-                    yield _resized(graph, size, new, (name, axis))
+                    yield _resize(graph, size, new, (name, axis))
                     yield _last(graph, name, axis, new)
 
 
@@ -78,14 +78,14 @@ def _sizes(graph: Graph) -> set[int]:
     return {size for shape in shapes for size in shape if size > 1}
 
 
-def _resized(
+def _resize(
     graph: Graph, old: int, new: int, only: tuple[str, int] | None, *, multiples: bool = False
 ) -> Graph | None:
     """``graph`` with size ``old`` replaced by ``new``: on one axis of one value, or everywhere."""
     shapes = {n: s for n in (*graph.inputs, *graph.weights) if (s := _shape(graph, n)) is not None}
     power = max([s.count(old) for s in shapes.values()], default=1)
 
-    def scaled(value: int) -> int:
+    def scale(value: int) -> int:
         if value == old:
             return new
         for n in range(power if multiples else 0, 0, -1):
@@ -98,9 +98,9 @@ def _resized(
     for name, shape in shapes.items():
         if only is not None and only[0] != name:
             continue
-        small = tuple(scaled(d) if only in (None, (name, a)) else d for a, d in enumerate(shape))
+        small = tuple(scale(d) if only in (None, (name, a)) else d for a, d in enumerate(shape))
         if name in weights:
-            weight = _sliced(weights[name], small, scaled if only is None else None)
+            weight = _slice_weight(weights[name], small, scale if only is None else None)
             if weight is None:
                 return None
             weights[name] = weight
@@ -112,7 +112,7 @@ def _resized(
                 feeds[name] = Feed(np.ascontiguousarray(small_array).reshape(small))
     nodes = graph.nodes
     if only is None:
-        nodes = tuple(_resized_constant(_with_numbers(node, scaled), scaled) for node in nodes)
+        nodes = tuple(_resized_constant(_with_numbers(node, scale), scale) for node in nodes)
     return graph.with_(nodes=nodes, inputs=inputs, weights=weights, feeds=feeds)
 
 
@@ -120,11 +120,11 @@ def _resized_constant(node: Node, scaled: Callable[[int], int]) -> Node:
     if node.constant is None:
         return node
     shape = tuple(scaled(d) for d in node.constant.proto.dims)
-    small = _sliced(node.constant, shape, scaled)
+    small = _slice_weight(node.constant, shape, scaled)
     return node if small is None or small is node.constant else with_constant(node, small.proto)
 
 
-def _sliced(
+def _slice_weight(
     weight: Weight, shape: tuple[int, ...], scaled: Callable[[int], int] | None
 ) -> Weight | None:
     """The first elements of ``weight``; sizes are scaled if it is a shape. None if unreadable."""

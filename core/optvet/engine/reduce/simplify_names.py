@@ -7,8 +7,8 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto
 
-from optvet.engine.reduce.cut import reached
-from optvet.engine.reduce.graph import Graph, Node, Weight, renamed
+from optvet.engine.reduce.cut import reachable_functions
+from optvet.engine.reduce.graph import Graph, Node, Weight, rename_values
 from optvet.engine.reduce.simplify import with_node, without_idle
 from optvet.graph.plain import is_plain_name
 from optvet.graph.walk import (
@@ -34,7 +34,7 @@ def cleaner(graph: Graph) -> Iterator[Graph | None]:
         _without_functions,
         _without_value_info,
         _without_node_names,
-        _unlisted,
+        _unlist_initializers,
         short_names,
     )
     everything: Graph | None = graph
@@ -91,7 +91,7 @@ def _shell_copy(graph: Graph, index: int) -> tuple[ModelProto, Any]:
 
 
 def _without_functions(graph: Graph) -> Graph:
-    called = reached(graph.functions, (node.proto for node in graph.nodes))
+    called = reachable_functions(graph.functions, (node.proto for node in graph.nodes))
     kept = tuple(f for f in graph.functions if (f.domain, f.name) in called)
     return graph.with_(functions=kept)
 
@@ -100,7 +100,7 @@ def _without_value_info(graph: Graph) -> Graph:
     return graph.with_(value_info={})
 
 
-def _unlisted(graph: Graph) -> Graph:
+def _unlist_initializers(graph: Graph) -> Graph:
     return graph.with_(listed=frozenset()) if graph.shell.ir_version >= 4 else graph
 
 
@@ -131,7 +131,7 @@ def short_names(graph: Graph) -> Graph | None:
 
     None if a subgraph defines a name that would hide one of these.
     """
-    return None if _hidden(graph) else _renamed_all(graph, _short(graph))
+    return None if _subgraph_defines_name(graph) else _renamed_all(graph, _short(graph))
 
 
 _FEW = 24
@@ -142,7 +142,7 @@ def one_short_name(graph: Graph) -> Iterator[Graph | None]:
     """One value gets a short name, where not all may: then it is known whose names matter."""
     short = _short(graph)
     odd = [n for n in short if not is_plain_name(n)]
-    if not odd or len(odd) > _FEW or _hidden(graph):
+    if not odd or len(odd) > _FEW or _subgraph_defines_name(graph):
         return
     same = {n: n for n in short}
     for name in odd:
@@ -165,7 +165,7 @@ def _short(graph: Graph) -> dict[str, str]:
     return names
 
 
-def _hidden(graph: Graph) -> bool:
+def _subgraph_defines_name(graph: Graph) -> bool:
     """Whether a subgraph defines a name that values get here."""
     return any(
         is_plain_name(name)
@@ -196,7 +196,7 @@ def _renamed_all(graph: Graph, names: Mapping[str, str]) -> Graph:
         {names.get(n, n): a for n, a in graph.recorded.values.items() if n in names},
     )
     return graph.with_(
-        nodes=tuple(renamed(node, names) for node in graph.nodes),
+        nodes=tuple(rename_values(node, names) for node in graph.nodes),
         inputs={names[n]: k for n, k in graph.inputs.items()},
         outputs={names[n]: k for n, k in graph.outputs.items()},
         weights=weights,

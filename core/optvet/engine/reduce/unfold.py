@@ -18,8 +18,8 @@ from onnx import (
     numpy_helper,
 )
 
-from optvet.engine.reduce.cut import reached, restricted
-from optvet.engine.reduce.graph import Graph, Node, Weight, rename_in_body, renamed
+from optvet.engine.reduce.cut import reachable_functions, restrict
+from optvet.engine.reduce.graph import Graph, Node, Weight, rename_in_body, rename_values
 from optvet.graph.walk import ONNX_DOMAIN, all_names, bodies_of, captured, local_names
 
 _KEEPS_TYPE = frozenset(
@@ -32,7 +32,7 @@ _KEEPS_TYPE = frozenset(
 """Operators whose only output has the type of their first input."""
 
 
-def unfolded(graph: Graph) -> Iterator[Graph | None]:
+def unfold(graph: Graph) -> Iterator[Graph | None]:
     """Every way to replace one node by the nodes inside it.
 
     ``If(c){A}{B} → A`` and ``→ B``; ``Loop(m, c, v){B} → B(0, true, v)`` where no output is
@@ -42,11 +42,11 @@ def unfolded(graph: Graph) -> Iterator[Graph | None]:
     for index, node in enumerate(graph.nodes):
         if node.type == (ONNX_DOMAIN, "If"):
             for body in bodies_of(node.proto):
-                yield _inlined(graph, index, body, {})
+                yield _inline(graph, index, body, {})
         elif node.type == (ONNX_DOMAIN, "Loop"):
             yield _one_turn(graph, index)
         elif (node.proto.domain, node.proto.op_type) in functions:
-            yield _function_inlined(graph, index, functions[node.proto.domain, node.proto.op_type])
+            yield _inline_function(graph, index, functions[node.proto.domain, node.proto.op_type])
 
 
 def _one_turn(graph: Graph, index: int) -> Graph | None:
@@ -65,7 +65,7 @@ def _one_turn(graph: Graph, index: int) -> Graph | None:
     proto = GraphProto()
     proto.CopyFrom(body)
     del proto.output[0]
-    result = _inlined(graph, index, proto, names)
+    result = _inline(graph, index, proto, names)
     if result is None:
         return None
     constants = {turn: np.array(0, np.int64), go_on: np.array(True)}
@@ -76,7 +76,7 @@ def _one_turn(graph: Graph, index: int) -> Graph | None:
     return result.with_(weights=weights)
 
 
-def _inlined(graph: Graph, index: int, body: GraphProto, given: Mapping[str, str]) -> Graph | None:
+def _inline(graph: Graph, index: int, body: GraphProto, given: Mapping[str, str]) -> Graph | None:
     """``body`` in place of node ``index``; ``given`` maps its inputs to names outside."""
     node = graph.nodes[index].proto
     names = dict(given)
@@ -98,7 +98,7 @@ def _inlined(graph: Graph, index: int, body: GraphProto, given: Mapping[str, str
             aliases[outside] = names.get(inside, inside)
     copy = GraphProto()
     copy.CopyFrom(body)
-    inner = [_copy_renamed(n, names) for n in copy.node]
+    inner = [_rename_copy(n, names) for n in copy.node]
     nodes = [*graph.nodes[:index], *inner, *extra, *graph.nodes[index + 1 :]]
     weights = dict(graph.weights)
     for tensor in copy.initializer:
@@ -106,11 +106,11 @@ def _inlined(graph: Graph, index: int, body: GraphProto, given: Mapping[str, str
         weights[tensor.name] = Weight(tensor)
     if copy.sparse_initializer:
         return None
-    changed = graph.with_(nodes=tuple(renamed(n, aliases) for n in nodes), weights=weights)
-    return _tidied(changed)
+    changed = graph.with_(nodes=tuple(rename_values(n, aliases) for n in nodes), weights=weights)
+    return _drop_unread(changed)
 
 
-def _tidied(graph: Graph) -> Graph | None:
+def _drop_unread(graph: Graph) -> Graph | None:
     """``graph`` without inputs and initializers that it no longer reads."""
     read = {name for node in graph.nodes for name in node.uses}
     keep = read | graph.outputs.keys()
@@ -126,14 +126,14 @@ def _tidied(graph: Graph) -> Graph | None:
     )
 
 
-def _copy_renamed(proto: NodeProto, names: Mapping[str, str]) -> Node:
-    return renamed(Node(proto), names)
+def _rename_copy(proto: NodeProto, names: Mapping[str, str]) -> Node:
+    return rename_values(Node(proto), names)
 
 
 # --- functions ------------------------------------------------------------------------------------
 
 
-def _function_inlined(graph: Graph, index: int, function: FunctionProto) -> Graph | None:
+def _inline_function(graph: Graph, index: int, function: FunctionProto) -> Graph | None:
     shell = _with_opsets(graph.shell, function)
     if shell is None:
         return None
@@ -161,10 +161,10 @@ def _function_inlined(graph: Graph, index: int, function: FunctionProto) -> Grap
         copy = NodeProto()
         copy.CopyFrom(proto)
         _resolve(copy, attributes)
-        body.append(renamed(Node(copy), names))
+        body.append(rename_values(Node(copy), names))
     nodes = (*graph.nodes[:index], *body, *graph.nodes[index + 1 :])
-    called = reached(graph.functions, (n.proto for n in nodes))
-    return _tidied(
+    called = reachable_functions(graph.functions, (n.proto for n in nodes))
+    return _drop_unread(
         graph.with_(
             shell=shell,
             nodes=nodes,
@@ -226,14 +226,14 @@ def smaller_bodies(graph: Graph) -> Iterator[Graph | None]:
                 proto = NodeProto()
                 proto.CopyFrom(node.proto)
                 proto.attribute[a].g.CopyFrom(body)
-                yield _replaced(graph, index, Node(proto))
+                yield _replace_node(graph, index, Node(proto))
 
 
-def _replaced(graph: Graph, index: int, node: Node) -> Graph | None:
+def _replace_node(graph: Graph, index: int, node: Node) -> Graph | None:
     nodes = (*graph.nodes[:index], node, *graph.nodes[index + 1 :])
     # What only the body captured is cut off like what only a removed node read.
     lost = [n for n in graph.nodes[index].uses if n not in node.uses]
-    changed = restricted(graph, nodes)
+    changed = restrict(graph, nodes)
     if changed is None:
         return None
     outputs = dict(graph.outputs)
@@ -249,7 +249,7 @@ def _smaller(graph: Graph, node: Node, body: GraphProto) -> Iterator[GraphProto]
     for index in reversed(range(len(body.node))):
         inner = body.node[index]
         if inner.op_type in _KEEPS_TYPE and len(inner.output) == 1 and inner.input:
-            yield from _bypassed(body, index)
+            yield from _bypass_node(body, index)
         yield from _without_node(body, index)
 
 
@@ -263,7 +263,7 @@ def _constant_body(body: GraphProto, values: Sequence[np.ndarray]) -> GraphProto
     return copy
 
 
-def _bypassed(body: GraphProto, index: int) -> Iterator[GraphProto]:
+def _bypass_node(body: GraphProto, index: int) -> Iterator[GraphProto]:
     node = body.node[index]
     old, new = node.output[0], node.input[0]
     if any(o.name == old for o in body.output):

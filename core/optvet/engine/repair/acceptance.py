@@ -106,7 +106,7 @@ class AcceptanceCheck:
         """The witnesses that are wrong."""
         return tuple(d for d in self.witnesses if not now.seen[d.sample.id].right)
 
-    def widened(self, now: MeasuredModel) -> AcceptanceCheck:
+    def with_more_inputs(self, now: MeasuredModel) -> AcceptanceCheck:
         """With one input more to choose edits on, where all witnesses are right and others not."""
         left = [d for d in self.held_out if not now.seen[d.sample.id].right]
         if self.failing(now) or not left:

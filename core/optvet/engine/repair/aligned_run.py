@@ -104,7 +104,7 @@ class AlignedRun:
         With ``turned``, then those that are it in another layout.
         """
         if operand.given:
-            wanted, allowed = self._given(operand.given), 0.0
+            wanted, allowed = self._source_value(operand.given), 0.0
         elif operand.place is not None:
             wanted = self.inside.values[operand.place].value
             allowed = self.allowed.values[operand.place]
@@ -126,7 +126,7 @@ class AlignedRun:
                 others.append(name)
         return found + others
 
-    def _given(self, name: str) -> np.ndarray | None:
+    def _source_value(self, name: str) -> np.ndarray | None:
         return self.values.get(self.inputs.get(name, ""))
 
     def array_of(self, operand: SourceOperand) -> np.ndarray | None:
@@ -140,7 +140,7 @@ class AlignedRun:
             return np.asarray(operand.constant)
         return None
 
-    def explained(self, name: str, value: np.ndarray) -> Iterator[int]:
+    def find_matching_places(self, name: str, value: np.ndarray) -> Iterator[int]:
         """Places of missing values of the source that ``value``, which is ``name``, is."""
         for i in self.missing:
             wanted = self.inside.values[i].value

@@ -8,7 +8,7 @@ from pathlib import Path
 from onnx import ModelProto
 from pydantic import ValidationError
 
-from optvet.engine.repair.edits import edited
+from optvet.engine.repair.edits import apply_edits
 from optvet.engine.work.trials.checking import check
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.files import write_file
@@ -30,7 +30,7 @@ def apply_patch(request: RepairRequest) -> str:
     if request.via or request.converted is not None:
         raise UsageError("--apply takes a model in ONNX alone; leave out --via and --converted")
     patch, model = read_patch(request.apply), _read(Path(request.model))
-    result = edited(model, patch.edits).SerializeToString()
+    result = apply_edits(model, patch.edits).SerializeToString()
     try:
         check(result, full=True)
     except Exception as error:

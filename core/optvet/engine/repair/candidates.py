@@ -35,7 +35,7 @@ class RepairCandidate:
     depth: int = -1
 
 
-def proposed(kind: EditKind, about: str, *operations: Operation) -> RepairCandidate:
+def propose(kind: EditKind, about: str, *operations: Operation) -> RepairCandidate:
     """One edit that must explain a missing value."""
     return RepairCandidate((Edit(kind=kind, about=about, operations=list(operations)),))
 
@@ -51,7 +51,9 @@ def attribute(node: str, name: str, value: Any) -> SetAttribute:
     return SetAttribute(node=node, name=name, value=value)
 
 
-def given(aligned: AlignedRun, index: int, place: int, value: np.ndarray) -> list[Operation]:
+def give_constant(
+    aligned: AlignedRun, index: int, place: int, value: np.ndarray
+) -> list[Operation]:
     """Give input ``place`` of a node a constant; one that others read too is not changed."""
     node = aligned.node_of(index)
     name = node.input[place] if place < len(node.input) else ""
@@ -65,7 +67,7 @@ def given(aligned: AlignedRun, index: int, place: int, value: np.ndarray) -> lis
     ]
 
 
-def inserted(
+def insert_operator(
     aligned: AlignedRun,
     node: str,
     index: int | None,

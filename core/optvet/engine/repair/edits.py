@@ -68,7 +68,7 @@ def array_of(tensor: PatchTensor) -> np.ndarray:
 _WORDS_CHARS = 500
 
 
-def edited(model: ModelProto, edits: Sequence[Edit]) -> ModelProto:
+def apply_edits(model: ModelProto, edits: Sequence[Edit]) -> ModelProto:
     """A copy of ``model`` with ``edits`` made in order; nodes are sorted again.
 
     Raises:

@@ -12,7 +12,7 @@ from onnx import ModelProto
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.repair.acceptance import AcceptanceCheck, MeasuredModel
 from optvet.engine.repair.candidates import RepairCandidate
-from optvet.engine.repair.edits import DoesNotFit, edited
+from optvet.engine.repair.edits import DoesNotFit, apply_edits
 from optvet.spec.records.repair import Edit, RepairStep
 
 ROUNDS = 12
@@ -47,7 +47,7 @@ class RepairSearch:
         for _ in range(ROUNDS):
             if self.acceptance.is_right(now):
                 break
-            self.acceptance = self.acceptance.widened(now)
+            self.acceptance = self.acceptance.with_more_inputs(now)
             found = self._step(now)
             if found is None:
                 break
@@ -77,7 +77,7 @@ class RepairSearch:
         better: list[tuple[float, int, RepairCandidate, MeasuredModel]] = []
         explains: tuple[RepairCandidate, MeasuredModel] | None = None
         tried = 0
-        for candidate, measured in self._measured(self._proposed(now)):
+        for candidate, measured in self._measure_each(self._propose(now)):
             tried += 1
             if measured is None or self.acceptance.is_worse(now, measured):
                 if (
@@ -112,23 +112,23 @@ class RepairSearch:
             measured.seen[name].right or not seen.right for name, seen in now.seen.items()
         )
 
-    def _proposed(self, now: MeasuredModel) -> Sequence[RepairCandidate]:
+    def _propose(self, now: MeasuredModel) -> Sequence[RepairCandidate]:
         return self.propose(
-            self._made(self.edits).SerializeToString(), self.acceptance.failing(now)
+            self._apply(self.edits).SerializeToString(), self.acceptance.failing(now)
         )
 
-    def _made(self, edits: Sequence[Edit]) -> ModelProto:
-        return edited(self.model, edits)
+    def _apply(self, edits: Sequence[Edit]) -> ModelProto:
+        return apply_edits(self.model, edits)
 
     def _measure(self, edits: Sequence[Edit]) -> MeasuredModel | None:
         """What the model does with ``edits``; None if they do not fit."""
         try:
-            data = self._made(edits).SerializeToString()
+            data = self._apply(edits).SerializeToString()
         except DoesNotFit:
             return None
         return self.acceptance.measure(data)
 
-    def _measured(
+    def _measure_each(
         self, candidates: Sequence[RepairCandidate]
     ) -> Iterator[tuple[RepairCandidate, MeasuredModel | None]]:
         """Candidates in order with what they do, a few measured at a time."""
@@ -157,6 +157,6 @@ class RepairSearch:
         return now
 
 
-def loaded(data: bytes) -> ModelProto:
+def load_model(data: bytes) -> ModelProto:
     """The model that is repaired."""
     return onnx.load_from_string(data)

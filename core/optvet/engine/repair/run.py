@@ -16,16 +16,22 @@ from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.inside import shows_inside
 from optvet.engine.convert.optimized import OptimizerAsConverter
 from optvet.engine.convert.places import recorded_inside
-from optvet.engine.convert.run import StageArtifact, converted_by, judged, opened, prepared
+from optvet.engine.convert.run import (
+    StageArtifact,
+    converted_by,
+    judge_stages,
+    open_conversion,
+    prepare_inputs,
+)
 from optvet.engine.convert.session import Conversion
 from optvet.engine.discovery import Plugins
 from optvet.engine.repair.acceptance import AcceptanceCheck, MeasuredModel, numbers_of, parts
 from optvet.engine.repair.candidates import RepairCandidate
-from optvet.engine.repair.edits import edited
+from optvet.engine.repair.edits import apply_edits
 from optvet.engine.repair.propose.rank import proposals, proposals_beside
-from optvet.engine.repair.propose.tried_candidates import ended
+from optvet.engine.repair.propose.tried_candidates import count_worker_deaths
 from optvet.engine.repair.reference_models import references_of
-from optvet.engine.repair.repair_search import Propose, RepairSearch, loaded
+from optvet.engine.repair.repair_search import Propose, RepairSearch, load_model
 from optvet.engine.work.sandbox.outcome import Outcome, describe
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
@@ -63,14 +69,14 @@ def repair_model(
     """
     started = time.perf_counter()
     more = (proposals.__module__,)
-    asked, plugins = _asked(request, plugins)
-    with opened(asked, plugins, more=more) as conversion:
+    asked, plugins = _conversion_request(request, plugins)
+    with open_conversion(asked, plugins, more=more) as conversion:
         _refuse_other_formats(conversion)
         progress("running the source", 0, None)
-        drawn, judge, skipped = prepared(conversion)
+        drawn, judge, skipped = prepare_inputs(conversion)
         made = converted_by(conversion, drawn, progress)
         progress("comparing", 0, None)
-        answer = judged(conversion, made, drawn, judge)
+        answer = judge_stages(conversion, made, drawn, judge)
         before = result_of(conversion, replace(answer, skipped=skipped), 0.0)
         seen = answer.stations[-1].seen
         wrong = [d for d in drawn if d.sample.id in seen and not seen[d.sample.id].right]
@@ -84,7 +90,7 @@ def repair_model(
         return result.model_copy(update={"wall_s": time.perf_counter() - started})
 
 
-def _asked(request: RepairRequest, plugins: Plugins) -> tuple[ConvertRequest, Plugins]:
+def _conversion_request(request: RepairRequest, plugins: Plugins) -> tuple[ConvertRequest, Plugins]:
     """The conversion to repair; that of an optimizer is a converter made of it."""
     asked = request.conversion()
     if request.optimizer is None:
@@ -159,7 +165,7 @@ class _Repair:
         start = acceptance.measure(artifact.data)
         search = RepairSearch(
             acceptance,
-            loaded(artifact.data),
+            load_model(artifact.data),
             self._proposer(config, references_of(self.conversion, artifact.data, drawn)),
             self.request.tries,
             self.request.jobs or min(8, os.cpu_count() or 1),
@@ -173,8 +179,8 @@ class _Repair:
                 verdict="not-repaired", reason=reason, before=before, tried=search.tried
             )
         self.progress("vetting the repaired model", 0, None)
-        data = edited(search.model, search.edits).SerializeToString()
-        final, *fresh = self._vetted(artifact.data, data, config)
+        data = apply_edits(search.model, search.edits).SerializeToString()
+        final, *fresh = self._verify(artifact.data, data, config)
         answer = self._answer(
             verdict="repaired" if final.verdict == "right" else "improved",
             edits=search.edits,
@@ -188,7 +194,7 @@ class _Repair:
         if _is_overfitted(*fresh):
             reason = "what mended the known inputs makes others worse; nothing was written"
             return answer.model_copy(update={"verdict": "not-repaired", "reason": reason})
-        return answer.model_copy(update={"files": self._written(artifact.data, data, answer)})
+        return answer.model_copy(update={"files": self._write(artifact.data, data, answer)})
 
     def _proposer(self, config: RuntimeConfig, references: Mapping[str, bytes]) -> Propose:
         numbers = itertools.count(1)
@@ -198,7 +204,7 @@ class _Repair:
             tried = self.conversion.folder / f"tried-{next(numbers)}"
             for before in range(1 + _ENDED):
                 outcome = self._proposals(config, data, samples, tried, references)
-                if outcome.value is not None or ended(tried) == before:
+                if outcome.value is not None or count_worker_deaths(tried) == before:
                     break
             self._complain(outcome.failure)
             return outcome.value or []
@@ -229,18 +235,18 @@ class _Repair:
         if failure is not None:
             self.conversion.warnings.append(f"no edits: {describe(failure)}")
 
-    def _vetted(
+    def _verify(
         self, old: bytes, new: bytes, config: RuntimeConfig
     ) -> tuple[ConversionResult, RepairNumbers, RepairNumbers]:
         """The repaired model judged as a new one, and both models on inputs nobody saw."""
         request = self.conversion.request
         more = request.model_copy(update={"random": request.random + _FRESH})
         fresh = replace(self.conversion, request=more, output_names=[])
-        drawn, judge, skipped = prepared(fresh)
+        drawn, judge, skipped = prepare_inputs(fresh)
         known = {d.sample.id for d in drawn if _is_known(d, request.random)}
         unknown = [d for d in drawn if d.sample.id not in known and not d.outside_domain]
         made = replace(self.made, artifact=Artifact("onnx", new))
-        answer = judged(fresh, [made], drawn, judge)
+        answer = judge_stages(fresh, [made], drawn, judge)
         one = replace(fresh, links=(replace(made.link, stages=(made.stage,)),))
         result = result_of(one, replace(answer, skipped=skipped), 0.0)
         samples = [d.sample for d in unknown]
@@ -249,7 +255,7 @@ class _Repair:
         after = MeasuredModel(answer.stations[-1].seen)
         return result, numbers_of(before, unknown), numbers_of(after, unknown)
 
-    def _written(self, old: bytes, new: bytes, answer: RepairResult) -> list[str]:
+    def _write(self, old: bytes, new: bytes, answer: RepairResult) -> list[str]:
         folder = self.request.out
         os.makedirs(folder, exist_ok=True)
         patch = Patch(

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto, helper
 
 from optvet.engine.repair.aligned_run import AlignedRun
-from optvet.engine.repair.edits import DoesNotFit, edited
+from optvet.engine.repair.edits import DoesNotFit, apply_edits
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.walk import reads
 from optvet.spec.records.repair import Edit, InsertNode, ReplaceNode, ReplaceRegion, SetInput
@@ -46,7 +46,7 @@ class Window:
         whole = self.aligned.model
         nodes = [whole.graph.node[i] for i in self.nodes]
         made = {name for node in nodes for name in node.output}
-        wanted = {name for node in nodes for name in reads(node)} | set(_named(edits))
+        wanted = {name for node in nodes for name in reads(node)} | set(_find_read_names(edits))
         part = ModelProto(ir_version=whole.ir_version)
         part.opset_import.extend(whole.opset_import)
         part.functions.extend(whole.functions)
@@ -70,7 +70,7 @@ class Window:
     def depth(self, edits: Sequence[Edit]) -> frozenset[int]:
         """Places of missing values of the source that are there with ``edits``."""
         try:
-            model = edited(self.model(edits), edits)
+            model = apply_edits(self.model(edits), edits)
         except DoesNotFit:
             return frozenset()
         found: set[int] = set()
@@ -79,7 +79,7 @@ class Window:
             if before is not None and (before.shape, before.dtype) == (value.shape, value.dtype):
                 if np.array_equal(before, value, equal_nan=value.dtype.kind == "f"):
                     continue
-            found.update(self.aligned.explained(name, value))
+            found.update(self.aligned.find_matching_places(name, value))
         return frozenset(found)
 
     def _run(self, model: ModelProto) -> dict[str, np.ndarray]:
@@ -96,7 +96,7 @@ class Window:
             return {}
 
 
-def _named(edits: Iterable[Edit]) -> Iterable[str]:
+def _find_read_names(edits: Iterable[Edit]) -> Iterable[str]:
     """Values that edits read."""
     for edit in edits:
         for operation in edit.operations:

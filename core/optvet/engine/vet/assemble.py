@@ -66,7 +66,7 @@ def assemble(
     request, ledger, examiner = session.request, session.ledger, detected.examiner
     _control_reference(session, examiner)
     _control_samples(session, detected, inputs)
-    judged = _judged(session, detected.found, remaining)
+    judged = _collect_judgements(session, detected.found, remaining)
     outputs = _with_faults(examiner.outputs(judged), blamed)
     if session.runner.cache.degraded is not None:
         ledger.control("cache", "limited", session.runner.cache.degraded)
@@ -87,7 +87,7 @@ def assemble(
         changing_passes=_changing_passes(session, records),
         impact=impact,
         requirements=ledger.requirements,
-        quantized=_quantized(session, detected),
+        quantized=_summarize_layers(session, detected),
         structures=_structures(session, detected),
         fixed_tolerances=fixed,
         warnings=warnings_of(detected.runner, examiner.base, detected.samples),
@@ -133,7 +133,7 @@ def _structure(facts: Facts) -> Structure:
     return Structure(nodes=facts.nodes, size_bytes=facts.size_bytes, operators=operators)
 
 
-def _quantized(session: VetSession, detected: Detected) -> Quantized | None:
+def _summarize_layers(session: VetSession, detected: Detected) -> Quantized | None:
     """How the layers of the whole pipeline's model were judged, if it is a quantized one."""
     examiner, pipeline = detected.examiner, session.case.passes.pipeline
     if not examiner.layers.applies():
@@ -221,7 +221,7 @@ def _control_samples(session: VetSession, detected: Detected, inputs: Inputs) ->
     session.ledger.control("samples", "passed" if whole else "limited", words)
 
 
-def _judged(
+def _collect_judgements(
     session: VetSession, found: Examination, remaining: Examination | None
 ) -> Mapping[str, Judgement]:
     """A judgement per output: of the pipeline, else of what remains where a limit is documented.

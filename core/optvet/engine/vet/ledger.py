@@ -45,7 +45,7 @@ class FindingsLedger:
         """Record the result of a check on which the verdict depends."""
         self.controls[name] = Control(name=name, state=state, detail=detail)
 
-    def undecided(self, reason: str) -> None:
+    def add_undecided_reason(self, reason: str) -> None:
         """Record why something could not be decided, unless that is recorded already."""
         if reason not in self.reasons:
             self.reasons.append(reason)
@@ -59,7 +59,7 @@ class FindingsLedger:
     def is_unexplained(self, observation: Observation) -> bool:
         """Whether something other than the model may be the cause; records it as undecided then."""
         if observation.unexplained:
-            self.undecided(observation.message)
+            self.add_undecided_reason(observation.message)
         return observation.unexplained
 
     def ends_search(self, observation: Observation) -> bool:
@@ -68,7 +68,7 @@ class FindingsLedger:
             return False
         words = "something else runs into the time limit as well, and was not searched"
         self.control("time limit", "limited", words)
-        self.undecided(words)
+        self.add_undecided_reason(words)
         return True
 
 

@@ -12,7 +12,7 @@ from optvet.engine.vet.explain.crosscheck import cross_check
 from optvet.engine.vet.explain.fingerprints import fingerprint_in_place
 from optvet.engine.vet.explain.locate import AT_LEAST, explain
 from optvet.engine.vet.explain.notes import take_notes
-from optvet.engine.vet.find.definedness import leave_open_what_is_undefined
+from optvet.engine.vet.find.definedness import mark_undefined_faults
 from optvet.engine.vet.find.deployed import judge_as_deployed
 from optvet.engine.vet.find.detect import Detected, detect, wrong_in_rest
 from optvet.engine.vet.find.eliminate import Rest, clear
@@ -188,16 +188,16 @@ def _describe(session: VetSession, detected: Detected) -> None:
     searched = session.request.strategy != "none"
     if searched:
         _explain(session, samples, detected.judged, detected.examiner.layers)
-    leave_open_what_is_undefined(session, detected.examiner, samples)
+    mark_undefined_faults(session, detected.examiner, samples)
     take_notes(session, detected)
     if not searched:
-        _say_not_localized(session)
+        _mark_whole_pipeline_culprits(session)
     cross_check(session, samples)
     for i, finding in enumerate(ledger.findings):
         ledger.amend(i, {"fingerprint": fingerprint_in_place(session.runner, finding)})
 
 
-def _say_not_localized(session: VetSession) -> None:
+def _mark_whole_pipeline_culprits(session: VetSession) -> None:
     """Mark the findings whose culprit is the whole pipeline because nothing less was tried."""
     ledger, required = session.ledger, session.case.passes.required
     for i, finding in enumerate(ledger.findings):

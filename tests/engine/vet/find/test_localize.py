@@ -13,7 +13,7 @@ from optvet.engine.vet.find.localize import (
     first_bad_prefix,
     minimal_sequence,
     minimal_set,
-    with_required,
+    with_required_passes,
 )
 
 Passes = tuple[str, ...]
@@ -148,8 +148,8 @@ def test_bisection_keeps_required_passes_behind_the_prefix(
     step = first_bad_prefix(pipeline, test, required=required)
     assert all(tuple(n for n in asked if n in required) == kept for asked in test.asked)
     assert pipeline[step - 1] not in required
-    assert fails(with_required(pipeline, step, required))
-    assert not fails(with_required(pipeline, step - 1, required))
+    assert fails(with_required_passes(pipeline, step, required))
+    assert not fails(with_required_passes(pipeline, step - 1, required))
 
 
 @given(failing(), st.sets(st.sampled_from("abcdefgh")))

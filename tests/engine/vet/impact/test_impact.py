@@ -15,7 +15,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sources import with_suggestion
 from optvet.engine.vet.impact.comparator_options import in_declared_order
-from optvet.engine.vet.impact.comparisons import held
+from optvet.engine.vet.impact.comparisons import pack_comparison
 from optvet.engine.vet.impact.impact import Assessment, ComparatorChoice, choose
 from optvet.spec.errors import InputError
 from optvet.spec.types import Comparison, Model, Sample, Suggestion
@@ -183,7 +183,7 @@ def test_comparisons_of_many_samples_take_little_memory(plugins: Plugins, tmp_pa
 def test_what_a_comparator_kept_is_what_it_gets_to_summarise() -> None:
     detail = {"classes": {1: [0.5, np.float32(2)]}, "words": "a", "none": None}
     given = Comparison("s", {"a": 1, "b": float("inf")}, True, detail=detail)
-    packed = held(given)
+    packed = pack_comparison(given)
     assert dict(packed.metrics) == given.metrics
     assert ("a" in packed.metrics, "c" in packed.metrics) == (True, False)
     assert packed.metrics.get("c") is None
@@ -191,4 +191,4 @@ def test_what_a_comparator_kept_is_what_it_gets_to_summarise() -> None:
     assert packed.detail["classes"] == detail["classes"]
     assert (packed.sample, packed.changed) == ("s", True)
     unpicklable = Comparison("s", {}, detail={"call": lambda: None})
-    assert held(unpicklable).detail is unpicklable.detail
+    assert pack_comparison(unpicklable).detail is unpicklable.detail

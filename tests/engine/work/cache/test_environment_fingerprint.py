@@ -34,7 +34,7 @@ def forget() -> None:
     """A new process knows nothing of what was installed when the last one started."""
     known = (
         environment_fingerprint.basis,
-        environment_fingerprint.installed,
+        environment_fingerprint.version_and_digest,
         environment_fingerprint._builds,
         environment_fingerprint._source,
         modified_installs.edits,
@@ -91,8 +91,8 @@ def test_another_build_of_one_version_is_another_one(
     for build in ("release", "nightly"):
         with monkeypatch.context() as patch:
             patch.syspath_prepend(tmp_path / build)
-            environment_fingerprint.installed.cache_clear()
-            found.append(environment_fingerprint.installed("acme"))
+            environment_fingerprint.version_and_digest.cache_clear()
+            found.append(environment_fingerprint.version_and_digest("acme"))
     assert len(set(found)) == 2
     assert all(name.startswith("1.0 ") for name in found)
     assert "acme" not in sys.modules

@@ -70,7 +70,7 @@ def tables_of(
             for the tables of findings.
         known: Known findings; see ``tracker``.
         theirs: References of the models that the study ran.
-        reach: Formats that installed converters lead to; see ``formats_reached``.
+        reach: Formats that installed converters lead to; see ``reachable_formats``.
         kept: Answers of conversions and repairs to count too.
     """
     if study == "converters":

@@ -12,7 +12,13 @@ from onnx.defs import OpSchema
 
 from optvet.engine.convert.locate import attribute_differences
 from optvet.engine.repair.aligned_run import AlignedRun
-from optvet.engine.repair.candidates import RepairCandidate, attribute, given, proposed, short
+from optvet.engine.repair.candidates import (
+    RepairCandidate,
+    attribute,
+    give_constant,
+    propose,
+    short,
+)
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, schema_of
 from optvet.spec.converters import SourceValue
 
@@ -55,7 +61,7 @@ def _words(node: NodeProto, name: str, value: str) -> str:
 def other_attributes(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Every attribute in other values that it may have, one at a time."""
     for index in nodes:
-        yield from _searched(aligned, aligned.node_of(index))
+        yield from _search_values(aligned, aligned.node_of(index))
 
 
 def _as_in_source(
@@ -67,12 +73,12 @@ def _as_in_source(
         for name, (_, wanted) in found.items()
     ]
     if len(each) > 1:
-        yield proposed("attribute", "; ".join(w for w, _ in each), *(o for _, o in each))
+        yield propose("attribute", "; ".join(w for w, _ in each), *(o for _, o in each))
     for words, operation in each:
-        yield proposed("attribute", words, operation)
+        yield propose("attribute", words, operation)
 
 
-def _searched(aligned: AlignedRun, node: NodeProto) -> Iterator[RepairCandidate]:
+def _search_values(aligned: AlignedRun, node: NodeProto) -> Iterator[RepairCandidate]:
     schema = schema_of(domain_of(node), node.op_type, opset_versions(aligned.model))
     if schema is None:
         return
@@ -82,10 +88,10 @@ def _searched(aligned: AlignedRun, node: NodeProto) -> Iterator[RepairCandidate]
         now = now.decode(errors="replace") if isinstance(now, bytes) else now
         for value in _alternatives(aligned, node, name, about.type, now, constants):
             words = _words(node, name, short(value))
-            yield proposed("attribute", words, attribute(node.output[0], name, value))
+            yield propose("attribute", words, attribute(node.output[0], name, value))
         if now is not None and not about.required:
             words = _words(node, name, "its default")
-            yield proposed("attribute", words, attribute(node.output[0], name, None))
+            yield propose("attribute", words, attribute(node.output[0], name, None))
 
 
 def _constants_of(operators: Iterable[SourceValue]) -> Iterator[Any]:
@@ -184,7 +190,7 @@ def constants(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCan
                 continue
             for value in _other_constants(aligned, node, now, listed):
                 about = f"input {place} of {node.op_type} {node.output[0]} = {short(value)}"
-                yield proposed("constant", about, *given(aligned, index, place, value))
+                yield propose("constant", about, *give_constant(aligned, index, place, value))
 
 
 def _other_constants(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optvet.engine.repair.aligned_run import AlignedRun
-from optvet.engine.repair.candidates import RepairCandidate, inserted, proposed, short
+from optvet.engine.repair.candidates import RepairCandidate, insert_operator, propose, short
 from optvet.graph.walk import domain_of, opset_versions, schema_of
 from optvet.spec.records.repair import Operation, RemoveNode, SetInput, SetOutputType
 
@@ -32,7 +32,7 @@ def removals(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCand
         for name in dict.fromkeys(node.input):
             if name and name not in aligned.constants:
                 about = f"{node.op_type} {node.output[0]} removed"
-                yield proposed("removal", about, RemoveNode(node=node.output[0], value=name))
+                yield propose("removal", about, RemoveNode(node=node.output[0], value=name))
 
 
 def insertions(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
@@ -42,7 +42,7 @@ def insertions(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCa
         yield from _layouts(aligned, node, index, value)
         yield from _casts(aligned, node, index, value)
     for node, index, value in _edges(aligned, nodes):
-        yield from _reordered(aligned, node, index, value)
+        yield from _reorder_slices(aligned, node, index, value)
 
 
 def _edges(
@@ -74,9 +74,11 @@ def _transposes(
         return
     for order in itertools.permutations(range(value.ndim)):
         if order != tuple(range(value.ndim)):
-            operations = inserted(aligned, node, index, "Transpose", (), {"perm": list(order)})
-            operations += _declared(aligned, node, index, value.dtype, value.ndim)
-            yield proposed("insertion", _words("Transpose", list(order), node, index), *operations)
+            operations = insert_operator(
+                aligned, node, index, "Transpose", (), {"perm": list(order)}
+            )
+            operations += _redeclare_output(aligned, node, index, value.dtype, value.ndim)
+            yield propose("insertion", _words("Transpose", list(order), node, index), *operations)
 
 
 def _layouts(
@@ -96,12 +98,12 @@ def _layouts(
         if shape == value.shape:
             continue
         for operator, more in _shape_changes(aligned, value.shape, shape):
-            operations = inserted(aligned, node, index, operator, [more])
-            operations += _declared(aligned, node, index, value.dtype, len(shape))
-            yield proposed("insertion", _words(operator, more[1], node, index), *operations)
+            operations = insert_operator(aligned, node, index, operator, [more])
+            operations += _redeclare_output(aligned, node, index, value.dtype, len(shape))
+            yield propose("insertion", _words(operator, more[1], node, index), *operations)
 
 
-def _declared(
+def _redeclare_output(
     aligned: AlignedRun, node: str, index: int | None, kind: np.dtype[Any], axes: int
 ) -> list[Operation]:
     """The declaration of a graph output, if it is that which the edit changes."""
@@ -141,12 +143,12 @@ def _casts(
         if kind == value.dtype or kind == np.dtype(object):
             continue
         to = int(onnx.helper.np_dtype_to_tensor_dtype(kind))
-        operations = inserted(aligned, node, index, "Cast", (), {"to": to})
-        operations += _declared(aligned, node, index, kind, value.ndim)
-        yield proposed("insertion", _words("Cast", kind, node, index), *operations)
+        operations = insert_operator(aligned, node, index, "Cast", (), {"to": to})
+        operations += _redeclare_output(aligned, node, index, kind, value.ndim)
+        yield propose("insertion", _words("Cast", kind, node, index), *operations)
 
 
-def _reordered(
+def _reorder_slices(
     aligned: AlignedRun, node: str, index: int | None, value: np.ndarray
 ) -> Iterator[RepairCandidate]:
     """A Gather that puts slices along one axis in the order of a missing value."""
@@ -158,8 +160,8 @@ def _reordered(
             order = _order(value, wanted, axis, aligned.allowed.values[i])
             if order is not None:
                 more = [("indices", np.array(order, np.int64))]
-                operations = inserted(aligned, node, index, "Gather", more, {"axis": axis})
-                yield proposed("insertion", _words("Gather", order, node, index), *operations)
+                operations = insert_operator(aligned, node, index, "Gather", more, {"axis": axis})
+                yield propose("insertion", _words("Gather", order, node, index), *operations)
 
 
 def _order(value: np.ndarray, wanted: np.ndarray, axis: int, allowed: float) -> list[int] | None:
@@ -193,7 +195,7 @@ def inputs(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandid
                     if name != names[i]
                 ]
                 about = f"inputs of {node.op_type} {node.output[0]} as {', '.join(order)}"
-                yield proposed("inputs", about, *operations)
+                yield propose("inputs", about, *operations)
     for index in nodes:
         yield from _others(aligned, index)
 
@@ -217,7 +219,7 @@ def _others(aligned: AlignedRun, index: int) -> Iterator[RepairCandidate]:
         for other in ways[:_OTHERS]:
             about = f"input {place} of {node.op_type} {node.output[0]} = {other}"
             operation = SetInput(node=node.output[0], index=place, value=other)
-            yield proposed("inputs", about, operation)
+            yield propose("inputs", about, operation)
 
 
 def _last_optional(aligned: AlignedRun, index: int) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from optvet.engine.convert.align import differing_weights, turned
+from optvet.engine.convert.align import differing_weights, iter_layouts
 from optvet.engine.repair.aligned_run import AlignedRun
-from optvet.engine.repair.candidates import RepairCandidate, given, proposed
+from optvet.engine.repair.candidates import RepairCandidate, give_constant, propose
 from optvet.engine.repair.edits import tensor_of
 from optvet.engine.work.trials.trial import Outputs
 from optvet.graph.weights import constants_of
@@ -27,7 +27,7 @@ def parameters(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCa
         for operator in aligned.operators(_OPERATORS):
             yield from _by_role(aligned, index, operator)
     for index in nodes:
-        yield from _folded(aligned, index)
+        yield from _fold_again(aligned, index)
 
 
 def _by_name(aligned: AlignedRun) -> Iterator[RepairCandidate]:
@@ -59,7 +59,7 @@ def _by_role(aligned: AlignedRun, index: int, operator: SourceValue) -> Iterator
         for label, value in wanted:
             for fit, how in _fits(value, now, {operator.alike, node.op_type}):
                 about = f"input {place} of {node.op_type} {node.output[0]} from {label}{how}"
-                yield proposed("parameter", about, *given(aligned, index, place, fit))
+                yield propose("parameter", about, *give_constant(aligned, index, place, fit))
     yield from _all_at_once(aligned, index, operator)
 
 
@@ -87,7 +87,7 @@ def _fits(
         return
     if value.size != now.size or value.dtype.kind != now.dtype.kind:
         return
-    for laid_out, how in turned(value, now.shape):
+    for laid_out, how in iter_layouts(value, now.shape):
         kept = laid_out.astype(now.dtype)
         if not np.array_equal(kept, now):
             yield kept, f", {how}" if how else ""
@@ -111,13 +111,13 @@ def _all_at_once(
         fit = next(iter(_fits(value, now, {node.op_type})), None) if now is not None else None
         if fit is not None:
             about = f"input {place} of {node.op_type} {node.output[0]} from the source"
-            operations = given(aligned, index, place, fit[0])
+            operations = give_constant(aligned, index, place, fit[0])
             edits.append(Edit(kind="parameter", about=about, operations=operations))
     if len(edits) > 1:
         yield RepairCandidate(tuple(edits))
 
 
-def _folded(aligned: AlignedRun, index: int) -> Iterator[RepairCandidate]:
+def _fold_again(aligned: AlignedRun, index: int) -> Iterator[RepairCandidate]:
     """A convolution into which the batch normalization behind it was folded, folded anew."""
     node = aligned.node_of(index)
     weights = constants_of(aligned.model)
@@ -134,9 +134,9 @@ def _folded(aligned: AlignedRun, index: int) -> Iterator[RepairCandidate]:
         if fold is None:
             continue
         about = f"{node.op_type} {node.output[0]}: {each.module or each.operator} folded anew"
-        operations = given(aligned, index, 1, fold["weight"].astype(now.dtype))
-        operations += given(aligned, index, 2, fold["bias"].astype(now.dtype))
-        yield proposed("parameter", about, *operations)
+        operations = give_constant(aligned, index, 1, fold["weight"].astype(now.dtype))
+        operations += give_constant(aligned, index, 2, fold["bias"].astype(now.dtype))
+        yield propose("parameter", about, *operations)
 
 
 def _fold(

@@ -88,11 +88,11 @@ def proposals(
     if not aligned_runs:
         return []
     return list(
-        _ranked([window_of(aligned, config) for aligned in aligned_runs], TriedCandidates(tried))
+        _rank([window_of(aligned, config) for aligned in aligned_runs], TriedCandidates(tried))
     )
 
 
-def _ranked(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[RepairCandidate]:
+def _rank(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[RepairCandidate]:
     first = windows[0]
     region = first.aligned.region.nodes[:_NODES]
     # A node before the region may be wrong too: its value is known, but in another layout.

@@ -11,7 +11,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto
 
 from optvet.engine.convert.align import equal_up_to_layout
 from optvet.engine.repair.aligned_run import AlignedRun, ReferenceModel
-from optvet.engine.repair.candidates import RepairCandidate, proposed
+from optvet.engine.repair.candidates import RepairCandidate, propose
 from optvet.graph.walk import domain_of, opset_versions, reads, schema_of
 from optvet.spec.records.repair import Operation, ReplaceRegion, SetOutputType
 
@@ -23,14 +23,14 @@ _BYTES = 1 << 24
 def regions(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """What computes a missing value in another model, in place of a value of this one."""
     for reference in aligned.references:
-        have = _shared(aligned, reference)
+        have = _find_shared_values(aligned, reference)
         for place in dict.fromkeys((*aligned.missing[:_ENDS], aligned.place)):
             for made in _values_at(aligned, reference, place):
                 part = _part(aligned.model, reference.model, made, have)
                 if part is None:
                     continue
                 model, inputs = part
-                for name in replaced(aligned, nodes, place, reference.values[made]):
+                for name in replaceable_values(aligned, nodes, place, reference.values[made]):
                     yield _candidate(aligned, reference, made, name, model, inputs)
 
 
@@ -51,10 +51,10 @@ def _candidate(
             kind = SetOutputType(output=name, type=value.dtype.name, axes=value.ndim)
             operations.append(kind)
     kinds = ", ".join(node.op_type for node in model.graph.node[:_ENDS])
-    return proposed("region", f"{name} computed as by {reference.name}: {kinds}", *operations)
+    return propose("region", f"{name} computed as by {reference.name}: {kinds}", *operations)
 
 
-def _shared(aligned: AlignedRun, reference: ReferenceModel) -> dict[str, str]:
+def _find_shared_values(aligned: AlignedRun, reference: ReferenceModel) -> dict[str, str]:
     """Values of the reference that this model has too, in one layout: their names in it."""
     wrong = {name for i in aligned.region.nodes for name in aligned.node_of(i).output}
     found: dict[str, str] = {}
@@ -91,7 +91,7 @@ def _values_at(aligned: AlignedRun, reference: ReferenceModel, place: int) -> It
                 yield name
 
 
-def replaced(
+def replaceable_values(
     aligned: AlignedRun, nodes: tuple[int, ...], place: int, value: np.ndarray
 ) -> Iterator[str]:
     """Values of this model that the reference's may replace: an output, or a wrong one alike."""

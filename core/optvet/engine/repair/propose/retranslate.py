@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from optvet.engine.repair.aligned_run import AlignedRun
-from optvet.engine.repair.candidates import RepairCandidate, inserted, proposed
+from optvet.engine.repair.candidates import RepairCandidate, insert_operator, propose
 from optvet.engine.repair.edits import BEFORE, fresh_name, tensor_of
 from optvet.spec.converters import SourceOperand, SourceValue
 from optvet.spec.records.repair import InsertNode, Operation, ReplaceNode, SetWeight
@@ -28,11 +28,11 @@ def operators(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCan
     """The first missing operators as ONNX's own: replacing a node, or inserted before one."""
     for operator in aligned.operators(_OPERATORS):
         if operator.alike and operator.inputs:
-            for inputs, weights in _translated(aligned, operator):
-                yield from _placed(aligned, nodes, operator, inputs, weights)
+            for inputs, weights in _translate_inputs(aligned, operator):
+                yield from _place_operator(aligned, nodes, operator, inputs, weights)
 
 
-def _translated(
+def _translate_inputs(
     aligned: AlignedRun, operator: SourceValue
 ) -> Iterator[tuple[list[str], list[Operation]]]:
     """Inputs of the operator by name, and weights to be made for them, in a few ways."""
@@ -64,7 +64,7 @@ def _is_absent(operand: SourceOperand) -> bool:
     return operand.place is None and not named and operand.constant is None
 
 
-def _placed(
+def _place_operator(
     aligned: AlignedRun,
     nodes: tuple[int, ...],
     operator: SourceValue,
@@ -84,7 +84,7 @@ def _placed(
                 node=output, operator=operator.alike, inputs=inputs, attributes=attributes
             )
             about = f"{node.op_type} {output} replaced by {what}"
-            yield proposed("operator", about, *weights, replacement)
+            yield propose("operator", about, *weights, replacement)
     for index in nodes[:_NODES]:
         node = aligned.node_of(index)
         for place, name in enumerate(node.input):
@@ -99,7 +99,7 @@ def _placed(
                     attributes=attributes,
                 )
                 about = f"{what} inserted before input {place} of {node.output[0]}"
-                yield proposed("operator", about, *weights, insertion)
+                yield propose("operator", about, *weights, insertion)
     for name in dict.fromkeys((*inputs, aligned.output)):
         if name and (name in aligned.values) and name not in aligned.constants:
             yield _behind(aligned, operator, name, inputs, weights, attributes)
@@ -122,7 +122,7 @@ def _behind(
         attributes=attributes,
     )
     about = f"{operator.alike} ({operator.operator}) inserted behind {name}"
-    return proposed("operator", about, *weights, insertion)
+    return propose("operator", about, *weights, insertion)
 
 
 def affine(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
@@ -138,7 +138,7 @@ def affine(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandid
                 if wanted.shape != value.shape or not value.size:
                     continue
                 for factor, shift in _fits(value, wanted, aligned.allowed.values[i]):
-                    yield _scaled(aligned, node.output[0], place, factor, shift)
+                    yield _rescale_input(aligned, node.output[0], place, factor, shift)
 
 
 def _fits(
@@ -159,27 +159,29 @@ def _fits(
         if np.any(spread <= 0):
             continue
         factor = ((x - mean_x) * (y - mean_y)).sum(over, keepdims=True) / spread
-        factor = _rounded(factor)
-        shift = _rounded(mean_y - factor * mean_x)
+        factor = _round_digits(factor)
+        shift = _round_digits(mean_y - factor * mean_x)
         if np.max(np.abs(factor * x + shift - y)) <= allowed:
             yield factor, shift
             return
 
 
-def _rounded(value: np.ndarray) -> np.ndarray:
+def _round_digits(value: np.ndarray) -> np.ndarray:
     """To few digits: what people write."""
     return np.asarray([float(f"{v:.{_DIGITS}g}") for v in value.reshape(-1)]).reshape(value.shape)
 
 
-def _scaled(
+def _rescale_input(
     aligned: AlignedRun, node: str, place: int, factor: np.ndarray, shift: np.ndarray
 ) -> RepairCandidate:
     maker = next(n for n in aligned.model.graph.node if node in n.output)
     kind = aligned.values[maker.input[place]].dtype
     operations: list[Operation] = []
     if np.any(factor != 1):
-        operations += inserted(aligned, node, place, "Mul", [("factor", factor.astype(kind))])
+        operations += insert_operator(
+            aligned, node, place, "Mul", [("factor", factor.astype(kind))]
+        )
     if np.any(shift != 0):
-        operations += inserted(aligned, node, place, "Add", [("shift", shift.astype(kind))])
+        operations += insert_operator(aligned, node, place, "Add", [("shift", shift.astype(kind))])
     about = f"a factor and a shift before input {place} of {node}"
-    return proposed("affine", about, *operations)
+    return propose("affine", about, *operations)

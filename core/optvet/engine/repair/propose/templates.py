@@ -11,8 +11,8 @@ import onnx.parser
 from onnx import ModelProto
 
 from optvet.engine.repair.aligned_run import AlignedRun
-from optvet.engine.repair.candidates import RepairCandidate, proposed
-from optvet.engine.repair.propose.regions import replaced
+from optvet.engine.repair.candidates import RepairCandidate, propose
+from optvet.engine.repair.propose.regions import replaceable_values
 from optvet.graph.walk import ONNX_DOMAIN, opset_versions
 from optvet.spec.converters import SourceValue
 from optvet.spec.records.repair import ReplaceRegion
@@ -69,9 +69,9 @@ def templates(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCan
         model = _model(aligned.model, *_TEMPLATES[name])
         encoded = base64.b64encode(model.SerializeToString()).decode()
         for inputs in _inputs(aligned, operator, len(model.graph.input)):
-            for value in replaced(aligned, nodes, place, operator.value):
+            for value in replaceable_values(aligned, nodes, place, operator.value):
                 about = f"{value} computed by a template of {name} ({operator.operator})"
-                yield proposed(
+                yield propose(
                     "template", about, ReplaceRegion(node=value, inputs=inputs, model=encoded)
                 )
 

@@ -51,7 +51,7 @@ class TriedCandidates:
             file.write(json.dumps([key, depth]) + "\n")
 
 
-def ended(file: Path) -> int:
+def count_worker_deaths(file: Path) -> int:
     """How many candidates have ended a worker."""
     depths: dict[str, list[int]] = {}
     if file.exists():

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from optvet.engine.numerics.group_test import compare_groups
-from optvet.engine.vet.explain.divergence import as_graph, refed
+from optvet.engine.vet.explain.divergence import as_graph, rename_feeds
 from optvet.engine.vet.explain.layer_statistics import activation_of
 from optvet.engine.vet.impact.impact import Assessment
 from optvet.engine.vet.observe.observation import finite
@@ -132,7 +132,7 @@ def _run(sides: ComparedSides, names: Sequence[tuple[str, str]], feeds: Outputs)
     ours = record_values(sides.a, feeds, sides.by_a)
     if isinstance(sides.b, bytes):
         b = onnx.load_from_string(sides.b)
-        theirs = record_values(sides.b, refed(a, b, feeds), sides.by_b)
+        theirs = record_values(sides.b, rename_feeds(a, b, feeds), sides.by_b)
     else:
         assert isinstance(sides.by_b.runtime, ReadsFiles)
         inside = sides.by_b.runtime.inner_values(sides.b, feeds, sides.by_b.options)

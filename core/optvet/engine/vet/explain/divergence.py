@@ -68,7 +68,7 @@ def compare_models(
     Raises:
         InputError: One of the models does not run on them.
     """
-    renamed = refed(a, b, feeds)
+    renamed = rename_feeds(a, b, feeds)
     ours, theirs = a.SerializeToString(), b.SerializeToString()
     outcome = sandbox.call(_compare, ours, theirs, dict(feeds), renamed, config)
     if outcome.value is not None:
@@ -118,7 +118,7 @@ def _compare_file(
     thresholds: Thresholds,
 ) -> ModelComparison:
     """Called in a worker."""
-    first = replace(recorded(ours, feeds, by_a, JITTERS), thresholds=thresholds)
+    first = replace(record_with_jitter(ours, feeds, by_a, JITTERS), thresholds=thresholds)
     enter("run")
     assert isinstance(by_b.runtime, ReadsFiles)
     inside = by_b.runtime.inner_values(file, feeds, by_b.options)
@@ -147,19 +147,19 @@ def _compare(
     ours: bytes, theirs: bytes, feeds: Values, renamed: Values, by: RuntimeConfig
 ) -> ModelComparison:
     """Called in a worker, where all the values stay."""
-    first = recorded(ours, feeds, by, JITTERS)
-    second = recorded(theirs, renamed, by, 0)
+    first = record_with_jitter(ours, feeds, by, JITTERS)
+    second = record_with_jitter(theirs, renamed, by, 0)
     enter("compare")
     a, b = onnx.load_from_string(ours), onnx.load_from_string(theirs)
     return compare_values(a, b, first, second)
 
 
 def _runs(data: bytes, feeds: Values, by: RuntimeConfig) -> bool:
-    recorded(data, feeds, by, 0)
+    record_with_jitter(data, feeds, by, 0)
     return True
 
 
-def refed(a: ModelProto, b: ModelProto, feeds: Values) -> dict[str, np.ndarray]:
+def rename_feeds(a: ModelProto, b: ModelProto, feeds: Values) -> dict[str, np.ndarray]:
     """``feeds`` as the second model calls them: by name, else by position.
 
     Raises:
@@ -176,7 +176,9 @@ def refed(a: ModelProto, b: ModelProto, feeds: Values) -> dict[str, np.ndarray]:
     return {new: feeds[old] for old, new in zip(ours, theirs, strict=True) if old in feeds}
 
 
-def recorded(data: bytes, feeds: Values, by: RuntimeConfig, jitters: int) -> RecordedValues:
+def record_with_jitter(
+    data: bytes, feeds: Values, by: RuntimeConfig, jitters: int
+) -> RecordedValues:
     """All values of a model, from one run and from ``jitters`` perturbed ones.
 
     Called in a worker; raises what the runtime raises.
@@ -252,8 +254,8 @@ def compare_values(
         layers=layers,
         operators=summaries(layers, lambda layer: layer.op_a),
         dtypes=summaries(layers, lambda layer: layer.dtype),
-        only_in_a=[n for n in _made(a) if n not in paired_a],
-        only_in_b=[n for n in _made(b) if n not in paired_b],
+        only_in_a=[n for n in _node_outputs(a) if n not in paired_a],
+        only_in_b=[n for n in _node_outputs(b) if n not in paired_b],
         diverges_at=None if found is None else found.a,
         before=[node_text(n, constants_of(a)) for n in before],
         after=[node_text(n, constants_of(b)) for n in after],
@@ -287,7 +289,7 @@ def _pairs(
     """Shared values in the order of ``b``, those among ``wanted`` only."""
     outputs = {y.name: x.name for x, y in zip(a.graph.output, b.graph.output, strict=False)}
     by_shape = _Index(a, first)
-    for name in _made(b):
+    for name in _node_outputs(b):
         value = second.values.get(name)
         if value is None or (wanted is not None and name not in wanted):
             continue
@@ -309,7 +311,7 @@ class _Index:
     def __init__(self, model: ModelProto, first: RecordedValues) -> None:
         self._first = first
         self._names: dict[tuple[object, ...], list[str]] = defaultdict(list)
-        for name in _made(model):
+        for name in _node_outputs(model):
             value = first.values.get(name)
             if value is not None:
                 self._names[value.shape, value.dtype].append(name)
@@ -354,7 +356,7 @@ def _noise(first: RecordedValues) -> Noise:
     )
 
 
-def _made(model: ModelProto) -> list[str]:
+def _node_outputs(model: ModelProto) -> list[str]:
     """Values that nodes make, in their order."""
     return [name for node in model.graph.node for name in node.output if name]
 

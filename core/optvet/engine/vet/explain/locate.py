@@ -21,13 +21,13 @@ from pydantic import TypeAdapter
 from optvet.engine.vet.explain.divergence import (
     JITTERS,
     compare_values,
-    recorded,
+    record_with_jitter,
 )
 from optvet.engine.vet.explain.site_search import (
     _LINES,
     MAX_SITES,
     ExplainTask,
-    shortened,
+    shorten,
     tried_sites,
 )
 from optvet.engine.work.cache import disk as caching
@@ -175,10 +175,10 @@ def locate(artifact: Artifact, task: ExplainTask) -> tuple[Divergence, int]:
     Called in a worker.
     """
     tried: Counter[str] = Counter()
-    return _located(artifact, task, tried), tried.total()
+    return _find_divergence(artifact, task, tried), tried.total()
 
 
-def _located(artifact: Artifact, task: ExplainTask, tried: Counter[str]) -> Divergence:
+def _find_divergence(artifact: Artifact, task: ExplainTask, tried: Counter[str]) -> Divergence:
     enter("build")
     before = onnx.load_from_string(build(task.original).data)
     onnx_bytes = artifact.data if artifact.format == "onnx" else None
@@ -198,7 +198,9 @@ def _located(artifact: Artifact, task: ExplainTask, tried: Counter[str]) -> Dive
         for name, value in task.feeds.items()
     }
     try:
-        first = recorded(before.SerializeToString(), task.feeds, task.config, task.jitters)
+        first = record_with_jitter(
+            before.SerializeToString(), task.feeds, task.config, task.jitters
+        )
     except Exception as error:
         if isinstance(error, MemoryError):
             raise
@@ -207,7 +209,7 @@ def _located(artifact: Artifact, task: ExplainTask, tried: Counter[str]) -> Dive
     if task.symptom.info.failed:
         return tried_sites(task, before, after, first, tried)
     try:
-        second = recorded(data, feeds, task.config, 0)
+        second = record_with_jitter(data, feeds, task.config, 0)
     except Exception as error:
         if isinstance(error, MemoryError):
             raise
@@ -248,8 +250,8 @@ def _first_difference(
             "error": layer.error,
             "noise": layer.noise,
             "agreeing": found.agreeing,
-            "before": shortened(found.before),
-            "after": shortened(found.after),
+            "before": shorten(found.before),
+            "after": shorten(found.after),
             "whole": len(found.before) == len(before.graph.node),
             "differs": [layer.detail, *differences] if layer.detail else differences,
         }

@@ -26,8 +26,8 @@ def warnings_of(
         base: The passes that the reference is made by; None if it is the original.
         samples: What both ran on.
     """
-    candidate = runner.warned(runner.case.passes.pipeline, samples)
-    reference = runner.warned(base, samples)
+    candidate = runner.warnings_of(runner.case.passes.pipeline, samples)
+    reference = runner.warnings_of(base, samples)
     if not (candidate or reference):
         return []
     names = _names_in(runner.model.blob)

@@ -63,7 +63,7 @@ class ExplainTask:
     max_runs: int
 
 
-def shortened(lines: Sequence[str]) -> list[str]:
+def shorten(lines: Sequence[str]) -> list[str]:
     """At most as many lines as a record keeps; the last one tells how many are left out."""
     if len(lines) <= _LINES:
         return list(lines)
@@ -73,7 +73,7 @@ def shortened(lines: Sequence[str]) -> list[str]:
 def node_lines(model: ModelProto, nodes: Sequence[int]) -> list[str]:
     """Nodes as text, with constants; as many as a record keeps."""
     constants = constants_of(model)
-    return shortened([node_text(model.graph.node[i], constants) for i in nodes])
+    return shorten([node_text(model.graph.node[i], constants) for i in nodes])
 
 
 # --- sites ----------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def tried_sites(
         )
     fails = _test(task, first, tried)
     few = _affordable(before, after, sites, wrong, task.max_runs)
-    trials = _tried(before, after, few, fails) if fails else _TriedSites([], [])
+    trials = _try_sites(before, after, few, fails) if fails else _TriedSites([], [])
     count = len(trials.wrong) + len(trials.right)
     kinds = {site: kind_of(before, after, site) for site in sites}
     if not _come_apart(trials, kinds):
@@ -233,7 +233,7 @@ def _affordable(
     return [site for site in sites if site in chosen]
 
 
-def _tried(
+def _try_sites(
     before: ModelProto, after: ModelProto, sites: Sequence[Site], fails: Fails
 ) -> _TriedSites:
     """Try each site alone; connected wrong sites that are correct together count as right."""

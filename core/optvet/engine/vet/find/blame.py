@@ -32,7 +32,7 @@ def blame(
             all optional passes of the pipeline are the answer.
     """
     base = runner.trial(runner.case.passes.base, wanted.samples, "control")
-    if wanted.inherited(base) is not None:
+    if wanted.find_in_base(base) is not None:
         return ()
     return search(runner, pipeline, wanted, strategy)
 
@@ -60,7 +60,7 @@ def search(
     reported = runner.trial(pipeline, (), "walk").build.changing_passes
     coarse = trials.test(wanted, "walk")
     length = localize.first_bad_prefix(pipeline, coarse, required=required, suspects=reported)
-    prefix = localize.with_required(pipeline, length, required)
+    prefix = localize.with_required_passes(pipeline, length, required)
     fine = trials.test(wanted.as_observed_in(prefix), "localize")
     return localize.minimal_sequence(prefix, fine, required=required)
 

@@ -54,7 +54,7 @@ def report_fault(
     table, runner = session.case.passes, session.runner
     passes = table.complete(culprit) if culprit else table.base
     trial = runner.trial(passes, fault.samples, "confirm")
-    shown = fault.shown(trial)
+    shown = fault.with_observation_of(trial)
     severity, limit = _severity(session, shown.symptom, culprit)
     finding = fault.describe(trial, culprit).model_copy(
         update={
@@ -69,11 +69,13 @@ def report_fault(
         words = _ended_by_a_limit(session, finding.symptom, trial, fault.samples)
         if words:
             finding = finding.model_copy(update={"severity": "note", "known_limit": words})
-            session.ledger.undecided(f"{' then '.join(culprit) or 'import and export'}: {words}")
+            session.ledger.add_undecided_reason(
+                f"{' then '.join(culprit) or 'import and export'}: {words}"
+            )
     if finding.confirmed:
         session.ledger.add(finding)
     elif undecided:
-        session.ledger.undecided(unrepeated(finding))
+        session.ledger.add_undecided_reason(explain_no_repeat(finding))
     return finding
 
 
@@ -86,7 +88,7 @@ def _ended_by_a_limit(
     return "" if symptom.info.limit else was_denied(session, trial)
 
 
-def unrepeated(finding: Finding) -> str:
+def explain_no_repeat(finding: Finding) -> str:
     """The reason why a fault that does not show again is undecided."""
     culprit = " then ".join(finding.culprit) or "import and export"
     return (

@@ -18,7 +18,7 @@ from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Sample
 
 
-def leave_open_what_is_undefined(
+def mark_undefined_faults(
     session: VetSession, examiner: Examiner, samples: Sequence[Sample]
 ) -> None:
     """Make faults undecided that arise at an operation which the standard leaves open.
@@ -44,7 +44,7 @@ def leave_open_what_is_undefined(
         why = f"undefined by the ONNX standard: {words}"
         ledger.amend(i, {"severity": "note", "known_limit": why})
         ledger.control("definedness", "limited", why)
-        ledger.undecided(f"an output differs, and the original is {why}")
+        ledger.add_undecided_reason(f"an output differs, and the original is {why}")
 
 
 def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:

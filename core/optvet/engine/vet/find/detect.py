@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
-from optvet.engine.vet.find.confirm import report_fault, unrepeated
+from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
 from optvet.engine.vet.find.probing import cannot_load, no_answer
 from optvet.engine.vet.impact.assess import Assessor
 from optvet.engine.vet.observe.examine import Examiner
@@ -205,14 +205,14 @@ def _fault_of_lowering(
         ledger.control("empty pipeline", "failed", f"{words} show {observation.symptom}")
         finding = report_fault(session, Fault(gate, observation), (), undecided=False)
         if not finding.confirmed:
-            return replace(observation, message=unrepeated(finding), unexplained=True)
+            return replace(observation, message=explain_no_repeat(finding), unexplained=True)
         return observation
     gate.forget(samples)
     open_ = [j for j in examination.judgements.values() if j.call == "unsure"]
     for j in open_:
         words = f"import and lowering give another output {j.output!r}, which could not be judged"
         ledger.control("empty pipeline", "limited", words)
-        ledger.undecided(f"{words}: {j.detail}")
+        ledger.add_undecided_reason(f"{words}: {j.detail}")
     if not open_ and "empty pipeline" not in ledger.controls:
         words = "import and lowering agree with the original"
         ledger.control("empty pipeline", "passed", words)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from optvet.engine.vet.find.blame import blame, search_timeout
-from optvet.engine.vet.find.confirm import report_fault, unrepeated
+from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.trial import normalized_message
-from optvet.engine.work.trials.trial_runner import TrialRunner, isolated
+from optvet.engine.work.trials.trial_runner import TrialRunner, isolate
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
@@ -121,13 +121,13 @@ def _alone(
 
     If no fault shows then, ``finding`` is recorded as undecided.
     """
-    runner, controls = isolated(session.runner), session.ledger.controls
+    runner, controls = isolate(session.runner), session.ledger.controls
     if "empty pipeline" in controls and controls["empty pipeline"].state == "failed":
         del controls["empty pipeline"]
     session.ledger.control("isolation", "limited", "each trial in a process of its own")
     found = fault.examiner.examine(runner.trial(pipeline, samples, "verify"), samples)
     if found.observation is None:
-        session.ledger.undecided(unrepeated(finding))
+        session.ledger.add_undecided_reason(explain_no_repeat(finding))
     return runner, found
 
 
@@ -139,7 +139,7 @@ def _control(session: VetSession, fault: Fault) -> tuple[Fault | None, VetSessio
     runner, ledger = session.runner, session.ledger
     started = time.perf_counter()
     base = runner.trial(session.case.passes.base, fault.samples, "control")
-    inherited = fault.inherited(base)
+    inherited = fault.find_in_base(base)
     if "empty pipeline" not in ledger.controls:
         if inherited is None:
             ledger.control("empty pipeline", "passed", "shows no fault")

@@ -45,14 +45,16 @@ def first_bad_prefix(
     low, high = 0, len(ends)
     while high - low > 1:
         middle = (low + high) // 2
-        if test(with_required(pipeline, ends[middle - 1], required)) == "fails":
+        if test(with_required_passes(pipeline, ends[middle - 1], required)) == "fails":
             high = middle
         else:
             low = middle
     return ends[high - 1] if ends else len(pipeline)
 
 
-def with_required(pipeline: Sequence[str], length: int, required: Collection[str]) -> Sequence_:
+def with_required_passes(
+    pipeline: Sequence[str], length: int, required: Collection[str]
+) -> Sequence_:
     """The first ``length`` passes, and the required ones of the others."""
     return tuple(n for i, n in enumerate(pipeline) if i < length or n in required)
 

@@ -42,7 +42,7 @@ def note_changes(ledger: FindingsLedger, before: Mapping[Path, State]) -> None:
         now = _state(file)
         if was == now:
             continue
-        ledger.undecided(_words(file, was, now))
+        ledger.add_undecided_reason(_words(file, was, now))
         if was is None or now is None or was[:3] != now[:3] or not os.access(file, os.R_OK):
             ledger.withdraw_faults()
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from optvet.engine.judge.outputs import judge
 from optvet.engine.pipelines import names_passes
 from optvet.engine.vet.find.blame import search
-from optvet.engine.vet.find.confirm import report_fault, unrepeated
+from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Observation, same_fault
 from optvet.engine.vet.properties import Bloat, Fault
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.trial_results import Trial
-from optvet.engine.work.trials.trial_runner import isolated
+from optvet.engine.work.trials.trial_runner import isolate
 from optvet.spec.records import Finding, PassRecord
 from optvet.spec.records.vet import Effect
 from optvet.spec.types import Failure, Sample
@@ -91,7 +91,7 @@ def _each(
         if effect in ("changed", "unknown"):
             alone.changed.append(name)
         if observation is not None and explained and judgeable and _counts(session, name):
-            finding = _reported(session, examiner, observation, name, samples)
+            finding = _report_fault(session, examiner, observation, name, samples)
             if finding.confirmed:
                 symptom = {"symptom": finding.symptom}  # another one, where it was isolated
                 alone.records[-1] = alone.records[-1].model_copy(update=symptom)
@@ -137,7 +137,7 @@ def _moves(detected: Detected, trial: Trial, empty: Trial) -> bool:
     return False
 
 
-def _reported(
+def _report_fault(
     session: VetSession,
     examiner: Examiner,
     observation: Observation,
@@ -153,11 +153,11 @@ def _reported(
     if finding.confirmed or session.runner.isolated:
         return finding
     session.ledger.control("isolation", "limited", "unconfirmed suspicions tried in own processes")
-    alone = session.at(isolated(session.runner))
+    alone = session.at(isolate(session.runner))
     trial = alone.runner.trial(session.case.passes.complete((name,)), samples, "verify")
     again = examiner.examine(trial, samples).observation
     if again is None:
-        session.ledger.undecided(unrepeated(finding))
+        session.ledger.add_undecided_reason(explain_no_repeat(finding))
         return finding
     return report_fault(alone, Fault(examiner, again), (name,))
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
-from optvet.engine.vet.impact.comparator_options import calibrated, comparator_options
+from optvet.engine.vet.impact.comparator_options import calibrate_options, comparator_options
 from optvet.engine.vet.impact.decoding import Decoder
 from optvet.engine.vet.impact.fixed_tolerances import FixedTolerances
 from optvet.engine.vet.impact.impact import Answers, Assessment, choose, fallback
@@ -76,7 +76,7 @@ class Assessor:
         """Settle what is one for all samples, which are made twice where they are many."""
         several = self._inputs.several
         chunks = self._session.inputs().chunks() if several else iter([samples])
-        to.options = calibrated(runner, chunks, to.choice.comparator, to.options)
+        to.options = calibrate_options(runner, chunks, to.choice.comparator, to.options)
 
     def impact(self) -> Impact | None:
         """The impact, if anything differs; it also becomes the finding's ``consequence``."""
@@ -132,11 +132,11 @@ def _add(
 ) -> None:
     runner = examiner.runner
     usable = [s for s in samples if s.id in reference and s.id in runs]
-    answers = decoded(runner, runner.case.passes.pipeline, usable, assessment)
+    answers = decode_answers(runner, runner.case.passes.pipeline, usable, assessment)
     assessment.add(samples, reference, runs, examiner.levels(runs), answers)
 
 
-def decoded(
+def decode_answers(
     runner: TrialRunner,
     passes: Sequence[str] | None,
     samples: Sequence[Sample],

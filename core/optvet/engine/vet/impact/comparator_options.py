@@ -67,7 +67,7 @@ def in_declared_order(
     return {name: metrics[name] for name in sorted(metrics, key=place)}
 
 
-def calibrated(
+def calibrate_options(
     runner: TrialRunner,
     chunks: Iterable[Sequence[Sample]],
     comparator: Comparator,

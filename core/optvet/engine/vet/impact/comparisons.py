@@ -15,7 +15,7 @@ from typing import Any
 from optvet.spec.types import Comparison
 
 
-def held(comparison: Comparison) -> Comparison:
+def pack_comparison(comparison: Comparison) -> Comparison:
     """An equal comparison, whose metrics and details are packed until they are asked for."""
     try:
         detail: Mapping[str, Any] = _Packed(comparison.detail)

@@ -49,7 +49,7 @@ class Decoder:
         waiting = [
             (passes, chunk, self._submit(passes, chunk))
             for passes in pipelines
-            for chunk in self._unknown(passes, samples)
+            for chunk in self._chunk_undecoded_samples(passes, samples)
         ]
         for passes, chunk, future in waiting:
             outcome = future.result()
@@ -97,7 +97,7 @@ class Decoder:
             if not (isinstance(answer, Failure) and is_circumstantial(answer)):
                 self.runner.cache.put(key, "decoded", run_to_bytes(answer))
 
-    def _unknown(
+    def _chunk_undecoded_samples(
         self, passes: Sequence[str] | None, samples: Sequence[Sample]
     ) -> Iterator[Sequence[Sample]]:
         """Samples without an answer, in chunks."""

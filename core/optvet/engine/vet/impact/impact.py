@@ -18,7 +18,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.vet.impact.bounded_details import kept_detail
 from optvet.engine.vet.impact.comparator_options import in_declared_order
-from optvet.engine.vet.impact.comparisons import held
+from optvet.engine.vet.impact.comparisons import pack_comparison
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.trial import Outputs
 from optvet.spec.errors import ContractError, InputError, OptvetError
@@ -136,14 +136,14 @@ class Assessment:
                     continue
                 compared = self._compare(sample, ours, theirs, noise.get(sample.id, {}), answers)
                 if compared is not None:
-                    comparisons.append(held(replace(compared, sample=sample.id)))
+                    comparisons.append(pack_comparison(replace(compared, sample=sample.id)))
         except (InputError, ContractError) as error:
             self._leave_out(samples, error)
             raise
         except OptvetError:
             raise
         except Exception as error:
-            broken = self._broken(error)
+            broken = self._comparator_error(error)
             self._leave_out(samples, broken)
             raise broken from error
         self.begun = True
@@ -174,13 +174,18 @@ class Assessment:
             shapes = {n: [list(v.shape), list(theirs[n].shape)] for n, v in ours.items()}
             self._reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
             return None
-        sample = replace(sample, feeds=_sealed(sample.feeds))
+        sample = replace(sample, feeds=_make_read_only(sample.feeds))
         compared = comparator.compare(
-            self.model, sample, _sealed(ours), _sealed(theirs), self.options, noise=allowed
+            self.model,
+            sample,
+            _make_read_only(ours),
+            _make_read_only(theirs),
+            self.options,
+            noise=allowed,
         )
         return contract.comparison(comparator, compared)
 
-    def _broken(self, error: Exception) -> InputError:
+    def _comparator_error(self, error: Exception) -> InputError:
         return InputError(
             f"comparator {self.choice.comparator.name!r} broke: {type(error).__name__}: {error}"
         )
@@ -280,7 +285,7 @@ class Assessment:
         except OptvetError:
             raise
         except Exception as error:
-            raise self._broken(error) from error
+            raise self._comparator_error(error) from error
 
 
 def _counts(comparisons: Sequence[Comparison]) -> dict[str, float]:
@@ -321,7 +326,7 @@ class _Failures:
         return f"{', '.join(parts)}: {self.reason}" if parts else ""
 
 
-def _sealed(arrays: Mapping[str, np.ndarray]) -> Outputs:
+def _make_read_only(arrays: Mapping[str, np.ndarray]) -> Outputs:
     """Read-only views, so that a comparator cannot change the arrays that the oracle compares."""
     views = {name: value.view() for name, value in arrays.items()}
     for view in views.values():

@@ -114,7 +114,7 @@ class Examiner:
     def examine(self, trial: Trial, samples: Sequence[Sample]) -> Examination:
         """What is wrong with ``trial``, which was run on ``samples``."""
         first = samples[0] if samples else None
-        failed = self._failed(trial, samples)
+        failed = self._find_failed_step(trial, samples)
         if failed is not None:
             return Examination(failed)
         if trial.alignment is not None and trial.alignment.problem:
@@ -122,17 +122,19 @@ class Examiner:
             return Examination(observation_of(judge_sample({}, problem), first))
         found = self._compare(trial, samples)
         if found.observation is None:
-            found.observation = self._lost(trial, samples) or misdeclared_in(trial, samples)
+            found.observation = self._find_lost_inputs(trial, samples) or misdeclared_in(
+                trial, samples
+            )
         return found
 
-    def _failed(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+    def _find_failed_step(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
         """The first step that failed: of the build, or of a sample."""
         on_load = self.runner.case.optimizer.traits.optimizes_on_load
         maker = OPTIMIZER_ON_LOAD if on_load else OPTIMIZER
         if trial.build.failure is not None:
             first = samples[0] if samples else None
             return observation_of(judge_failure(trial.build.failure, maker), first)
-        gone = self._lost_but_fed(trial, samples)
+        gone = self._find_fed_lost_input(trial, samples)
         if gone is not None:
             return gone
         for sample in samples:
@@ -141,7 +143,7 @@ class Examiner:
                 return observation_of(judge_failure(run, maker), sample)
         return None
 
-    def _lost_but_fed(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+    def _find_fed_lost_input(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
         """That a sample feeds an optional input which is gone: nothing can be run on it."""
         lost = trial.alignment.lost if trial.alignment is not None else ()
         for sample in samples:
@@ -151,7 +153,7 @@ class Examiner:
                 return observation_of(judge_sample({}, problem), sample)
         return None
 
-    def _lost(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+    def _find_lost_inputs(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
         """That optional inputs are gone; of weights that are listed by habit, a note tells."""
         if trial.alignment is None or self._lists_weights:
             return None
@@ -188,16 +190,16 @@ class Examiner:
 
     def _judge(self, trial: Trial, sample: Sample) -> list[Judgement]:
         """The judgements of a sample, with what is known of its noise."""
-        asked = self._asked(trial, sample)
+        asked = self._judge_arguments(trial, sample)
         return [] if asked is None else judge_outputs(*asked, review=self._review(trial, sample))
 
     def _verdict(self, trial: Trial, sample: Sample) -> SampleVerdict:
-        asked = self._asked(trial, sample)
+        asked = self._judge_arguments(trial, sample)
         if asked is None:
             return SampleVerdict("same")
         return judge_sample(*asked, review=self._review(trial, sample))
 
-    def _asked(
+    def _judge_arguments(
         self, trial: Trial, sample: Sample
     ) -> tuple[Outputs, Outputs, Noise | None, Setting] | None:
         """What the judge is asked about a sample; None if there is nothing to compare."""
@@ -213,7 +215,7 @@ class Examiner:
         """What the layers of a quantized model tell, unless a tolerance is declared."""
         if self.tolerance(trial.passes) is not None:
             return lambda judgement: judgement
-        return partial(self.layers.judged, trial.passes, sample.id)
+        return partial(self.layers.refine_judgement, trial.passes, sample.id)
 
     # --- noise, where it is needed ------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class Examiner:
         for sample in samples:
             # The graph alone settles much: what cannot round, and what sums in another order may.
             if sample.id not in self._noise and self._doubtful(trial, sample):
-                self._noise[sample.id] = measuring.known(self.runner, sample)
+                self._noise[sample.id] = measuring.noise_without_runs(self.runner, sample)
         if self.tolerance(trial.passes) is None:
             doubtful = [(-self._size(trial, s), s) for s in samples if self._doubtful(trial, s)]
             self.layers.inspect(trial, doubtful)
@@ -274,7 +276,7 @@ class Examiner:
         """Measure jitter on those of which the size of a difference matters, as the graph shows."""
         wanted = []
         for sample in samples:
-            self._noise.setdefault(sample.id, measuring.known(self.runner, sample))
+            self._noise.setdefault(sample.id, measuring.noise_without_runs(self.runner, sample))
             if sample.id not in self._measured and not self._certain(trial, sample):
                 wanted.append(sample)
         self._measured.update(s.id for s in wanted)
@@ -385,7 +387,7 @@ class Examiner:
 
     def _settled_by_layers(self, sample: str, j: Judgement) -> Judgement:
         """What the layers of the whole pipeline say in place of ``j``."""
-        return self.layers.judged(self.runner.case.passes.pipeline, sample, j)
+        return self.layers.refine_judgement(self.runner.case.passes.pipeline, sample, j)
 
     # --- summary -----------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ class Layers:
         self._largest[trial.passes] = max(top, ordered[0][0])
         seen.update({s.id: runs[s.id] for s in new})
 
-    def judged(self, passes: tuple[str, ...], sample: str, j: Judgement) -> Judgement:
+    def refine_judgement(self, passes: tuple[str, ...], sample: str, j: Judgement) -> Judgement:
         """The judgement of the layers if they cover the output, else ``j``."""
         if j.call not in ("unsure", "fault", "sensitivity") or j.structural:
             return j
@@ -140,7 +140,7 @@ class Layers:
         if not self.applies():
             return noise
         seeds = quantized_layers.MORE_DRAWS if more else quantized_layers.FIRST_DRAWS
-        runs = quantized_layers.moved(self.runner, sample, seeds)
+        runs = quantized_layers.run_perturbed(self.runner, sample, seeds)
         if not runs:
             return noise
         return replace(noise, jitters=(*noise.jitters, *runs) if more else tuple(runs))
@@ -163,7 +163,7 @@ class Layers:
             return None
         answers = [k for k in inspections if k.answer is not None]
         count = measuring.analysis(self.runner).quantizers
-        outputs = self._moved(list(runs))
+        outputs = self._measure_perturbation(list(runs))
         if not answers:
             return Quantized(
                 method="whole run", reason=inspections[0].reason, quantizers=count, outputs=outputs
@@ -184,7 +184,9 @@ class Layers:
             outputs=outputs,
         )
 
-    def _moved(self, runs: Sequence[tuple[Sample, Outputs, Outputs]]) -> list[MovedOutput]:
+    def _measure_perturbation(
+        self, runs: Sequence[tuple[Sample, Outputs, Outputs]]
+    ) -> list[MovedOutput]:
         """For each output, its difference and the difference that rounding alone causes."""
         steps, found = measuring.analysis(self.runner).steps, []
         for name in runs[0][1] if runs else ():
@@ -193,7 +195,9 @@ class Layers:
             if not size or sample is None or value is None:
                 continue
             unit = steps.get(name) or float(np.max(np.abs(_finite(value)), initial=0.0)) or 1.0
-            draws = [r[name] for r in quantized_layers.moved(self.runner, sample) if name in r]
+            draws = [
+                r[name] for r in quantized_layers.run_perturbed(self.runner, sample) if name in r
+            ]
             rounding = max((_apart(value, d) for d in draws), default=None)
             flipped, margin = _flips([(a[name], b[name]) for _, a, b in runs if name in b])
             found.append(

@@ -34,7 +34,7 @@ class Property(ABC):
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding | None:
         """The finding, from the trial of ``culprit``; None if that trial does not show it."""
 
-    def inherited(self, base: Trial) -> Property | None:
+    def find_in_base(self, base: Trial) -> Property | None:
         """The property as the empty pipeline shows it; None if it does not."""
         return self if self.answer(base) == "fails" else None
 

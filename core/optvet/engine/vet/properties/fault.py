@@ -57,7 +57,7 @@ class Fault(Property):
         )
         return "fails" if same else "unresolved"
 
-    def inherited(self, base: Trial) -> Fault | None:
+    def find_in_base(self, base: Trial) -> Fault | None:
         """The fault of the empty pipeline, this or another: passes cannot be judged then."""
         observation = self.observe(base)
         return None if observation is None else replace(self, observation=observation)
@@ -67,7 +67,7 @@ class Fault(Property):
         seen = self._seen.get(passes) or self.observation
         return replace(self, observation=seen, exact=True)
 
-    def shown(self, trial: Trial) -> Fault:
+    def with_observation_of(self, trial: Trial) -> Fault:
         """The fault with the observation of ``trial``, if that has the same symptom."""
         own = self.observe(trial)
         if own is None or own.symptom != self.symptom or own.unexplained:
@@ -76,7 +76,7 @@ class Fault(Property):
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
         """The finding, not yet confirmed by a fresh process."""
-        seen = self.shown(trial).observation
+        seen = self.with_observation_of(trial).observation
         return Finding(
             symptom=seen.symptom,
             severity="note" if seen.symptom.info.severity == "note" else "fault",

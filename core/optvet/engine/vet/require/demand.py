@@ -42,7 +42,7 @@ def demand(session: VetSession, meter: RequirementMeter, safe: Passes, clear: Cl
             judged.append(required)
         ledger.requirements.append(_record(required, reading))
         if reading.met is None:
-            ledger.undecided(f"requirement {required}: {reading.words}")
+            ledger.add_undecided_reason(f"requirement {required}: {reading.words}")
         elif not reading.met:
             kept &= frozenset(_rest(session, UnmetRequirement(meter, required), table.pipeline))
     while True:
@@ -81,7 +81,7 @@ def _report(session: VetSession, unmet: UnmetRequirement, culprit: Sequence[str]
     passes = table.complete(culprit) if culprit else table.base
     if unmet.read(passes, fresh=True).met is not False:
         words = f"requirement {unmet.required} was unmet once, not again in a fresh process"
-        session.ledger.undecided(words)
+        session.ledger.add_undecided_reason(words)
         return False
     trial = session.runner.trial(passes, unmet.samples, "confirm")
     witness = session.witness(unmet.read(passes).witness)

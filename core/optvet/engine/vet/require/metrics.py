@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 from optvet.engine.numerics.tolerance import excess
 from optvet.engine.vet.find.detect import Detected
-from optvet.engine.vet.impact.assess import begin, decoded
-from optvet.engine.vet.impact.comparator_options import calibrated, metrics_of
+from optvet.engine.vet.impact.assess import begin, decode_answers
+from optvet.engine.vet.impact.comparator_options import calibrate_options, metrics_of
 from optvet.engine.vet.impact.impact import Answers, Assessment, ComparatorChoice
 from optvet.engine.vet.impact.requirements import (
     Candidate,
@@ -104,7 +104,7 @@ class RequirementMeter:
             made = runner.trial(passes, usable, "verify") if passes is not None else None
             # Decoding needs a build that exists, so the plain trial comes first.
             trial = runner.fresh(passes, usable) if fresh or made is None else made
-            if (failed := unmeasured(trial, usable)) is not None:
+            if (failed := explain_missing_outputs(trial, usable)) is not None:
                 return dict.fromkeys(self.required, failed)
             examiner, runs = self._detected.examiner, runs_of(trial)
             chunk = chunk_of(examiner, self.required, passes, usable, reference, runs)
@@ -131,20 +131,20 @@ class RequirementMeter:
             about = (session.request, session.plugins, session.case.model)
             self._among = candidates(begin(*about, outputs), *about)
         return [
-            gauge_of(r, self._scaled(r.output, fitting(r, self._among)))
+            gauge_of(r, self._calibrate(r.output, fitting(r, self._among)))
             if isinstance(r, Requirement)
             else gauge_of(r)
             for r in self.required
         ]
 
-    def _scaled(self, output: str | None, among: Sequence[Candidate]) -> list[Candidate]:
-        """The comparators with calibrated options; see ``calibrated``."""
+    def _calibrate(self, output: str | None, among: Sequence[Candidate]) -> list[Candidate]:
+        """The comparators with calibrated options; see ``calibrate_options``."""
         found = []
         for comparator, options in among:
             key = (comparator.name, output)
             if key not in self._scales:
                 runner, chunks = self._session.runner, self._chunks(again=True)
-                self._scales[key] = calibrated(runner, chunks, comparator, options, output)
+                self._scales[key] = calibrate_options(runner, chunks, comparator, options, output)
             found.append((comparator, self._scales[key]))
         return found
 
@@ -193,7 +193,7 @@ def chunk_of(
         candidate,
         frozenset(examiner.flaky | random),
         examiner.levels(candidate) if has_metric else {},
-        partial(decoded, runner, passes, samples),
+        partial(decode_answers, runner, passes, samples),
     )
 
 
@@ -252,7 +252,7 @@ class _MetricGauge(Gauge):
         """The metric over all samples."""
         assessment, required = self._assessment, self.required
         if self._unsteady:
-            return _not_compared(self._unsteady)
+            return _explain_no_agreement(self._unsteady)
         if assessment is None or not assessment.begun:
             return RequirementReading(
                 None, words=self._reason or "no sample has outputs on both sides"
@@ -327,7 +327,7 @@ class _ToleranceGauge(Gauge):
     def reading(self) -> RequirementReading:
         """Whether all elements of all samples are within the tolerance."""
         if self._left_out and (self._witness is None or self._worst <= 1):
-            return _not_compared(self._left_out)
+            return _explain_no_agreement(self._left_out)
         met = self._worst <= 1
         words = self._words
         if met:
@@ -336,7 +336,7 @@ class _ToleranceGauge(Gauge):
         return RequirementReading(met, self._worst, words, None, self._witness, tuple(self._beyond))
 
 
-def _not_compared(outputs: Collection[str]) -> RequirementReading:
+def _explain_no_agreement(outputs: Collection[str]) -> RequirementReading:
     names = ", ".join(map(repr, sorted(outputs)))
     return RequirementReading(None, words=f"no two runs of the original need to agree on {names}")
 
@@ -362,7 +362,7 @@ def runs_of(trial: Trial) -> Runs:
     return {i: run for i, run in trial.runs.items() if not isinstance(run, Failure)}
 
 
-def unmeasured(trial: Trial, samples: Sequence[Sample]) -> RequirementReading | None:
+def explain_missing_outputs(trial: Trial, samples: Sequence[Sample]) -> RequirementReading | None:
     """A reading that says why outputs of ``samples`` are missing; None if none are."""
     failure = _failure(trial, samples)
     if failure is None:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optvet.engine.vet.impact.comparator_options import calibrated, options_for
+from optvet.engine.vet.impact.comparator_options import calibrate_options, options_for
 from optvet.engine.vet.impact.requirements import Candidate, required_of
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.require.metrics import (
     Chunk,
     RequirementReading,
     chunk_of,
+    explain_missing_outputs,
     gauge_of,
     runs_of,
-    unmeasured,
 )
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.trial_results import Trial
@@ -47,7 +47,7 @@ class PortableRequirement:
         self, examiner: Examiner, trial: Trial, samples: Sequence[Sample]
     ) -> RequirementReading:
         """The requirement on ``samples``, after the passes of ``trial``."""
-        if (failed := unmeasured(trial, samples)) is not None:
+        if (failed := explain_missing_outputs(trial, samples)) is not None:
             return failed
         known, runs = examiner.reference, runs_of(trial)
         chunk = chunk_of(examiner, [self.required], trial.passes, samples, known, runs)
@@ -106,7 +106,7 @@ def portable_of(
         raise UsageError(f"{name} compares what the models write, not what they compute at once")
     options = options_for(comparator, session.case.model, session.request)
     chunks = session.inputs().chunks()
-    scaled = calibrated(session.runner, chunks, comparator, options, required.output)
+    scaled = calibrate_options(session.runner, chunks, comparator, options, required.output)
     return PortableRequirement(required, (comparator, scaled))
 
 

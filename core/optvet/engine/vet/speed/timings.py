@@ -25,7 +25,7 @@ from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 
 
-def deployed(case: Case, options: Mapping[str, Any]) -> Case:
+def with_runtime_defaults(case: Case, options: Mapping[str, Any]) -> Case:
     """``case`` under the runtime's own defaults, but for the user's ``options``.
 
     Raises:

@@ -8,7 +8,12 @@ from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.require.demand import Clear
 from optvet.engine.vet.session import VetSession
 from optvet.engine.vet.speed.slowdown import Blamed, inquire
-from optvet.engine.vet.speed.timings import deployed, failure_record, stopwatch, timing_record
+from optvet.engine.vet.speed.timings import (
+    failure_record,
+    stopwatch,
+    timing_record,
+    with_runtime_defaults,
+)
 from optvet.engine.work.timing.stopwatch import Passes
 from optvet.spec.errors import NothingTested
 from optvet.spec.records.timing import Timing
@@ -43,7 +48,7 @@ def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Cl
     if not set(safe) - session.case.passes.required:
         ledger.control(_CONTROL, "limited", "not timed: no pass is left without a fault")
         return safe
-    case = deployed(session.case, request.runtime_options)
+    case = with_runtime_defaults(session.case, request.runtime_options)
     samples = tuple(detected.samples[:1])
     with stopwatch(
         session,

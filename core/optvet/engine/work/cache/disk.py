@@ -88,9 +88,9 @@ def _canonical(part: object) -> JSON:
         values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
         return {type(part).__qualname__: _canonical(values)}
     if isinstance(part, Mapping):
-        return {"mapping": _sorted([_canonical(k), _canonical(v)] for k, v in part.items())}
+        return {"mapping": _sort_items([_canonical(k), _canonical(v)] for k, v in part.items())}
     if isinstance(part, (set, frozenset)):
-        return {"set": _sorted(map(_canonical, part))}
+        return {"set": _sort_items(map(_canonical, part))}
     if isinstance(part, (list, tuple)):
         return [_canonical(item) for item in part]
     if (array := sys.modules.get("numpy")) and isinstance(part, (array.ndarray, array.generic)):
@@ -101,7 +101,7 @@ def _canonical(part: object) -> JSON:
     raise TypeError(f"{type(part).__qualname__} cannot be part of a cache key; give its fields")
 
 
-def _sorted(items: Iterable[JSON]) -> list[JSON]:
+def _sort_items(items: Iterable[JSON]) -> list[JSON]:
     return sorted(items, key=json.dumps)
 
 
@@ -166,7 +166,7 @@ class Cache:
     def get(self, key: str) -> bytes | None:
         """The value stored under ``key``; None if there is none or it is damaged."""
         with self._lock:
-            return self._guarded(lambda database: self._get(database, key), None)
+            return self._guard(lambda database: self._get(database, key), None)
 
     def read(
         self,
@@ -189,7 +189,7 @@ class Cache:
                 return decoded
         with self._lock:
             forget = self._forget_key
-            self._guarded(lambda database: forget(database, key), None)
+            self._guard(lambda database: forget(database, key), None)
         return None
 
     def put(self, key: str, kind: str, value: bytes) -> None:
@@ -206,7 +206,7 @@ class Cache:
             if self.degraded is not None or len(value) > self._max_bytes:
                 return
             try:
-                self._guarded(lambda database: self._put(database, key, kind, value), None, True)
+                self._guard(lambda database: self._put(database, key, kind, value), None, True)
             except OSError as error:
                 self._degrade(error)
 
@@ -215,7 +215,7 @@ class Cache:
         query = "SELECT kind, count(*), sum(size) FROM entries GROUP BY kind ORDER BY kind"
         with self._lock:
             rows: list[Any] = []
-            rows = self._guarded(lambda database: database.execute(query).fetchall(), rows)
+            rows = self._guard(lambda database: database.execute(query).fetchall(), rows)
         return CacheInfo(
             self._root, {kind: KindInfo(count, int(size)) for kind, count, size in rows}
         )
@@ -224,7 +224,7 @@ class Cache:
         """Remove all values; returns the number of bytes they had."""
         with self._lock:
             before = self.info().size_bytes
-            self._guarded(lambda database: self._clear(database), None)
+            self._guard(lambda database: self._clear(database), None)
             self._total = after = self.info().size_bytes
         return before - after
 
@@ -298,7 +298,7 @@ class Cache:
                     raise
                 time.sleep(0.02)
 
-    def _guarded(
+    def _guard(
         self, act: Callable[[sqlite3.Connection], T], otherwise: T, writes: bool = False
     ) -> T:
         """Run ``act`` on the database; if that is damaged, on a new one; else ``otherwise``."""
@@ -397,13 +397,13 @@ class Cache:
             self._unlink(str(old[0]))
         self._puts += 1
         self._total += len(value)
-        self._bound(database)
+        self._limit_size(database)
 
     def _unlink(self, file: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             (self._blobs / os.path.basename(file)).unlink()
 
-    def _bound(self, database: sqlite3.Connection) -> None:
+    def _limit_size(self, database: sqlite3.Connection) -> None:
         """Remove the least recently used values until a tenth of the space is free again."""
         if self._puts % _RECOUNT == 0:
             self._total = self._count(database)  # Other processes add too.

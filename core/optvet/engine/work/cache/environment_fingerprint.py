@@ -25,7 +25,7 @@ _LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", "ml_dtypes")
 @cache
 def basis() -> tuple[object, ...]:
     """Of what every answer depends on: this code, Python, and the libraries that all share."""
-    versions = (installed(name) for name in _LIBRARIES)
+    versions = (version_and_digest(name) for name in _LIBRARIES)
     confined = landlock.setting()
     where = (confined,) if confined else ()
     return CODE_VERSION, *sys.version_info[:3], *versions, edits("onnx"), *where
@@ -52,7 +52,7 @@ def modules_of(plugin: Optimizer | Runtime) -> tuple[str, ...]:
 
 
 @cache
-def installed(distribution: str) -> str:
+def version_and_digest(distribution: str) -> str:
     """Version of a distribution, and a digest of what was installed; empty if it is not there.
 
     Two builds of one version, such as a nightly one, differ in their lists of files.
@@ -68,11 +68,11 @@ def installed(distribution: str) -> str:
 @cache
 def _builds(modules: tuple[str, ...], named: tuple[str, ...]) -> tuple[str, ...]:
     names = {name for module in modules for name in owners_of(module)}
-    return tuple(f"{name} {installed(name)}" for name in sorted({*names, *named}))
+    return tuple(f"{name} {version_and_digest(name)}" for name in sorted({*names, *named}))
 
 
 @cache
-def _registered() -> Mapping[str, str]:
+def _plugin_distributions() -> Mapping[str, str]:
     """The distribution of each module that is registered as a plugin.
 
     What is installed from a checkout lists no modules, but what it registers.
@@ -91,7 +91,7 @@ def _registered() -> Mapping[str, str]:
 def _source(plugin: type) -> str:
     """The distribution of a plugin, and a digest of the files that its class is written in."""
     roots = {kind.__module__.partition(".")[0] for kind in plugin.__mro__}
-    registered = _registered()
+    registered = _plugin_distributions()
     names = {registered[root] for root in roots & registered.keys()}
     unknown = roots - registered.keys() - sys.stdlib_module_names - {"optvet"}
     names |= {name for root in unknown for name in owners_of(root)}
@@ -102,5 +102,5 @@ def _source(plugin: type) -> str:
         if file is not None and kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
             digest.update(Path(file).read_bytes())
     return " ".join(
-        (*(f"{name} {installed(name)}" for name in sorted(names)), digest.hexdigest()[:16])
+        (*(f"{name} {version_and_digest(name)}" for name in sorted(names)), digest.hexdigest()[:16])
     )

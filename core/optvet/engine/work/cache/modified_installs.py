@@ -29,11 +29,11 @@ def edits(*modules: str) -> str:
     another size, or if it was written after the list. Paths, sizes and times are compared, no
     contents are read.
     """
-    found = [line for module in modules for line in _edited(module)]
+    found = [line for module in modules for line in _find_modified_files(module)]
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16] if found else ""
 
 
-def written(*modules: str) -> str:
+def code_digest(*modules: str) -> str:
     """A digest of paths, sizes and times of all code files of top-level ``modules``."""
     lines = []
     for path in (path for module in modules for path in _code_of(module)):
@@ -43,9 +43,9 @@ def written(*modules: str) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _edited(module: str) -> Iterator[str]:
+def _find_modified_files(module: str) -> Iterator[str]:
     """A line for each code file that differs."""
-    listed = _listed(module)
+    listed = _list_recorded_files(module)
     for path in _code_of(module):
         try:
             about = os.stat(path)
@@ -98,7 +98,7 @@ def _modules_in(distribution: metadata.Distribution) -> str:
     return "\n".join(declared) or distribution.read_text("RECORD") or ""
 
 
-def _listed(module: str) -> dict[str, tuple[int, int]]:
+def _list_recorded_files(module: str) -> dict[str, tuple[int, int]]:
     """Listed size in bytes, and time of the list in ns, of code files of ``module``."""
     found: dict[str, tuple[int, int]] = {}
     for name in owners_of(module):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optvet.engine.work.cache.disk import Cache, key
-from optvet.engine.work.cache.modified_installs import written
+from optvet.engine.work.cache.modified_installs import code_digest
 from optvet.spec.files import file_sha256
 from optvet.spec.records.base import Record
 from optvet.spec.records.vet import VetResult
@@ -64,7 +64,7 @@ def recall(request: VetRequest, root: Path) -> VetResult | None:
     if not _is_plain(request) or (name := _key_of(request)) is None:
         return None
     with Cache(root) as cache:
-        kept = cache.read(name, _KeptAnswer.model_validate_json, _encoded)
+        kept = cache.read(name, _KeptAnswer.model_validate_json, _encode)
     if kept is None or not _is_current(kept, request):
         return None
     cost = kept.result.cost.model_copy(update={"wall_s": time.perf_counter() - started})
@@ -95,14 +95,14 @@ def keep(
         file=str(model.path.absolute()),
         absent=absent,
         modules=names,
-        code=written(*names),
+        code=code_digest(*names),
         result=result,
     )
     if not worked and _is_current(kept, request) and (name := _key_of(request)) is not None:
-        cache.put(name, "answer", _encoded(kept))
+        cache.put(name, "answer", _encode(kept))
 
 
-def _encoded(kept: _KeptAnswer) -> bytes:
+def _encode(kept: _KeptAnswer) -> bytes:
     return kept.model_dump_json(by_alias=True).encode()
 
 
@@ -139,7 +139,7 @@ def _is_current(kept: _KeptAnswer, request: VetRequest) -> bool:
             return False
         if any(os.path.lexists(path) for path in kept.absent):
             return False
-        if written(*kept.modules) != kept.code:
+        if code_digest(*kept.modules) != kept.code:
             return False
         return file_sha256(Path(kept.file)) == kept.result.model.digest
     return False
@@ -158,7 +158,16 @@ def _key_of(request: VetRequest) -> str | None:
     asked = request.model_dump(mode="json", exclude={"cache_dir"})
     confined = os.environ.get(CONFINE, "")
     where = str(Path(request.model).expanduser().absolute())
-    return key("answer", sys.version, sys.path, list(_installed()), code, asked, where, confined)
+    return key(
+        "answer",
+        sys.version,
+        sys.path,
+        list(_iter_installed_folders()),
+        code,
+        asked,
+        where,
+        confined,
+    )
 
 
 def _files_of(module: str) -> list[tuple[str, int, int]]:
@@ -179,7 +188,7 @@ def _files_of(module: str) -> list[tuple[str, int, int]]:
     return sorted(map(_about, names))
 
 
-def _installed() -> Iterator[tuple[str, int, int]]:
+def _iter_installed_folders() -> Iterator[tuple[str, int, int]]:
     """Each folder of modules, and what was installed there: names have versions in them."""
     for folder in sys.path:
         try:

@@ -96,7 +96,7 @@ def confine(folders: Iterable[str]) -> bool:
         os.close(ruleset)
 
 
-def confined(command: Sequence[str], folders: Sequence[str]) -> list[str]:
+def confine_command(command: Sequence[str], folders: Sequence[str]) -> list[str]:
     """A command that runs ``command`` confined to ``folders`` and the user's own; see ``confine``.
 
     Where nothing is confined, it is ``command`` itself.

@@ -55,7 +55,7 @@ def memory_file(stack: contextlib.ExitStack, *, sealable: bool = False) -> int:
     return fd
 
 
-def packed(value: object) -> list[bytes | memoryview]:
+def pack(value: object) -> list[bytes | memoryview]:
     """The data of a message that holds ``value``, in pieces; raises whatever pickling raises."""
     buffers: list[pickle.PickleBuffer] = []
 
@@ -77,8 +77,8 @@ def packed(value: object) -> list[bytes | memoryview]:
     return made
 
 
-def unpacked(data: bytes | mmap.mmap) -> Any:
-    """The value of ``packed`` data; its large arrays lie in ``data``."""
+def unpack(data: bytes | mmap.mmap) -> Any:
+    """The value that ``pack`` packed; its large arrays lie in ``data``."""
     view = memoryview(data)
     (count,) = _COUNT.unpack_from(view)
     sizes = [_COUNT.unpack_from(view, _COUNT.size * (1 + i))[0] for i in range(count)]
@@ -128,7 +128,7 @@ def receive(channel: socket.socket, flags: int = 0) -> tuple[bytes, bytes, bytes
         if not whole or len(message) < HEAD.size or len(fds) > 1:
             raise MalformedMessage
         tag, ticket = HEAD.unpack(message[: HEAD.size])
-        return tag, ticket, _mapped(fds[0]) if fds else message[HEAD.size :]
+        return tag, ticket, _map_memory(fds[0]) if fds else message[HEAD.size :]
     finally:
         for fd in fds:
             os.close(fd)
@@ -149,7 +149,7 @@ def receive_fds(channel: socket.socket, size: int, flags: int = 0) -> tuple[byte
     return message, list(fds), not how & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
-def _mapped(fd: int) -> mmap.mmap:
+def _map_memory(fd: int) -> mmap.mmap:
     """The contents of a sealed memory file; reading a mapped file that was truncated is a SIGBUS.
 
     Raises:
@@ -188,10 +188,10 @@ def type_name(error: BaseException) -> str:
     For a subclass of an error in ``REFUSALS``, such as a plugin may define, the name of that error.
     """
     kind = next((k for k in type(error).__mro__ if k in REFUSALS), type(error))
-    name = kind.__qualname__ if kind.__module__ == "builtins" else qualified(kind)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else qualified_name(kind)
     return cut(name, NAME_CHARS)
 
 
-def qualified(kind: type) -> str:
+def qualified_name(kind: type) -> str:
     """Module and name of a type."""
     return f"{kind.__module__}.{kind.__qualname__}"

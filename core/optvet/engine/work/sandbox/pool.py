@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from optvet.engine.work.sandbox.forks import Server, Servers
 from optvet.engine.work.sandbox.interpreter import Interpreter
 from optvet.engine.work.sandbox.kept import leave_servers, take_servers
-from optvet.engine.work.sandbox.messages import packed, text_of
+from optvet.engine.work.sandbox.messages import pack, text_of
 from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
 from optvet.engine.work.sandbox.remote import OUTSIDE, Worker
 from optvet.engine.work.sandbox.worker import idle
@@ -185,7 +185,7 @@ class Sandbox:
             kept = stack.enter_context(_IdleWorkers(self._servers, self.limits))
             while (task := self._tasks.get()) is not None:
                 if task.future.set_running_or_notify_cancel():
-                    with self._gate.passed(task.alone):
+                    with self._gate.admit(task.alone):
                         self._finish(task, kept)
                 # Else arguments and result of a finished task stay in memory until the next task.
                 del task
@@ -196,7 +196,7 @@ class Sandbox:
             closed = self._closed
             self._running += not closed
         if closed:
-            task.future.set_exception(self._ended())
+            task.future.set_exception(self._closed_error())
             return
         try:
             try:
@@ -206,15 +206,15 @@ class Sandbox:
                 with self._lock:
                     self._running -= 1
         except BaseException as error:
-            task.future.set_exception(self._ended() if self._closed else error)
+            task.future.set_exception(self._closed_error() if self._closed else error)
         else:
             # close() killed the process, not the task itself.
             if self._closed and not outcome.ok:
-                task.future.set_exception(self._ended())
+                task.future.set_exception(self._closed_error())
             else:
                 task.future.set_result(outcome)
 
-    def _ended(self) -> InfrastructureError:
+    def _closed_error(self) -> InfrastructureError:
         return InfrastructureError("the sandbox was closed while the task ran")
 
 
@@ -228,7 +228,7 @@ class _TaskGate:
         self._alone = False
 
     @contextlib.contextmanager
-    def passed(self, alone: bool) -> Iterator[None]:
+    def admit(self, alone: bool) -> Iterator[None]:
         """Within the block a task runs, ``alone`` or beside others."""
         with self._changed:
             self._waiting += alone
@@ -307,7 +307,7 @@ class _Attempts:
         self._task, self._kept = task, kept
         self._name = getattr(task.function, "__qualname__", repr(task.function))
         try:
-            self._payload = packed((task.function, task.args))
+            self._payload = pack((task.function, task.args))
         except Exception as error:
             raise PluginError(
                 f"task {self._name!r} cannot be sent to a worker: {text_of(error)}; functions and "
@@ -329,7 +329,7 @@ class _Attempts:
         third = self._attempt(fresh=True)
         if not _is_from_outside(third):
             return third
-        return _explained(first, second, third, idle_lived=idle_lived)
+        return _explain_deaths(first, second, third, idle_lived=idle_lived)
 
     def _attempt(self, *, fresh: bool) -> Outcome[Any]:
         """The outcome of one attempt; repeated if the worker died before the task began."""
@@ -360,7 +360,7 @@ class _Attempts:
 
     def _idle(self, seconds: float) -> bool:
         """Whether a process that does nothing lives for ``seconds``."""
-        payload = packed((idle, (seconds,)))
+        payload = pack((idle, (seconds,)))
         with self._kept.borrow(self._task.role, fresh=True) as worker:
             result = worker.run("idle", payload, seconds + _CONTROL_S)
         return isinstance(result, Outcome) and result.ok
@@ -375,7 +375,7 @@ def _kind(outcome: Outcome[Any]) -> FailureKind | None:
     return outcome.failure.kind if outcome.failure is not None else None
 
 
-def _explained(*deaths: Outcome[Any], idle_lived: bool) -> Outcome[Any]:
+def _explain_deaths(*deaths: Outcome[Any], idle_lived: bool) -> Outcome[Any]:
     """The outcome after three deaths by such a signal: "abort", or "killed" if undecided."""
     last = deaths[-1].failure
     assert last is not None

@@ -87,10 +87,10 @@ class Worker:
             given = [socket_w.fileno(), self._stdout, self._stderr, self._stage, status_w]
             server.fork(given, limits)
             theirs.close()
-            self._pid = self._started()
+            self._pid = self._receive_pid()
             self._resources = ours.pop_all()
 
-    def _started(self) -> int:
+    def _receive_pid(self) -> int:
         """Process id of the worker, once the server has forked it.
 
         Raises:
@@ -132,7 +132,7 @@ class Worker:
 
         Args:
             name: Of the task, for messages.
-            payload: Function and arguments, ``packed``.
+            payload: Function and arguments, packed.
             timeout_s: Time limit in seconds.
 
         Raises:
@@ -223,21 +223,21 @@ class Worker:
             return Outcome(value, None, self._by_stage(marks) if marks else ())
         except Exception as error:
             text = f"the task's result cannot be unpickled: {text_of(error)}"
-            return self._failed("error", text, error_type=type_name(error))
+            return self._failure("error", text, error_type=type_name(error))
 
     def _exception(self, kind: FailureKind, message: str, error_type: str) -> Outcome[Any]:
         native = [line for line in self._tail().splitlines() if line.strip() not in message]
         if native:
             message = "\n".join([message, "", "native output:", *native])
-        return self._failed(kind, message, error_type=error_type)
+        return self._failure(kind, message, error_type=error_type)
 
     def _silent(self, why: _Silence | Missing, timeout_s: float) -> Outcome[Any] | Missing:
         if why == "timeout":
-            return self._failed("timeout", f"no result after {timeout_s:g} s")
+            return self._failure("timeout", f"no result after {timeout_s:g} s")
         if why == "hung up":
-            return self._failed("abort", "closed the descriptors by which its result is sent")
+            return self._failure("abort", "closed the descriptors by which its result is sent")
         if why == "malformed":
-            return self._failed("abort", "wrote to the descriptors by which its result is sent")
+            return self._failure("abort", "wrote to the descriptors by which its result is sent")
         if why == "death":
             return self._death()
         return why
@@ -253,7 +253,7 @@ class Worker:
         if exit_code == CHANNEL_LOST:
             return self._silent("hung up", 0.0)
         if exit_code >= 0:
-            return self._failed("abort", f"exited with status {exit_code}\n{tail}".strip())
+            return self._failure("abort", f"exited with status {exit_code}\n{tail}".strip())
         name = _signal_name(-exit_code)
         # A failed allocation often leads to a null pointer, without a message; but then the
         # process has grown to its limit.
@@ -265,11 +265,11 @@ class Worker:
         if name in OUTSIDE:
             words = f"killed by {name}" + (", the machine being out of memory" if starved else "")
             kind: FailureKind = "out-of-memory" if starved else "killed"
-            return self._failed(kind, f"{words}\n{tail}".strip(), signal=name)
+            return self._failure(kind, f"{words}\n{tail}".strip(), signal=name)
         kind = "out-of-memory" if starved else "abort"
-        return self._failed(kind, tail or f"died of {name} without a message", signal=name)
+        return self._failure(kind, tail or f"died of {name} without a message", signal=name)
 
-    def _failed(
+    def _failure(
         self, kind: FailureKind, message: str, *, error_type: str = "", signal: str | None = None
     ) -> Outcome[Any]:
         if self._confined and DENIED.search(f"{error_type} {message}"):

@@ -22,12 +22,12 @@ from optvet.engine.work.sandbox.landlock import confine
 from optvet.engine.work.sandbox.messages import (
     NO_MEMORY,
     cut,
-    qualified,
+    qualified_name,
     receive,
     send,
     text_of,
     type_name,
-    unpacked,
+    unpack,
 )
 from optvet.engine.work.sandbox.outcome import Limits
 from optvet.spec.symptoms import Stage
@@ -67,7 +67,7 @@ def _stderr_size() -> int:
         return 0
 
 
-def entered() -> Stage:
+def last_stage() -> Stage:
     """The stage recorded last; "build" if none was."""
     return _stage
 
@@ -126,7 +126,7 @@ def work(
         if os.getpid() != me:
             return  # The task forked, and this is the child; the worker itself will answer.
         # A worker that leaks is replaced; caches that libraries keep on purpose are smaller.
-        leaving = not state.restored() or _address_space() - start > limits.memory_bytes
+        leaving = not state.restore() or _address_space() - start > limits.memory_bytes
         try:
             send(channel, tag.upper() if leaving else tag, ticket, [answer])
         except OSError:
@@ -181,7 +181,7 @@ class _ProcessState:
         self._output = _file_of(1), _file_of(2)
         self._limits = _resource_limits()
 
-    def restored(self) -> bool:
+    def restore(self) -> bool:
         """Restore what can be restored; False if the process must not serve another task."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -234,7 +234,7 @@ def _has_children() -> bool:
 def _answer(data: bytes | mmap.mmap, limits: Limits) -> tuple[bytes, bytes]:
     """Run one task; tag and data of its answer: ``v`` value, ``f`` failure, ``u`` not loadable."""
     try:
-        function, args = unpacked(data)
+        function, args = unpack(data)
     except Exception as error:
         return b"u", _words(text_of(error))
     # After loading: the memory of the arguments does not count.
@@ -246,27 +246,27 @@ def _answer(data: bytes | mmap.mmap, limits: Limits) -> tuple[bytes, bytes]:
         os._exit(_exit_status(leaving.code))
     except BaseException as error:
         _limit_address_space(None)
-        return b"f", _described(error)
+        return b"f", _describe_error(error)
     finally:
         _flush()
     _limit_address_space(None)
-    return _pickled(value)
+    return _pickle_value(value)
 
 
-def _pickled(value: object) -> tuple[bytes, bytes]:
+def _pickle_value(value: object) -> tuple[bytes, bytes]:
     """The value and, if the task wrote to stderr, where in it each stage began."""
     marks = tuple(_marks) if _stderr_size() else ()
     try:
         return b"v", pickle.dumps((value, marks), protocol=5)
     except MemoryError as error:
-        return b"f", _described(error)
+        return b"f", _describe_error(error)
     except Exception as error:
-        kind = cut(qualified(type(value)), 200)
+        kind = cut(qualified_name(type(value)), 200)
         text = f"the task's result ({kind}) cannot be pickled: {text_of(error)}"
         return b"f", _words("error", text, type_name(error))
 
 
-def _described(error: BaseException) -> bytes:
+def _describe_error(error: BaseException) -> bytes:
     """Kind, message and type of an exception, as strings: not every exception can be pickled."""
     text = text_of(error)
     starved = isinstance(error, MemoryError) or NO_MEMORY.search(text)

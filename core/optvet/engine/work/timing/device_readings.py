@@ -21,7 +21,13 @@ from optvet.engine.work.sandbox import Limits, Outcome, Sandbox, enter
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.timing.profiled_run import JOB, ProfiledRun
-from optvet.engine.work.trials.trial import RuntimeConfig, TrialSpec, alignment_of, fed, load
+from optvet.engine.work.trials.trial import (
+    RuntimeConfig,
+    TrialSpec,
+    align_feeds,
+    alignment_of,
+    load,
+)
 from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
 from optvet.spec.errors import InputError
@@ -89,7 +95,7 @@ def run_in_loop(artifact: Artifact, order: TrialSpec, seconds: float) -> tuple[f
     enter("load")
     session = load(order.config, artifact)
     enter("run")
-    feeds = [fed(sample.feeds, alignment) for sample in order.samples]
+    feeds = [align_feeds(sample.feeds, alignment) for sample in order.samples]
     session.run(feeds[0])
     runs, begin = 0, time.monotonic()
     while runs < _LEAST_RUNS or time.monotonic() - begin < seconds:
@@ -147,7 +153,7 @@ def find_kernels(
         return f"runtime {order.config.runtime.name} has no profiler of kernels"
     with temporary_folder("optvet-kernels-") as folder:
         outcome: Outcome[KernelProfile | str] = runner.submit(
-            subject, kernels_profiled, order, Path(folder)
+            subject, profile_kernels, order, Path(folder)
         ).result()
     try:
         refuse_misuse(outcome.failure)
@@ -158,7 +164,7 @@ def find_kernels(
     return outcome.value
 
 
-def kernels_profiled(artifact: Artifact, order: TrialSpec, folder: Path) -> KernelProfile | str:
+def profile_kernels(artifact: Artifact, order: TrialSpec, folder: Path) -> KernelProfile | str:
     """Run the samples of ``order`` below the profiler, in a process of its own. In a worker."""
     assert order.config is not None
     runtime = order.config.runtime
@@ -167,7 +173,9 @@ def kernels_profiled(artifact: Artifact, order: TrialSpec, folder: Path) -> Kern
     if isinstance(before, str):
         return before
     alignment = alignment_of(order, artifact)
-    job = ProfiledRun(artifact, order.config, [fed(s.feeds, alignment) for s in order.samples])
+    job = ProfiledRun(
+        artifact, order.config, [align_feeds(s.feeds, alignment) for s in order.samples]
+    )
     (folder / JOB).write_bytes(pickle.dumps(job))
     enter("run")
     command = [*before, sys.executable, "-m", "optvet.engine.work.timing.profiled_run", str(folder)]

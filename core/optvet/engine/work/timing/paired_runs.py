@@ -25,9 +25,9 @@ from optvet.engine.work.trials.trial import (
     BuildSubject,
     Outputs,
     RuntimeConfig,
+    align_feeds,
     build,
     failure_of,
-    fed,
     flatten,
     graph_and_size,
     load,
@@ -160,15 +160,15 @@ def repeat(spec: RepeatSpec) -> Repeat | SideFailure:
     runs: dict[int, Callable[[Feeds], object]] = {}
     load_s, outputs = [0.0, 0.0], list[list[Outputs]]([[], []])
     # Made once, so that no copy is timed.
-    feeds_of = [[fed(s.feeds, side.alignment) for s in spec.samples] for side in sides]
+    feeds_of = [[align_feeds(s.feeds, side.alignment) for s in spec.samples] for side in sides]
     for i in order:
         try:
-            session, load_s[i] = _loaded(sides[i])
+            session, load_s[i] = _load_timed(sides[i])
             enter("run")
             runs[i] = session.run
             for feeds in feeds_of[i]:
                 named = contract.outputs(sides[i].config.runtime, session.run(feeds))
-                outputs[i].append(_named(named, sides[i].alignment))
+                outputs[i].append(_rename_outputs(named, sides[i].alignment))
         except Exception as error:
             return SideFailure(bool(i), failure_of(error))
     latencies, redone = _rounds(spec, (runs[0], runs[1]), feeds_of)
@@ -180,10 +180,10 @@ def footprint(side: TimedModel, samples: tuple[Sample, ...]) -> int:
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Resets VmHWM to what is in use now.
     before = _status("VmRSS")
-    session, _ = _loaded(side)
+    session, _ = _load_timed(side)
     enter("run")
     for sample in samples:
-        session.run(fed(sample.feeds, side.alignment))
+        session.run(align_feeds(sample.feeds, side.alignment))
     return max(0, _status("VmHWM") - before)
 
 
@@ -203,7 +203,7 @@ def _artifact(product: Product) -> Artifact:
     return Artifact(product.format, read_file(product.path), None, product.fingerprint)
 
 
-def _loaded(side: TimedModel) -> tuple[Session, float]:
+def _load_timed(side: TimedModel) -> tuple[Session, float]:
     """A session, and the seconds that creating it took; reading the file is no part of them."""
     artifact = _artifact(side.product)
     enter("load")
@@ -212,7 +212,7 @@ def _loaded(side: TimedModel) -> tuple[Session, float]:
     return session, time.perf_counter() - started
 
 
-def _named(outputs: Mapping[str, object], alignment: Alignment | None) -> Outputs:
+def _rename_outputs(outputs: Mapping[str, object], alignment: Alignment | None) -> Outputs:
     names = alignment.outputs if alignment else {}
     return flatten({names.get(name, name): value for name, value in outputs.items()})
 

@@ -83,7 +83,7 @@ class Stopwatch:
     never in the cache: they say how fast this machine was at that time.
 
     Attributes:
-        case: Who is timed, under which runtimes; see ``deployed``.
+        case: Who is timed, under which runtimes; see ``with_runtime_defaults``.
         sandbox: Runs the tasks.
         samples: Inputs.
         folder: Where products are kept while they are timed; removed by the caller.
@@ -136,7 +136,7 @@ class Stopwatch:
         Raises:
             NothingTested: The reference itself cannot be loaded or run.
         """
-        candidate = self._made(passes)
+        candidate = self._build_once(passes)
         if isinstance(candidate, Failure):
             return Timed(passes, candidate)
         reference = self._reference()
@@ -146,7 +146,7 @@ class Stopwatch:
         pair = reference.digest, candidate.digest
         key = (*pair, sequential and (*pair, False) not in self._known)
         if key not in self._known:
-            self._known[key] = self._timed(passes, reference, candidate, sequential)
+            self._known[key] = self._time_pair(passes, reference, candidate, sequential)
         return replace(self._known[key], passes=passes, build_s=built_s)
 
     def again(self, passes: Passes) -> Timed:
@@ -160,17 +160,17 @@ class Stopwatch:
 
     def facts(self, passes: Passes | None) -> Facts | None:
         """The structure of what ``passes`` make, None the original; None if that is hidden."""
-        product = self._made(passes)
+        product = self._build_once(passes)
         return None if isinstance(product, Failure) else self._facts_of(product)
 
     def memory(self, passes: Passes | None) -> int | None:
         """Peak memory in bytes that loading and running adds; None if that failed."""
-        product = self._made(passes)
+        product = self._build_once(passes)
         return None if isinstance(product, Failure) else self._footprint(product).value
 
     def _reference(self) -> Product:
         """What candidates are timed against, after it was run alone once."""
-        product = self._made(self.base)
+        product = self._build_once(self.base)
         failure = product if isinstance(product, Failure) else self._footprint(product).failure
         if failure is not None:
             refuse_misuse(failure)
@@ -186,7 +186,7 @@ class Stopwatch:
             )
         return self._footprints[product.digest]
 
-    def _timed(
+    def _time_pair(
         self, passes: Passes, reference: Product, candidate: Product, sequential: bool
     ) -> Timed:
         self.timed.add(passes)
@@ -269,7 +269,7 @@ class Stopwatch:
             self._facts[product.digest] = outcome.value
         return self._facts[product.digest]
 
-    def _made(self, passes: Passes | None) -> Product | Failure:
+    def _build_once(self, passes: Passes | None) -> Product | Failure:
         if passes not in self._products:
             self._products[passes] = self._build(passes)
         return self._products[passes]
@@ -311,7 +311,7 @@ def exclusive_timing(progress: Progress) -> Iterator[None]:
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
         waits = False
-        while not _taken(lock):
+        while not _take_lock(lock):
             if not waits:
                 progress("waiting: another process is timing", 0, None)
             waits = True
@@ -319,7 +319,7 @@ def exclusive_timing(progress: Progress) -> Iterator[None]:
         yield
 
 
-def _taken(lock: socket.socket) -> bool:
+def _take_lock(lock: socket.socket) -> bool:
     try:
         lock.bind(_LOCK)
     except OSError as error:

@@ -41,7 +41,7 @@ def find_pace(
     """
     subject = runner.subject(passes)
     order = runner.order(subject, samples)
-    outcome = runner.submit(subject, paced, order, runner.model, writer, fresh=True).result()
+    outcome = runner.submit(subject, time_answers, order, runner.model, writer, fresh=True).result()
     found = value_or_reason(outcome)
     if isinstance(found, str):
         return found
@@ -56,7 +56,7 @@ def find_pace(
     )
 
 
-def paced(
+def time_answers(
     artifact: Artifact, order: TrialSpec, model: Model, writer: Writer
 ) -> tuple[list[float], list[float]]:
     """Seconds of the first run of each answer, and of all further runs. Called in a worker."""

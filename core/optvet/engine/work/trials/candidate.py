@@ -167,7 +167,7 @@ def _make(subject: BuildSubject, target: Path) -> BuiltArtifact | Failure:
     if artifact.path is not None and not live:
         about = (artifact.fingerprint, artifact.changing_passes)
         return BuiltArtifact(artifact.format, 0, b"", *about, path=artifact.path)
-    inline = len(data) <= _INLINE_BYTES or not _written(target, data)
+    inline = len(data) <= _INLINE_BYTES or not _try_write(target, data)
     return BuiltArtifact(
         artifact.format,
         len(data),
@@ -178,7 +178,7 @@ def _make(subject: BuildSubject, target: Path) -> BuiltArtifact | Failure:
     )
 
 
-def _written(target: Path, data: bytes) -> bool:
+def _try_write(target: Path, data: bytes) -> bool:
     """Write ``data``; returns False if the file cannot be opened, as in another mount namespace.
 
     That does not count as a failure of the optimizer.

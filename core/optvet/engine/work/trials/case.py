@@ -16,7 +16,7 @@ from optvet.engine.pipelines import completed, parse_pipeline
 from optvet.engine.trust import options_from
 from optvet.engine.work.trials.participants import (
     choose_runtime,
-    configured,
+    configure,
     reference_for,
     require_format,
 )
@@ -152,7 +152,7 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     """
     optimizer = plugins.optimizer(request.optimizer or plugins.default("optimizer"))
     options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
-    optimizer = configured(optimizer, options)
+    optimizer = configure(optimizer, options)
     require_format(optimizer, model)
     runtime = choose_runtime(plugins, optimizer, request.runtime)
     candidate = RuntimeConfig(
@@ -192,7 +192,7 @@ def case_from(
 
     optimizer = plugins.optimizer(record.optimizer)
     options = options_of(optimizer, "optimizer_options")
-    optimizer = configured(optimizer, options)
+    optimizer = configure(optimizer, options)
     passes = PassTable.of(optimizer, record.passes)
     for name in record.passes:
         if name not in passes.passes:

@@ -59,13 +59,13 @@ class ModelPair:
         )
         return random_outputs.judge_random(self, names, screen=screen, proof=proof)
 
-    def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
+    def run_seeds(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
         """One run for each seed; None if the model takes no seeds."""
-        return self._asked(side, _draw_seeded, list(numbers), by) or None
+        return self._request_runs(side, _draw_with_seeds, list(numbers), by) or None
 
     def in_turn(self, side: Side, session: int, runs: int) -> Runs:
         """Runs of one session."""
-        return self._asked(side, _draw_in_turn, runs, (side, session))
+        return self._request_runs(side, _draw_in_turn, runs, (side, session))
 
     def telling(
         self, names: Set[str], shapes: Mapping[str, tuple[int, ...]], runs: int
@@ -88,7 +88,7 @@ class ModelPair:
             if len(draw) == len(names) and not any(_equal(draw, other) for other in theirs)
         ]
 
-    def _asked(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
+    def _request_runs(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
         """Runs by a worker, empty if the model cannot be run so; cached where it is known."""
         runner, passes = self.runner, self.reference if side == "reference" else self.candidate
         subject = runner.subject(passes)
@@ -122,7 +122,7 @@ def _size_of(runs: Runs) -> int:
 # --- in a worker ----------------------------------------------------------------------------------
 
 
-def _draw_seeded(
+def _draw_with_seeds(
     artifact: Artifact, order: TrialSpec, numbers: Sequence[int], by: SeedBy
 ) -> list[Outputs]:
     """One run per seed, each in a new session; empty if seeds cannot be set."""
@@ -140,7 +140,7 @@ def _draw_seeded(
         enter("load")
         session = load(order.config, replace(artifact, data=copy.SerializeToString()))
         enter("run")
-        runs.append(_thinned(infer(order.config.runtime, session, sample.feeds, alignment)))
+        runs.append(_thin(infer(order.config.runtime, session, sample.feeds, alignment)))
     return runs
 
 
@@ -174,10 +174,10 @@ def _draw_in_turn(
     session = load(order.config, artifact)
     enter("run")
     runtime = order.config.runtime
-    return [_thinned(infer(runtime, session, sample.feeds, alignment)) for _ in range(runs)]
+    return [_thin(infer(runtime, session, sample.feeds, alignment)) for _ in range(runs)]
 
 
-def _thinned(outputs: Outputs) -> Outputs:
+def _thin(outputs: Outputs) -> Outputs:
     """``outputs`` with at most ``_KEPT_ELEMENTS`` elements of each."""
     return {
         name: value

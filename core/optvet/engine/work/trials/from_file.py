@@ -41,7 +41,7 @@ def original(model: Path, stamp: tuple[int, int] | None) -> Artifact:
     return Artifact("onnx", path=model)
 
 
-def applied(
+def apply_to_file(
     model: Path, optimizer: Optimizer, passes: tuple[str, ...], options: BaseModel, folder: Path
 ) -> Artifact:
     """The optimized model, in ``folder``; as bytes if the optimizer cannot take files."""

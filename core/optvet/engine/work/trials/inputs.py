@@ -105,8 +105,8 @@ class Inputs:
         for number, source in enumerate(self._sources):
             self._counts[number] = 0
             prefix = f"{source.spec}/" if len(self._sources) > 1 else ""
-            for item in self._bounded(source):
-                sample = self._made(source.dataset, item, prefix)
+            for item in self._limit_memory(source):
+                sample = self._make_sample(source.dataset, item, prefix)
                 if sample is not None:
                     found = True
                     self._counts[number] += 1
@@ -157,7 +157,7 @@ class Inputs:
             for s, count in zip(self._sources, self._counts, strict=True)
         ]
 
-    def _bounded(self, source: _DatasetSource) -> Iterator[Sample | Deferred]:
+    def _limit_memory(self, source: _DatasetSource) -> Iterator[Sample | Deferred]:
         """The items of ``source``, read and made within the limit of memory."""
         # Not around the loop: while a generator is suspended, its limit would apply to the caller.
         with limit_memory(self._memory_bytes):
@@ -186,10 +186,10 @@ class Inputs:
             ),
         )
         if cut.shuffle:
-            items = _shuffled(items, self._seed, end)
+            items = _shuffle(items, self._seed, end)
         return itertools.islice(items, cut.start, end)
 
-    def _made(self, dataset: Dataset, item: Sample | Deferred, prefix: str) -> Sample | None:
+    def _make_sample(self, dataset: Dataset, item: Sample | Deferred, prefix: str) -> Sample | None:
         if isinstance(item, Sample):
             return item
         try:
@@ -204,20 +204,20 @@ class Inputs:
             return None
 
 
-def _shuffled(
+def _shuffle(
     items: Iterable[Sample | Deferred], seed: int, count: int | None
 ) -> list[Sample | Deferred]:
     """The first ``count`` of all items in random order; only these are kept in memory."""
     draw = np.random.default_rng([seed, 0x5EED])
     keyed = ((draw.random(), i, item) for i, item in enumerate(items))
     if count is None:
-        chosen = sorted(_counted(keyed), key=_order)
+        chosen = sorted(_check_memory(keyed), key=_order)
     else:
         chosen = heapq.nsmallest(count, keyed, _order)
     return [item for _, _, item in chosen]
 
 
-def _counted(
+def _check_memory(
     keyed: Iterable[tuple[float, int, Sample | Deferred]],
 ) -> Iterator[tuple[float, int, Sample | Deferred]]:
     """The same items; raises if more would be kept in memory than the limit allows."""
@@ -274,8 +274,8 @@ def _bytes_of(info: ValueInfo) -> int:
 def _sources(
     model: Model, plugins: Plugins, specs: Sequence[str], options: Mapping[str, Any], trust: bool
 ) -> list[_DatasetSource]:
-    chosen = [_resolved(model, plugins, spec) for spec in specs] or [
-        _declared(model, plugins, trust)
+    chosen = [_resolve_dataset(model, plugins, spec) for spec in specs] or [
+        _declared_dataset(model, plugins, trust)
     ]
     names = {spec.partition(":")[0] for spec, _ in chosen}
     if any(spec.startswith(f"{AUTO}:") for spec in specs):
@@ -316,14 +316,14 @@ def _source(
     return _DatasetSource(spec, dataset, argument or None, parsed, why)
 
 
-def _declared(model: Model, plugins: Plugins, trust: bool) -> tuple[str, str]:
+def _declared_dataset(model: Model, plugins: Plugins, trust: bool) -> tuple[str, str]:
     spec = dataset_from(model.config, trust=trust)
     if spec is not None:
         return spec, f"declared in {model.config.origin}"
     return plugins.default("dataset"), NOT_ASKED
 
 
-def _resolved(model: Model, plugins: Plugins, spec: str) -> tuple[str, str]:
+def _resolve_dataset(model: Model, plugins: Plugins, spec: str) -> tuple[str, str]:
     name, _, argument = spec.partition(":")
     if name != AUTO:
         plugins.dataset(name)

@@ -63,7 +63,7 @@ class KnownResults:
             results._by_digest = {d: b for d, b in known if b.failure is None}
         return results
 
-    def isolated(self) -> KnownResults:
+    def drop_shared_trials(self) -> KnownResults:
         """The same without trials that shared a process: one may have changed another."""
         results = copy.copy(self)
         results._by_digest = {}
@@ -166,7 +166,7 @@ class KnownResults:
             twin = self._by_digest.get(build.digest) or next(
                 b for b in self._by_digest.values() if b.canonical == build.canonical
             )
-            build = _completed(build, twin)
+            build = _complete_from_twin(build, twin)
         # An error of the original is cached; the death of its process may be by chance.
         died = build.failure is not None and build.failure.kind != "error"
         chance = is_circumstantial(build.failure) or (died and subject.optimizer is None)
@@ -186,7 +186,7 @@ class KnownResults:
         """Build ``subject`` again on the next call: its failure may have been by chance."""
         self.memory.builds.pop(self.build_key(subject), None)
 
-    def warned(self, subject: BuildSubject, samples: Sequence[Sample]) -> list[Warned]:
+    def warnings_of(self, subject: BuildSubject, samples: Sequence[Sample]) -> list[Warned]:
         """The warnings of a trial that was made: of one build, one load, and a run per sample."""
         build = self.recall_build(subject)
         if build is None:
@@ -195,7 +195,7 @@ class KnownResults:
         return [*build.warned, *self.memory.warnings_of(keys)]
 
 
-def _completed(build: Build, twin: Build) -> Build:
+def _complete_from_twin(build: Build, twin: Build) -> Build:
     """A build that was recognized and not looked at further, with what is known of its twin."""
     return replace(
         twin,

@@ -102,7 +102,7 @@ def without_warnings(text: str, formats: Mapping[str, LogFormat]) -> str:
 
 
 def _may_be_a_cause(line: str, formats: Mapping[str, LogFormat]) -> bool:
-    logged = _matched(line, formats)
+    logged = _match_line(line, formats)
     return logged is None or logged[1]["severity"] in formats[logged[0]].errors
 
 
@@ -113,18 +113,18 @@ def _messages(text: str, formats: Mapping[str, LogFormat]) -> Iterator[tuple[str
         line = _ANSI.sub("", given[:_LINE_CHARS].rstrip())
         if "\r" in line or "\b" in line or line[:1].isspace() or not _LETTER.search(line):
             continue  # A progress bar, the continuation of the line above, a rule.
-        logged = _logged(line, formats)
+        logged = _parse_log_line(line, formats)
         if logged is None:
             words, by = _plain(line), ""
         else:
             words, by = logged
         if words:
-            yield _cleaned(words), by
+            yield _clean(words), by
 
 
-def _logged(line: str, formats: Mapping[str, LogFormat]) -> tuple[str, str] | None:
+def _parse_log_line(line: str, formats: Mapping[str, LogFormat]) -> tuple[str, str] | None:
     """Text and plugin of a line of a log, the text empty if it is no warning; None otherwise."""
-    found = _matched(line, formats)
+    found = _match_line(line, formats)
     if found is None:
         return None
     name, match = found
@@ -132,7 +132,7 @@ def _logged(line: str, formats: Mapping[str, LogFormat]) -> tuple[str, str] | No
     return (match["text"] if match["severity"] in form.warnings | form.errors else ""), name
 
 
-def _matched(line: str, formats: Mapping[str, LogFormat]) -> tuple[str, re.Match[str]] | None:
+def _match_line(line: str, formats: Mapping[str, LogFormat]) -> tuple[str, re.Match[str]] | None:
     """The plugin whose log has lines of this form, and the match."""
     for name, form in formats.items():
         match = re.match(form.line, line[:_LINE_CHARS])
@@ -152,7 +152,7 @@ def _plain(line: str) -> str:
     return _PYTHON.sub("", line, count=1) if _PYTHON.match(line) else line
 
 
-def _cleaned(words: str) -> str:
+def _clean(words: str) -> str:
     """Without what differs from run to run."""
     words = _THREAD.sub(r"\1\2#", _ADDRESS.sub("0x…", _TIME.sub("", words)))
     words = " ".join(_SOURCE_LINE.sub(r"\1", words).split())

@@ -27,7 +27,7 @@ def take_inventory(
     """
     shapes = {name: value.shape for name, value in sample.feeds.items()} if sample else {}
     subject = runner.subject(passes)
-    outcome = runner.sandbox.call(taken, subject, shapes)
+    outcome = runner.sandbox.call(take_inventory_of_build, subject, shapes)
     if subject.optimizer is not None:
         runner.ledger.add("control", applications=1)
     try:
@@ -39,7 +39,7 @@ def take_inventory(
     return outcome.value or "its format does not show its graph"
 
 
-def taken(subject: BuildSubject, shapes: Shapes) -> Inventory | None:
+def take_inventory_of_build(subject: BuildSubject, shapes: Shapes) -> Inventory | None:
     """The inventory of what ``build`` makes; None if its graph is hidden. Called in a worker."""
     enter("build")
     artifact = build(subject)

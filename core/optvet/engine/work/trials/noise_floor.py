@@ -169,7 +169,7 @@ class _JitterOrder:
     wide_sums: bool = False
 
 
-def known(runner: TrialRunner, sample: Sample) -> Noise:
+def noise_without_runs(runner: TrialRunner, sample: Sample) -> Noise:
     """What is known about noise from the graph alone, without any measurement."""
     about = analysis(runner)
     return Noise(
@@ -194,7 +194,7 @@ def measure(
     runs, missing = _jitter(runner, samples, range(JITTERS), 1.0)
     return {
         s.id: replace(
-            known(runner, s),
+            noise_without_runs(runner, s),
             jitters=tuple(runs.get(s.id, ())),
             measured=True,
             checked=False,
@@ -234,7 +234,7 @@ def _jitter(
             inside,
             wide_sums,
         )
-        outcome = runner.sandbox.call(_run_jittered, order, role="referee")
+        outcome = runner.sandbox.call(_run_with_jitter, order, role="referee")
         # If the perturbed reference fails, there is no measured noise; the absolute bounds remain,
         # and float64 is evaluated before a fault is reported.
         measured = outcome.value or {}
@@ -249,12 +249,12 @@ def _jitter(
     return runs, missing
 
 
-def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
+def _run_with_jitter(order: _JitterOrder) -> dict[str, list[Outputs]]:
     runs: dict[str, list[Outputs]] = {s.id: [] for s in order.samples}
     for seed in order.seeds:
         session = None  # Two sessions at once would take twice the memory.
         enter("load")
-        session = _load_jittered(order, seed)
+        session = _load_with_jitter(order, seed)
         enter("run")
         for sample in order.samples:
             feeds = perturb.jitter_feeds(sample.feeds, np.random.default_rng(seed), order.ulps)
@@ -267,7 +267,7 @@ def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
     return runs
 
 
-def _load_jittered(order: _JitterOrder, seed: int) -> Session:
+def _load_with_jitter(order: _JitterOrder, seed: int) -> Session:
     subject = order.subject
     if subject.scratch is None:
         data = read_model(subject.blob, subject.digest)

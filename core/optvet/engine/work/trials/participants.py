@@ -20,7 +20,7 @@ from optvet.spec.protocols import (
 from optvet.spec.types import Model
 
 
-def configured(optimizer: Optimizer, options: BaseModel) -> Optimizer:
+def configure(optimizer: Optimizer, options: BaseModel) -> Optimizer:
     """``optimizer`` configured by ``options``, if it depends on them."""
     if isinstance(optimizer, DependsOnOptions):
         return optimizer.configured(options.model_copy(deep=True))

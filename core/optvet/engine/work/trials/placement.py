@@ -14,7 +14,7 @@ from optvet.engine.work.sandbox import Outcome, enter
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials import from_file
-from optvet.engine.work.trials.trial import TrialSpec, alignment_of, fed
+from optvet.engine.work.trials.trial import TrialSpec, align_feeds, alignment_of
 from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.spec.errors import InputError, Unsupported
 from optvet.spec.protocols import LoadsFiles, Profiles
@@ -47,7 +47,7 @@ def find_placement(
         return f"runtime {runtime.name} does not tell where it executes nodes"
     # Made and removed here: a worker that is killed removes nothing.
     with temporary_folder("optvet-profile-") as folder:
-        outcome = runner.submit(subject, profiled, order, Path(folder)).result()
+        outcome = runner.submit(subject, profile, order, Path(folder)).result()
     found = value_or_reason(outcome)
     return found if isinstance(found, str) else placement_of(found)
 
@@ -63,13 +63,13 @@ def value_or_reason(outcome: Outcome[T]) -> T | str:
     return outcome.value
 
 
-def profiled(artifact: Artifact, order: TrialSpec, folder: Path) -> Profile:
+def profile(artifact: Artifact, order: TrialSpec, folder: Path) -> Profile:
     """The runtime's profile of ``artifact`` on the samples of ``order``. Called in a worker."""
     assert order.config is not None
     runtime, options = order.config.runtime, order.config.options
     assert isinstance(runtime, Profiles)
     alignment = alignment_of(order, artifact)
-    feeds = [fed(sample.feeds, alignment) for sample in order.samples]
+    feeds = [align_feeds(sample.feeds, alignment) for sample in order.samples]
     if artifact.path is not None and not isinstance(runtime, LoadsFiles):
         artifact = replace(artifact, data=from_file.whole(artifact.path), path=None)
     enter("run")
@@ -99,12 +99,12 @@ def placement_of(profile: Profile) -> Placement:
             )
             for operator, spent in seconds.most_common()
         ],
-        slowest=[_placed(node) for node in nodes[:_KEPT]],
-        elsewhere=[_placed(node) for node in elsewhere[:_KEPT]],
+        slowest=[_shorten_names(node) for node in nodes[:_KEPT]],
+        elsewhere=[_shorten_names(node) for node in elsewhere[:_KEPT]],
     )
 
 
-def _placed(node: NodeTime) -> PlacedNode:
+def _shorten_names(node: NodeTime) -> PlacedNode:
     return PlacedNode(
         name=cut(node.name, NAME_CHARS),
         operator=cut(node.operator, NAME_CHARS),

@@ -138,21 +138,21 @@ def inspect(
         tuple(runs[i] for i in ids),
         measuring.analysis(runner).longest_reduction,
     )
-    inspection, sure = _inspected(runner, subject, task, ids)
+    inspection, sure = _inspect(runner, subject, task, ids)
     if sure:
         runner.cache.put(key, "layers", _INSPECTION.dump_json(inspection))
     return inspection
 
 
-def _inspected(
+def _inspect(
     runner: TrialRunner, subject: BuildSubject, task: _LayerTask, ids: tuple[str, ...]
 ) -> tuple[Inspection, bool]:
     """The answer, and whether it may be cached: another attempt would give the same."""
     reasons: list[str] = []
-    shown = runner.submit(subject, _shown, subject).result()
+    shown = runner.submit(subject, _optimized_onnx, subject).result()
     runner.ledger.add("noise", applications=1)
     if shown.value is not None:
-        outcome = runner.sandbox.call(_judge_shown, task, shown.value, role="referee")
+        outcome = runner.sandbox.call(_judge_by_graph, task, shown.value, role="referee")
         runner.ledger.add("noise", inferences=2 * len(ids))
         if isinstance(outcome.value, tuple):
             return Inspection("graph", ids, outcome.value[0], places=outcome.value[1]), True
@@ -160,7 +160,7 @@ def _inspected(
     probed = runner.sandbox.call(_probe, subject, task, role="subject")
     runner.ledger.add("noise", applications=1, inferences=len(ids))
     if probed.value is not None and probed.value[0]:
-        outcome = runner.sandbox.call(_judge_probed, task, *probed.value, role="referee")
+        outcome = runner.sandbox.call(_judge_by_probe, task, *probed.value, role="referee")
         runner.ledger.add("noise", inferences=len(ids))
         if isinstance(outcome.value, tuple):
             return Inspection("probe", ids, outcome.value[0], places=outcome.value[1]), True
@@ -178,7 +178,9 @@ def _words(failure: object) -> str:
     return " ".join(str(message).split())[:200]
 
 
-def moved(runner: TrialRunner, sample: Sample, seeds: Sequence[int] = FIRST_DRAWS) -> list[Outputs]:
+def run_perturbed(
+    runner: TrialRunner, sample: Sample, seeds: Sequence[int] = FIRST_DRAWS
+) -> list[Outputs]:
     """Outputs of the original with each value perturbed before it is quantized, by seed."""
     about = (runner.reference_identity, runner.sample_digest(sample))
     key = caching.key("moved", VERSION, *about, list(seeds))
@@ -186,7 +188,7 @@ def moved(runner: TrialRunner, sample: Sample, seeds: Sequence[int] = FIRST_DRAW
     if kept is not None:
         return kept
     outcome = runner.sandbox.call(
-        _moved,
+        _run_perturbed,
         runner.subject(None),
         runner.case.reference,
         sample.feeds,
@@ -223,15 +225,15 @@ def _original(task: _LayerTask) -> ModelProto:
     return onnx.load_from_string(read_model(task.original.blob, task.original.digest))
 
 
-def _moved(
+def _run_perturbed(
     subject: BuildSubject, judge: RuntimeConfig, feeds: Values, seeds: Sequence[int]
 ) -> list[Outputs]:
     enter("run")
     original = plain(onnx.load_from_string(read_model(subject.blob, subject.digest)))
-    return [flatten(v) for v in layer_checks.moved(original, _Runs(judge), feeds, seeds)]
+    return [flatten(v) for v in layer_checks.run_perturbed(original, _Runs(judge), feeds, seeds)]
 
 
-def _shown(artifact: Artifact, subject: BuildSubject) -> bytes | None:
+def _optimized_onnx(artifact: Artifact, subject: BuildSubject) -> bytes | None:
     """The optimized model as ONNX; None if it is not available in that format."""
     if artifact.format == "onnx" and artifact.path is None:
         return artifact.data
@@ -242,7 +244,7 @@ def _shown(artifact: Artifact, subject: BuildSubject) -> bytes | None:
 Judged = tuple[LocalAnswer, dict[str, Place]]
 
 
-def _judge_shown(task: _LayerTask, data: bytes) -> Judged | str:
+def _judge_by_graph(task: _LayerTask, data: bytes) -> Judged | str:
     """All layers, by the optimized graph; a text with the reason if that is impossible."""
     enter("compare")
     model = onnx.load_from_string(data)
@@ -250,14 +252,14 @@ def _judge_shown(task: _LayerTask, data: bytes) -> Judged | str:
     if alignment.problem:
         return alignment.problem
     grids = integer_tensors(model)
-    inner = _seen(task, model, grids, alignment)
+    inner = _run_inner_values(task, model, grids, alignment)
     if isinstance(inner, str):
         return inner
     back = {was: now for now, was in alignment.outputs.items()}
-    return _judged(task, inner, grids, onnx.load_from_string(data), back)
+    return _judge_inner_values(task, inner, grids, onnx.load_from_string(data), back)
 
 
-def _seen(
+def _run_inner_values(
     task: _LayerTask, model: ModelProto, grids: Mapping[str, Grid], alignment: Alignment
 ) -> list[InnerValues] | str:
     known = {o.name for o in model.graph.output}
@@ -266,14 +268,14 @@ def _seen(
     inner = []
     for feeds, outputs in zip(task.feeds, task.outputs, strict=True):
         values = infer(task.candidate.runtime, session, feeds, alignment)
-        if not _kept(values, outputs):
+        if not _outputs_are_equal(values, outputs):
             return "its outputs change once inner values are outputs too"
         integers = {n: values[alignment.outputs.get(n, n)] for n in grids}
         inner.append(InnerValues(integers, outputs))
     return inner
 
 
-def _kept(values: Outputs, outputs: Outputs) -> bool:
+def _outputs_are_equal(values: Outputs, outputs: Outputs) -> bool:
     """Whether all ``outputs`` are bit-identical in ``values``."""
     return all(
         n in values and values[n].dtype == v.dtype and _same(values[n], v)
@@ -285,7 +287,7 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and bool(np.all((a == b) | ((a != a) & (b != b))))
 
 
-def _judged(
+def _judge_inner_values(
     task: _LayerTask,
     inner: Sequence[InnerValues],
     grids: Mapping[str, Grid],
@@ -341,7 +343,7 @@ def _probe(subject: BuildSubject, task: _LayerTask) -> tuple[list[str], list[Out
     waiting, tries = [tuple(q.name for q in original.quantizers), *groups], 0
     while waiting and tries < _PROBES and (time.monotonic() < end or not tries):
         some, tries = waiting.pop(0), tries + 1
-        runs = _run_probed(subject, task, model, [*kept, *some])
+        runs = _run_probe(subject, task, model, [*kept, *some])
         if runs is not None:
             kept, found = [*kept, *some], runs
             if tries == 1:
@@ -351,7 +353,7 @@ def _probe(subject: BuildSubject, task: _LayerTask) -> tuple[list[str], list[Out
     return kept, found
 
 
-def _run_probed(
+def _run_probe(
     subject: BuildSubject, task: _LayerTask, model: ModelProto, names: Sequence[str]
 ) -> list[Outputs] | None:
     """Values of ``names`` on all samples; None if the run fails or other outputs change."""
@@ -372,7 +374,7 @@ def _run_probed(
         runs = []
         for feeds, outputs in zip(task.feeds, task.outputs, strict=True):
             values = infer(task.candidate.runtime, session, feeds)
-            if not _kept(values, outputs) or not set(names) <= set(values):
+            if not _outputs_are_equal(values, outputs) or not set(names) <= set(values):
                 return None
             runs.append({n: values[n] for n in names})
         return runs
@@ -386,11 +388,11 @@ def _kinds(model: ModelProto) -> dict[str, int]:
     return {q.name: q.grid.kind for q in plain(model).quantizers}
 
 
-def _judge_probed(
+def _judge_by_probe(
     task: _LayerTask, names: Sequence[str], values: Sequence[Outputs]
 ) -> Judged | str:
     """All layers, by the values of a probe; a text with the reason if that is impossible."""
     enter("compare")
     grids = {q.name: q.grid for q in plain(_original(task)).quantizers if q.name in names}
     inner = [InnerValues(v, o) for v, o in zip(values, task.outputs, strict=True)]
-    return _judged(task, inner, grids, named=True)
+    return _judge_inner_values(task, inner, grids, named=True)

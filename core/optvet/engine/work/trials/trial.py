@@ -23,7 +23,7 @@ from onnx import ModelProto
 from pydantic import BaseModel
 
 from optvet.engine import contract
-from optvet.engine.work.sandbox import enter, entered, poison_memory
+from optvet.engine.work.sandbox import enter, last_stage, poison_memory
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut, text_of, type_name
 from optvet.engine.work.trials import from_file
 from optvet.engine.work.trials.checking import check
@@ -159,7 +159,7 @@ class _OnnxGraph:
 _OUTLINED_BYTES = 1 << 20
 
 
-def _outlined(data: bytes) -> _OnnxGraph | None:
+def _outline(data: bytes) -> _OnnxGraph | None:
     """The graph of a model in memory without its weights; None if it is better parsed whole."""
     if len(data) < _OUTLINED_BYTES:
         return None
@@ -170,7 +170,7 @@ def _outlined(data: bytes) -> _OnnxGraph | None:
     return _OnnxGraph(proto, len(data), message)
 
 
-def _identified(data: bytes) -> tuple[str, _OnnxGraph | None]:
+def _identify(data: bytes) -> tuple[str, _OnnxGraph | None]:
     """A digest of ``data``, and its graph if that was looked at for it.
 
     Most passes do not change the model, so ``data`` is first compared with the last artifacts,
@@ -179,7 +179,7 @@ def _identified(data: bytes) -> tuple[str, _OnnxGraph | None]:
     for digest, other in _artifacts.items():
         if len(other) == len(data) and other == data:
             return digest, None
-    graph = _outlined(data)
+    graph = _outline(data)
     if graph is not None and isinstance(graph.source, Message):
         # The weights are hashed one by one, and then known for the canonical digest too.
         digest = message_digest(graph.proto, graph.source)
@@ -208,7 +208,7 @@ def _digest_of(subject: BuildSubject, artifact: Artifact) -> tuple[str, _OnnxGra
     if artifact.fingerprint is None:
         if artifact.path is not None:
             return digest_of(artifact.path), None
-        return _identified(artifact.data)
+        return _identify(artifact.data)
     name = f"{subject.digest}|{subject.optimizer.name}|{artifact.format}|{artifact.fingerprint}"
     return hashlib.sha256(name.encode()).hexdigest(), None
 
@@ -235,7 +235,7 @@ def build(subject: BuildSubject) -> Artifact:
     assert subject.options is not None
     if subject.scratch is not None:
         about = (subject.optimizer, subject.passes, subject.options, subject.scratch)
-        return contract.artifact(subject.optimizer, from_file.applied(subject.blob, *about))
+        return contract.artifact(subject.optimizer, from_file.apply_to_file(subject.blob, *about))
     made = subject.optimizer.apply(_source(subject), subject.passes, subject.options)
     return contract.artifact(subject.optimizer, made)
 
@@ -299,7 +299,7 @@ def _examine(
 
 
 def _graph_of(artifact: Artifact) -> _OnnxGraph:
-    if artifact.path is None and (graph := _outlined(artifact.data)) is not None:
+    if artifact.path is None and (graph := _outline(artifact.data)) is not None:
         return graph
     return _OnnxGraph(*graph_and_size(artifact), artifact.path and artifact.path.parent)
 
@@ -393,14 +393,14 @@ def infer(
     alignment: Alignment | None = None,
 ) -> Outputs:
     """Outputs of one run, named as in the original; ``feeds`` are not changed."""
-    outputs = contract.outputs(runtime, session.run(fed(feeds, alignment)))
+    outputs = contract.outputs(runtime, session.run(align_feeds(feeds, alignment)))
     names = alignment.outputs if alignment else {}
     flat = flatten({names.get(name, name): value for name, value in outputs.items()})
     contract.arrays(runtime, flat)
     return flat
 
 
-def fed(feeds: Feeds, alignment: Alignment | None = None) -> dict[str, np.ndarray]:
+def align_feeds(feeds: Feeds, alignment: Alignment | None = None) -> dict[str, np.ndarray]:
     """Copies of ``feeds`` under the names and types of the aligned model.
 
     Copies, since a runtime may write into its inputs, which are used again.
@@ -514,7 +514,7 @@ def failure_of(error: BaseException) -> Failure:
     text = text_of(error).strip() or type(error).__name__
     out_of_memory = isinstance(error, MemoryError) or "bad_alloc" in text
     kind: FailureKind = "out-of-memory" if out_of_memory else "error"
-    return Failure(kind, entered(), text, type_name(error))
+    return Failure(kind, last_stage(), text, type_name(error))
 
 
 def _with(report: TrialReport, **changes: Any) -> TrialReport:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Outcome, Sandbox
-from optvet.engine.work.sandbox.messages import qualified
+from optvet.engine.work.sandbox.messages import qualified_name
 from optvet.engine.work.trials import candidate
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.from_file import stamp_of
@@ -95,7 +95,7 @@ class TrialRunner:
             progress=self.progress,
             scratch=self._original.scratch,
         )
-        return isolated(runner) if self.isolated else runner
+        return isolate(runner) if self.isolated else runner
 
     def under(self, **checks: Any) -> TrialRunner:
         """A trial runner with other ``Checks`` that shares the known results."""
@@ -297,7 +297,7 @@ class TrialRunner:
             outcome = _result(pending.future, self.known.formats)
             refuse_misuse(_failure_in(outcome))
             if subject.optimizer is None:
-                _refuse_killed(outcome.failure)
+                _refuse_killed_original(outcome.failure)
             self._count(pending.purpose, subject, outcome)
             if (
                 _died_running(outcome)
@@ -346,18 +346,18 @@ class TrialRunner:
         made = int(subject.optimizer is not None)
         self.ledger.add(purpose, applications=made, inferences=_inferences(outcome))
 
-    def warned(self, passes: Sequence[str] | None, samples: Sequence[Sample]) -> list[Warned]:
+    def warnings_of(self, passes: Sequence[str] | None, samples: Sequence[Sample]) -> list[Warned]:
         """The warnings of a trial that was made: of one build, one load, and a run per sample."""
-        return self.known.warned(self.subject(passes), samples)
+        return self.known.warnings_of(self.subject(passes), samples)
 
 
-def isolated(runner: TrialRunner) -> TrialRunner:
+def isolate(runner: TrialRunner) -> TrialRunner:
     """``runner`` with every trial of the optimizer in a process that makes no other.
 
     What is known of trials that shared a process is not used: one may have changed another.
     """
     alone = copy.copy(runner)
-    alone.isolated, alone.known = True, runner.known.isolated()
+    alone.isolated, alone.known = True, runner.known.drop_shared_trials()
     return alone
 
 
@@ -389,7 +389,7 @@ class _Pending:
     future: Future[Outcome[TrialReport]] | None
 
 
-_REFUSALS = {qualified(kind): kind for kind in REFUSALS}
+_REFUSALS = {qualified_name(kind): kind for kind in REFUSALS}
 """By full name: an InputError class of another library is a symptom of the optimizer."""
 
 
@@ -405,7 +405,7 @@ def _failure_in(outcome: Outcome[TrialReport]) -> Failure | None:
     return outcome.failure or (outcome.value.failure if outcome.value is not None else None)
 
 
-def _refuse_killed(failure: Failure | None) -> None:
+def _refuse_killed_original(failure: Failure | None) -> None:
     """Raise if the original's process was killed from outside: nothing can be compared then."""
     if failure is not None and failure.kind == "killed":
         raise InfrastructureError(
