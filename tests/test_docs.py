@@ -33,7 +33,9 @@ from optvet.spec.request import OnBad
 from optvet.testing import check_comparator
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LESSONS = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+"""Pages that a reader follows from top to bottom."""
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {*LESSONS})]
 NOT_RUN = {
     "pip": "it would change the environment that runs this test",
     "pytest": "it would run this test within itself; with --optvet it is run",
@@ -54,17 +56,21 @@ def blocks(page: Path, language: str) -> Iterator[tuple[int, str]]:
         yield text[: match.start(1)].count("\n") + 1, match[1]
 
 
+def console(page: Path, first: int, block: str) -> Iterator[Command]:
+    """Lines of a console block that start with ``$``, parted at ``&&``."""
+    for number, line in enumerate(block.splitlines(), first):
+        shown, _, remark = line.removeprefix("$ ").partition("  # ")
+        codes = re.match(r"exit (\d+(?:(?:, | or )\d+)*)", remark)
+        for part in shown.split(" && "):
+            expected = re.findall(r"\d+", codes[1]) if codes else ["0"]
+            yield Command(page.name, number, shlex.split(part), tuple(map(int, expected)))
+
+
 def commands() -> Iterator[Command]:
-    """Lines that start with ``$`` in console blocks, parted at ``&&``; steps of workflows."""
+    """Commands of console blocks, and steps of workflows."""
     for page in PAGES:
         for first, block in blocks(page, "console"):
-            for number, line in enumerate(block.splitlines(), first):
-                shown, _, remark = line.removeprefix("$ ").partition("  # ")
-                codes = re.match(r"exit (\d+(?:(?:, | or )\d+)*)", remark)
-                for part in shown.split(" && "):
-                    words = shlex.split(part)
-                    expected = re.findall(r"\d+", codes[1]) if codes else ["0"]
-                    yield Command(page.name, number, words, tuple(map(int, expected)))
+            yield from console(page, first, block)
         for first, block in blocks(page, "yaml"):
             for number, line in enumerate(block.splitlines(), first):
                 if step := re.match(r" *(?:- run: )?((?:optvet|python) .*?)(?: >> .*)?$", line):
@@ -152,6 +158,23 @@ def test_command_of_the_docs_runs(
     if any(word.startswith("one/") for word in command.words):
         ran(next(c for c in ALL if {"generate", "one"} <= set(c.words)), capsys)
     assert ran(command, capsys)
+
+
+@pytest.mark.parametrize("page", LESSONS, ids=lambda p: p.stem)
+def test_a_lesson_runs_from_top_to_bottom(
+    page: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [(line, "python", code) for line, code in blocks(page, "python")]
+    steps += [(line, "console", code) for line, code in blocks(page, "console")]
+    for line, kind, text in sorted(steps):
+        if kind == "console":
+            for command in console(page, line, text):
+                if command.words[0] == "optvet":
+                    ran(command, capsys)
+        elif named := re.match(r'"""(\w+\.py)"""', text):
+            (place / named[1]).write_text(text)
+        else:
+            exec(compile(text, str(page), "exec"), {"__name__": "example"})
 
 
 MODELS_AS_TESTS = [c for c in ALL if c.words[:2] == ["pytest", "--optvet"]]

@@ -1,62 +1,99 @@
 # ruff: noqa: INP001 -- a script, in no package
-"""Makes docs/images/vet.svg: the screen of one real run.
+"""Makes the pictures of docs/gallery.md and docs/tutorial.md: screens of real runs.
 
-Run it again whenever the screen changes: python docs/images/make.py
+Run it again whenever a screen changes: python docs/images/make.py [NAME…]
 
-The model is a small one with two real bugs of ONNX Optimizer 0.4.2: it folds a Pad into the Conv
-that follows without regard to ``axes``, and it expects every Transpose before a Gemm to have a
-``perm``.
+Each picture is a command on the models of a page, as a terminal of 80 columns shows it; what the
+page does in Python is done first.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-import onnx.parser
 from rich.console import Console
 from rich.text import Text
 
-import optvet
-from optvet import VetRequest
-from optvet.cli import render
-
-MODEL = """
-<ir_version: 8, opset_import: ["" : 18]>
-detector (float[1,2,6,6] image, float[1,3] embedding) => (float[1,2,7,7] map, float[3,4] scores)
-<int64[8] pads = {0,0,1,0,0,0,0,1}, int64[4] axes = {0,1,3,2}, float zero = {0}>
-{
-  padded = Pad(image, pads, zero, axes)
-  weights = Constant<value = float[2,2,1,1] {1, 2, 3, 4}>()
-  map = Conv(padded, weights)
-  column = Transpose(embedding)
-  row = Constant<value = float[1,4] {1, 2, 3, 4}>()
-  scores = Gemm(column, row)
+COLUMNS = 80
+PICTURES = {
+    "vet": ("tutorial.md", "optvet vet detector.onnx"),
+    "layers": (
+        "how-to/half-precision.md",
+        "optvet compare norm.onnx half.onnx --dataset files:inputs.npz --runtime onnx_reference"
+        " --layers",
+    ),
+    "convert": ("how-to/export.md", "optvet convert segment.py:model --via torch_script"),
+    "levels": ("how-to/enable-all.md", "optvet vet norm.onnx --optimizer onnxruntime"),
+    "each": ("", "optvet vet zoo:digits-cnn --strategy each"),
+    "bench": ("", "optvet bench zoo:digits-cnn --optimizer onnxruntime --pipeline each"),
 }
-"""
+DOCS = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
-    """Vet the model and write the picture of what the terminal shows."""
-    picture = Path(__file__).with_name("vet.svg").resolve()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        onnx.save(onnx.parser.parse_model(MODEL), "detector.onnx")
-        result = optvet.vet("detector.onnx", cache=False, cache_dir=folder)
-    console = Console(
-        file=io.StringIO(), record=True, width=80, force_terminal=True, color_system="truecolor"
-    )
-    asked = VetRequest(model="detector.onnx")
-    console.print(Text("$ optvet vet detector.onnx"))
-    for part in (
-        render.headline(result),
-        *render.screen(result, asked),
-        render.next_command(result, asked),
+    """Draw the pictures that are named, or all."""
+    for name in sys.argv[1:] or PICTURES:
+        page, command = PICTURES[name]
+        with tempfile.TemporaryDirectory() as folder:
+            if page:
+                prepare(DOCS / page, Path(folder))
+            draw(command, on_terminal(command, folder), DOCS / "images" / f"{name}.svg")
+
+
+def prepare(page: Path, folder: Path) -> None:
+    """Run the Python of a page in ``folder``; what begins with a file's name becomes that file."""
+    for code in re.findall(
+        r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
     ):
-        console.print(part, highlight=False, soft_wrap=isinstance(part, Text))
-    console.save_svg(str(picture), title="optvet vet", unique_id="optvet")
+        if named := re.match(r'"""(\w+\.py)"""', code):
+            (folder / named[1]).write_text(code, "utf-8")
+        else:
+            subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+
+
+def on_terminal(command: str, folder: str) -> str:
+    """What a terminal gets from a command, without its progress."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        shlex.split(command),
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    said = bytearray()
+    try:
+        while data := os.read(ours, 1 << 16):
+            said += data
+    except OSError:  # how a terminal says that its other side is closed
+        os.close(ours)
+    process.wait()
+    return said.decode("utf-8").replace("\r\n", "\n")
+
+
+def draw(command: str, said: str, file: Path) -> None:
+    """Write a screen as SVG."""
+    console = Console(
+        file=io.StringIO(),
+        record=True,
+        width=COLUMNS,
+        force_terminal=True,
+        color_system="truecolor",
+    )
+    console.print(Text(f"$ {command}"))
+    console.print(Text.from_ansi(said))
+    console.save_svg(str(file), title="optvet", unique_id="optvet")
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def every_command() -> Iterator[str]:
     """Names of all commands and of those below them."""
     module: Any = sys.modules[optvet.cli.__name__ + ".app"]
     for name in typer.main.get_group(module.app).commands:
-        yield from _below(name, module._loaded(name))
+        yield from _below(name, module.load_command(name))
 
 
 def _below(name: str, command: Any) -> Iterator[str]:

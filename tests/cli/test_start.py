@@ -7,7 +7,7 @@ import pytest
 import typer.main
 
 from optvet.cli import app, commands
-from optvet.cli.app import _COMMANDS, _GROUPS, _loaded
+from optvet.cli.app import COMMANDS, GROUPS, load_command
 
 HEAVY = ("numpy", "onnx", "pydantic", "scipy")
 
@@ -24,10 +24,10 @@ def test_what_needs_no_model_loads_no_library(option: str) -> None:
     assert done.stdout.endswith("loaded: []\n"), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", [*_COMMANDS, *_GROUPS])
+@pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
 def test_the_help_says_of_a_command_what_its_own_help_says(name: str) -> None:
-    said = (_COMMANDS | _GROUPS)[name]
-    loaded = _loaded(name)
+    said = (COMMANDS | GROUPS)[name]
+    loaded = load_command(name)
     assert isinstance(loaded, commands.Command | commands.Group)
     assert " ".join((loaded.help or "").split("\n\n")[0].split()) == said
     assert name in typer.main.get_group(app).commands

@@ -15,7 +15,7 @@ from optvet.cli.errors import Interrupted
 from optvet.cli.terminal import Terminal
 from optvet_start import leaving_at_once
 
-_COMMANDS = {
+COMMANDS = {
     "vet": "Say whether an optimizer keeps a model intact, and which pass is to blame if not.",
     "reduce": "Reduce a model to the smallest one for which a command still exits 0.",
     "convert": "Say whether converters keep a model intact, and which of their stages is to blame.",
@@ -29,7 +29,7 @@ _COMMANDS = {
     "schema": "Print the JSON Schema of a document that optvet writes, or list the documents.",
 }
 """Single commands, each the function ``command`` of the module of its name."""
-_GROUPS = {
+GROUPS = {
     "campaign": "Vet many models with many optimizers.",
     "hunt": "Look for faults of an optimizer on models that are made for it.",
     "plugins": "Plugins that are installed.",
@@ -42,14 +42,14 @@ _LAST = {"campaign": "campaign_tables", "models": "models_generate"}
 """Of groups in several modules, the last one, which imports the others."""
 
 
-def _loaded(name: str) -> Any:
+def load_command(name: str) -> Any:
     """A command with its options."""
     tree = typer.Typer()
     tree.callback()(_optvet)  # With it, one command alone is a tree too.
     home = _LAST.get(name, name)
     with leaving_at_once():
         module = import_module(f"optvet.cli.{home}")
-    if name in _GROUPS:
+    if name in GROUPS:
         tree.add_typer(module.app, name=name)
     else:
         add(tree, name)(module.command)
@@ -64,13 +64,13 @@ class _Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        about = {**_COMMANDS, **_GROUPS}
+        about = {**COMMANDS, **GROUPS}
         self.commands = {name: TyperCommand(name, help=text) for name, text in about.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that ``args`` call."""
         name, known, rest = super().resolve_command(ctx, args)
-        return name, known and _loaded(str(name)), rest
+        return name, known and load_command(str(name)), rest
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]  # click's own type
         """Run the command of ``ctx``."""
