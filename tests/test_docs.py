@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -175,6 +176,17 @@ def test_a_lesson_runs_from_top_to_bottom(
             (place / named[1]).write_text(text)
         else:
             exec(compile(text, str(page), "exec"), {"__name__": "example"})
+
+
+def test_the_notebook_runs_and_shows_its_results(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "build"))
+    notebook = importlib.import_module("notebook")
+    cells = json.loads(notebook.FILE.read_text())["cells"]
+    notebook.run(cells)
+    shown = [c["outputs"][0]["data"] for c in cells if c.get("outputs")]
+    assert sum("text/html" in data for data in shown) >= 3
 
 
 MODELS_AS_TESTS = [c for c in ALL if c.words[:2] == ["pytest", "--optvet"]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import html.parser
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +59,13 @@ def test_pages_made_from_the_program_name_every_command_and_symptom(site: Path) 
     assert "| `wrong-output` | fault |" in (site / "reference" / "symptoms.md").read_text()
     assert "def vet(" in (site / "reference" / "python.md").read_text()
     assert "| `optvet.vet/" not in (site / "reference" / "plugins.md").read_text()
+
+
+def test_commands_can_be_pasted(site: Path) -> None:
+    lesson = (site / "tutorial" / "index.html").read_text()
+    assert "optvet replay bundles" in html.unescape(re.sub("<[^>]*>", "", lesson))
+    assert "# exit" not in lesson
+    assert "$ optvet" not in re.sub("<[^>]*>", "", lesson)
 
 
 def test_no_page_asks_another_server(site: Path) -> None:

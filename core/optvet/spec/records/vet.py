@@ -385,7 +385,8 @@ class VetResult(Result):
     def headline(self) -> str:
         """The verdict, the model, the optimizer, and how much was found."""
         about = f"{self.verdict}: {self.model.source}, {self.optimizer.name}"
-        found = f", {len(self.findings)} findings" if self.findings else ""
+        many = "s" if len(self.findings) > 1 else ""
+        found = f", {len(self.findings)} finding{many}" if self.findings else ""
         return f"{about}{found}{f' ({self.reason})' if self.reason else ''}"
 
     def rows(self) -> list[dict[str, Any]]:
