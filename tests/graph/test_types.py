@@ -3,6 +3,7 @@ import pytest
 from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper, parser
 
 from optvet.graph.types import (
+    INTEGERS,
     agrees,
     corrected,
     dtype_name,
@@ -52,6 +53,13 @@ def test_every_element_type_but_text_and_six_bits_has_its_width() -> None:
     assert unknown - {"float6e2m3", "float6e3m2"} == {"undefined", "string"}
     assert element_bits(TensorProto.INT4) == 4
     assert element_bits(999) is None
+
+
+def test_every_integer_type_has_its_range() -> None:
+    ranges = {dtype_name(n): limits for n, limits in INTEGERS.items()}
+    assert ranges["int4"] == (-8, 7)
+    assert ranges["uint64"] == (0, 2**64 - 1)
+    assert {n for n in map(dtype_name, TensorProto.DataType.values()) if "int" in n} == {*ranges}
 
 
 def model(ir_version: int) -> ModelProto:

@@ -16,19 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from optvet.graph.types import FLOATS, INTEGERS
 from optvet.graph.walk import attribute_of, is_onnx, nodes_of, reads
 from optvet.graph.weights import constants_of
 
 Array = NDArray[Any]
 
-RANGES: dict[int, tuple[int, int]] = {
-    TensorProto.UINT8: (0, 255),
-    TensorProto.INT8: (-128, 127),
-    TensorProto.UINT16: (0, 65535),
-    TensorProto.INT16: (-32768, 32767),
-}
+RANGES = {n: (low, high) for n, (low, high) in INTEGERS.items() if high - low < 1 << 16}
 """Smallest and largest value of each element type of quantized tensors."""
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_SCALES = frozenset(FLOATS) - {TensorProto.DOUBLE}
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +221,7 @@ def scale_constants(model: ModelProto) -> dict[str, Array]:
 
 
 def _may_be_scale(kind: int) -> bool:
-    return kind in RANGES or kind in _FLOATS
+    return kind in RANGES or kind in _SCALES
 
 
 def _computed(model: ModelProto) -> set[str]:

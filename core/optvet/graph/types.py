@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 
 import ml_dtypes  # comes with onnx: types that numpy does not know
@@ -25,6 +25,26 @@ def value_info(value: ValueInfoProto) -> ValueInfo:
     if kind == "sparse_tensor_type":
         return ValueInfo(value.name, "sparse", _shape(value.type.sparse_tensor_type))
     return ValueInfo(value.name, (kind or "undefined").removesuffix("_type"), None)
+
+
+FLOATS: tuple[int, ...] = (
+    TensorProto.FLOAT16,
+    TensorProto.BFLOAT16,
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+)
+"""Element types in which operators compute; floats of 8 bits and fewer only store values."""
+
+
+def _integers() -> dict[int, tuple[int, int]]:
+    numbers = [n for n in TensorProto.DataType.values() if dtype_name(n).strip("u")[:3] == "int"]
+    ranges = {}
+    for number in numbers:
+        about = ml_dtypes.iinfo(  # type: ignore[no-untyped-call]
+            helper.tensor_dtype_to_np_dtype(number)
+        )
+        ranges[number] = (int(about.min), int(about.max))
+    return ranges
 
 
 @cache
@@ -63,6 +83,10 @@ def dtype_name(number: int) -> str:
     if number in TensorProto.DataType.values():
         return str(TensorProto.DataType.Name(number)).lower()
     return f"type{number}"
+
+
+INTEGERS: Mapping[int, tuple[int, int]] = _integers()
+"""Smallest and largest value of each integer type that the installed onnx knows, without bool."""
 
 
 def _shape(

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from optvet.graph.outline import Message, fetch, outline_in, whole_parts
+from optvet.graph.types import FLOATS
 from optvet.graph.walk import (
     attribute_of,
     bodies_of,
@@ -29,20 +31,16 @@ from optvet.graph.weights import tensors_of_nodes
 
 Array = NDArray[Any]
 
+
 # Element type → integer type of its width, exponent mask, significand bits with the hidden bit.
-LAYOUTS: dict[int, tuple[type[np.signedinteger[Any]], int, int]] = {
-    TensorProto.FLOAT16: (np.int16, 0x7C00, 11),
-    TensorProto.BFLOAT16: (np.int16, 0x7F80, 8),
-    TensorProto.FLOAT: (np.int32, 0x7F800000, 24),
-    TensorProto.DOUBLE: (np.int64, 0x7FF0000000000000, 53),
-}
-_TYPES_BY_NAME = {
-    "float16": TensorProto.FLOAT16,
-    "bfloat16": TensorProto.BFLOAT16,
-    "float32": TensorProto.FLOAT,
-    "float64": TensorProto.DOUBLE,
-}
-FLOATS = frozenset(LAYOUTS)
+def _layout(dtype: np.dtype[Any]) -> tuple[np.dtype[np.signedinteger[Any]], int, int]:
+    about = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    exponents = ((1 << about.nexp) - 1) << about.nmant
+    return np.dtype(f"i{dtype.itemsize}"), exponents, about.nmant + 1
+
+
+_DTYPES = {kind: np.dtype(helper.tensor_dtype_to_np_dtype(kind)) for kind in FLOATS}
+LAYOUTS = {kind: _layout(dtype) for kind, dtype in _DTYPES.items()}
 
 # One pattern of this length is repeated over all weights, from a random offset in each tensor:
 # drawing 25 million random numbers takes longer than running the model. It is a prime, so that
@@ -122,8 +120,8 @@ def jitter_feeds(
     jitter = Jitter(rng, ulps)
     moved: dict[str, Array] = dict(feeds)
     for name in sorted(feeds):
-        kind = _TYPES_BY_NAME.get(getattr(getattr(feeds[name], "dtype", None), "name", ""))
-        if kind is not None:
+        dtype = getattr(feeds[name], "dtype", None)
+        for kind in (k for k, known in _DTYPES.items() if known == dtype):
             array = np.array(feeds[name], order="C")
             jitter.move(array.reshape(-1).view(LAYOUTS[kind][0]), kind)
             moved[name] = array
@@ -265,12 +263,7 @@ def _is_round(bits: Array, kind: int) -> bool:
     if bits.size != 1:
         return False
     precision = LAYOUTS[kind][2]
-    wide: Array
-    if kind == TensorProto.BFLOAT16:
-        wide = (bits.astype(np.int32) << 16).view(np.float32)
-    else:
-        wide = bits.view(f"f{bits.itemsize}")
-    value = float(wide.reshape(-1)[0])
+    value = float(bits.view(_DTYPES[kind]).reshape(-1)[0])
     if not math.isfinite(value):
         return True
     mantissa = math.ldexp(math.frexp(value)[0], _whole_bits(precision))

@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from optvet.engine.numerics.perturb import FLOATS, LAYOUTS
+from optvet.engine.numerics.perturb import LAYOUTS
 from optvet.graph.functions import without_functions
-from optvet.graph.types import element_types
+from optvet.graph.types import FLOATS, INTEGERS, element_types
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     RANDOM_OPERATORS,
@@ -106,17 +106,12 @@ _ROUNDING_DECISIONS: dict[str, tuple[int, ...] | None] = {
 }
 
 # Significand bits that hold every value of an integer type.
-_INTEGER_BITS: dict[int, int] = {
-    TensorProto.BOOL: 1,
-    TensorProto.INT8: 7,
-    TensorProto.UINT8: 8,
-    TensorProto.INT16: 15,
-    TensorProto.UINT16: 16,
-    TensorProto.INT32: 31,
-    TensorProto.UINT32: 32,
-    TensorProto.INT64: 63,
-    TensorProto.UINT64: 64,
-}
+_INTEGER_BITS = {TensorProto.BOOL: 1, **{n: high.bit_length() for n, (_, high) in INTEGERS.items()}}
+
+
+def _exponent_bits(kind: int) -> int:
+    _, exponents, precision = LAYOUTS[kind]
+    return (exponents >> (precision - 1)).bit_length()
 
 
 def _outputs_with(model: ModelProto, fact: _Fact) -> frozenset[str]:
@@ -207,14 +202,14 @@ class _FactPropagation:
     def cast_rounds(self, node: NodeProto) -> bool:
         to = attribute_of(node, "to")
         if to not in FLOATS:
-            # Quantizing to eight bits or fewer rounds; integers, booleans and text are decided.
+            # A float of eight bits or fewer rounds; integers, booleans and text are decided.
             return to not in _INTEGER_BITS and to != TensorProto.STRING
         source = self.types.get(node.input[0])
         needed = _INTEGER_BITS.get(source, 99) if source is not None else 99
         if source in FLOATS:
             needed = LAYOUTS[source][2]
-            if {source, to} == {TensorProto.FLOAT16, TensorProto.BFLOAT16}:
-                return True  # neither range holds the other
+            if _exponent_bits(source) > _exponent_bits(to):
+                return True  # the range is smaller, as of bfloat16 in float16
         return needed > LAYOUTS[to][2]
 
     def floats(self, node: NodeProto) -> bool:

@@ -14,16 +14,12 @@ from optvet.engine.reduce.cut import without_dead
 from optvet.engine.reduce.graph import Graph, Node
 from optvet.engine.reduce.simplify import without_idle
 from optvet.graph.plain import is_aliased, is_namesake, is_plain, lists_weights
+from optvet.graph.types import FLOATS, INTEGERS, element_bits
 from optvet.graph.walk import ONNX_DOMAIN, domain_of, inner_nodes
 
 _PLAIN_IR = 8
-_NUMBERS = frozenset(
-    getattr(TensorProto, name)
-    for name in (
-        *("FLOAT", "FLOAT16", "DOUBLE", "BFLOAT16", "INT8", "INT16", "INT32", "INT64"),
-        *("UINT8", "UINT16", "UINT32", "UINT64"),
-    )
-)
+_NUMBERS = {*FLOATS, *(n for n in INTEGERS if (element_bits(n) or 0) >= 8)}
+"""What Abs takes."""
 
 
 def plain_operators(graph: Graph) -> Iterator[Graph | None]:

@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import helper
+
+from optvet.graph.types import FLOATS
 
 Array = NDArray[Any]
+_DTYPES = frozenset(np.dtype(helper.tensor_dtype_to_np_dtype(kind)) for kind in FLOATS)
 
 
 def float_type(inputs: Sequence[Any]) -> np.dtype[Any]:
@@ -25,4 +29,4 @@ def at_least_single(x: Any) -> Any:
 
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether it is a float of two bytes or more."""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    return dtype.kind == "f" or dtype in _DTYPES

@@ -14,12 +14,12 @@ from onnx.inliner import inline_local_functions
 from onnx.reference import ReferenceEvaluator
 
 from optvet.engine.numerics.float64.operators import replacements
-from optvet.graph.types import element_types
+from optvet.graph.types import FLOATS, dtype_name, element_types
 from optvet.graph.walk import ONNX_DOMAIN, domain_of, graphs, is_onnx
 from optvet.graph.weights import constant_tensors
 
-_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-_SINGLES = (TensorProto.FLOAT, *_HALVES)
+_SINGLES = frozenset(FLOATS) - {TensorProto.DOUBLE}
+_HALVES = _SINGLES - {TensorProto.FLOAT}
 
 # Their schema requires float32, but the evaluator only copies values, so they can take doubles.
 _EXACT_ML = frozenset(
@@ -227,7 +227,7 @@ class Promotion:
         allowed = formals[min(index, len(formals) - 1)].types
         if "tensor(float)" not in allowed or "tensor(double)" in allowed:
             return False
-        singles = {"tensor(float)", "tensor(float16)", "tensor(bfloat16)"}
+        singles = {f"tensor({dtype_name(each)})" for each in _SINGLES}
         kind = self.types.get(name)
         return kind in _SINGLES if kind is not None else allowed <= singles
 
