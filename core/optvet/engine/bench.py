@@ -127,7 +127,7 @@ def _sandbox(request: BenchRequest, variants: Sequence[Variant], model: Model) -
     limits = Limits(
         request.timeout,
         request.memory,
-        large.is_large(model),
+        single_task=large.is_large(model),
         writable=(str((request.cache_dir or cache_root()) / "scratch"),),
     )
     return Sandbox(jobs=1, limits=limits, preload=tuple(dict.fromkeys(preload)))

@@ -26,7 +26,7 @@ from optvet.engine.vet.observe.observation import finite
 from optvet.engine.vet.require.portable import PortableRequirement, fewest_samples, portable_of
 from optvet.engine.vet.session import VetSession, default_jobs, open_session
 from optvet.engine.work.cache.disk import cache_root
-from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.cost import total_nodes
@@ -120,7 +120,6 @@ def write_bundles(
                 _case(session, finding, first),
                 first,
                 tuple(others),
-                Limits(request.timeout, request.memory),
                 session.runner.sandbox,
                 out,
                 (request.jobs or default_jobs()) if request.reduce else None,
@@ -205,7 +204,6 @@ class _BundleTask:
     case: Case
     witness: Sample
     others: tuple[Sample, ...]
-    limits: Limits
     sandbox: Sandbox
     out: Path
     jobs: int | None
@@ -332,8 +330,8 @@ def _record(
         inputs=inputs,
         outputs=list(evidence.expected),
         versions=versions(case),
-        timeout_s=case.checks.timeout_s or task.limits.timeout_s,
-        memory_bytes=task.limits.memory_bytes,
+        timeout_s=case.checks.timeout_s or task.sandbox.limits.timeout_s,
+        memory_bytes=task.sandbox.limits.memory_bytes,
         comparator=None if by is None else by[0].name,
         comparator_options={} if by is None else by[1].model_dump(mode="json"),
         noise=[{n: v for n, v in each.items() if np.isfinite(v)} for each in evidence.noise],

@@ -14,7 +14,10 @@ from optvet.engine.judge.sample import SampleVerdict
 from optvet.spec.converters import ConversionStage
 from optvet.spec.symptoms import Symptom
 
-_VALUES = (Symptom.INTERFACE_CHANGE, Symptom.WRONG_OUTPUT)
+
+def _of_outputs(symptom: Symptom) -> bool:
+    """Whether it is about values that came, or about their names and types."""
+    return symptom.info.of_values or symptom == Symptom.INTERFACE_CHANGE
 
 
 @dataclass(frozen=True)
@@ -97,16 +100,16 @@ def _guilty(seen: Sequence[SampleVerdict | None]) -> list[tuple[int, int, Sympto
         if each.right or each.symptom is None:
             opened.clear()
             continue
-        if each.symptom in _VALUES:
-            opened = {s: at for s, at in opened.items() if s in _VALUES}
-        if each.symptom == Symptom.WRONG_OUTPUT:
+        if _of_outputs(each.symptom):
+            opened = {s: at for s, at in opened.items() if _of_outputs(s)}
+        if each.symptom.info.of_values:
             opened.pop(Symptom.INTERFACE_CHANGE, None)
         if each.symptom not in opened:
             opened[each.symptom] = (_first_suspect(seen[:i], each.symptom), i)
     return [
         (first, last, symptom)
         for symptom, (first, last) in opened.items()
-        if symptom in (end.symptom, Symptom.INVALID_MODEL, *_VALUES)
+        if symptom in (end.symptom, Symptom.INVALID_MODEL) or _of_outputs(symptom)
     ]
 
 
@@ -122,8 +125,8 @@ def _first_suspect(before: Sequence[SampleVerdict | None], symptom: Symptom) -> 
 
 def _tells_apart(shown: Symptom | None, symptom: Symptom) -> bool:
     """Whether an artifact with one symptom is known not to have another."""
-    if symptom == Symptom.WRONG_OUTPUT:
+    if symptom.info.of_values:
         return False  # nothing else lets values be compared
     if symptom == Symptom.INTERFACE_CHANGE:
-        return shown == Symptom.WRONG_OUTPUT
+        return shown is not None and shown.info.of_values
     return True

@@ -107,9 +107,13 @@ def open_session(
     jobs, fewer = large.jobs_that_fit(model, case.optimizer, wanted)
     root = request.cache_dir or cache_root()
     cache = Cache(root if request.cache else None)
-    single_task = not large.keeps_workers(model, case.optimizer)
-    keeps = large.keeps_memory(model, case.optimizer)
-    limits = Limits(request.timeout, request.memory, single_task, keeps, (str(root / "scratch"),))
+    limits = Limits(
+        request.timeout,
+        request.memory,
+        single_task=not large.keeps_workers(model, case.optimizer),
+        keeps_memory=large.keeps_memory(model, case.optimizer),
+        writable=(str(root / "scratch"),),
+    )
     own = sandbox is None or large.is_large(model)
     if sandbox is None or own:
         sandbox = Sandbox(jobs=jobs, limits=limits, preload=preload)

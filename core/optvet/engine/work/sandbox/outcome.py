@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Generic, Literal, TypeVar
 
 from optvet.engine.judge.failures import in_words
@@ -31,6 +31,7 @@ class Limits:
 
     timeout_s: float = 120.0
     memory_bytes: int = 8 << 30
+    _: KW_ONLY
     single_task: bool = False
     keeps_memory: bool = True
     writable: tuple[str, ...] | None = ()
