@@ -288,6 +288,30 @@ def test_the_quick_oracle_does_not_judge_what_is_invalid(tmp_path: Path) -> None
         assert judged(tmp_path, text, "drop_relu", x=X) == [False]
 
 
+MIXED = """g (float[4] x) => (float[8] y)
+    { r = RandomNormalLike(x) s = Relu(x) y = Concat<axis = 0>(r, s) }"""
+SCALED = """g (float[9] x) => (float[9] y)
+    { r = RandomUniformLike(x) s = Relu(x) y = Mul(r, s) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "suspected"),
+    [
+        (MIXED, "drop_relu", True),
+        (MIXED, "keep_01", False),
+        # Two draws of a few bits are equal in many elements, and those are not stable.
+        ("g (float[9] x) => (float[9] y) { c = Abs(x) y = Bernoulli(c) }", "keep_01", False),
+        (SCALED, "drop_relu", True),
+    ],
+)
+def test_what_is_stable_of_a_random_output_is_looked_at_like_any_other(
+    text: str, name: str, suspected: bool, tmp_path: Path
+) -> None:
+    x = np.linspace(-1, 1, 9 if "9" in text else 4, dtype=np.float32)
+    found = judged(tmp_path, text, name, x=x)
+    assert found == [True, ((name,), "wrong-output")][: 1 + suspected]
+
+
 def test_passes_that_do_nothing_together_are_not_tried_alone(tmp_path: Path) -> None:
     plugins = plugins_with("drop_relu", "keep_00", "keep_01", repeatable=False)
     subject = subject_of(asked(tmp_path), plugins)

@@ -236,6 +236,22 @@ def test_draws_that_became_one_and_one_that_became_two_are_noticed(
     assert "relation" in seen.detail or "another distribution" in seen.detail
 
 
+@pytest.mark.parametrize(("off", "noticed"), [(0.0, False), (1e-6, False), (0.1, True)])
+def test_elements_that_are_not_random_are_compared_beyond_rounding(
+    off: float, noticed: bool
+) -> None:
+    def joined(seed: int, value: float) -> Made:
+        stable = np.linspace(0, 1, 500, dtype=F32)
+        stable[77] += F32(value)
+        return [{"y": np.concatenate([r["y"], stable])} for r in normal(seed, runs=12)]
+
+    seen = unlike(joined(0, 0.0), joined(1, off))
+    assert (seen is not None and seen.p < 1e-2) is noticed
+    if noticed:
+        assert seen is not None
+        assert seen.detail == "elements that are not random have other values"
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_equal_dependences_are_told_apart_no_more_often_than_p_says(same: bool) -> None:
     small = 0

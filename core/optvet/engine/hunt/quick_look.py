@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx
 from onnx import ModelProto
 
-from optvet.engine.hunt.expected import ExpectedOutput, Values, chance_of, outputs_of
+from optvet.engine.hunt.expected import ExpectedOutput, Values, outputs_of
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
+from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.judgement import Judgement
+from optvet.engine.judge.random_outputs import Side, judge_random
 from optvet.engine.judge.sample import (
     InterfaceProblem,
     SampleVerdict,
@@ -21,8 +24,11 @@ from optvet.engine.judge.sample import (
     judge_failure,
     judge_sample,
 )
+from optvet.engine.work.trials.draws import graph_in, seeded_runs
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph import structure
 from optvet.graph.interface import Alignment, align, interface_of, misdeclared, weakened
+from optvet.graph.randomness import SeedBy
 from optvet.spec.errors import REFUSALS
 from optvet.spec.symptoms import Stage, Symptom
 from optvet.spec.types import Artifact, Failure
@@ -31,6 +37,8 @@ QUICK = Setting(quick=1.0)
 """A plain tolerance in place of measured noise."""
 QUICK_ELSEWHERE = Setting(quick=1024.0)
 """The same for kernels of another runtime, which may differ by more."""
+QUICK_RUNS = 12
+"""Runs of each model, in either test, by which random outputs are compared."""
 
 
 @dataclass(frozen=True)
@@ -77,23 +85,73 @@ def _look_at_outputs(
         raise
     except Exception as error:
         return verdict_on_error("load", error)
-    chance, verdict = truth.chance, SampleVerdict("same")
+    verdict = SampleVerdict("same")
     for feeds, expected in zip(truth.feeds, truth.outputs, strict=True):
         try:
             outputs = outputs_of(session, feeds)
-            again = outputs_of(session, feeds) if chance.drawn and feeds is truth.feeds[0] else None
         except Exception as error:
             return verdict_on_error("run", error)
-        fixed = chance.drop_random_outputs(expected)
+        fixed = truth.drop_random_outputs(expected)
         verdict = judge_sample(fixed, outputs, setting=setting)
         if not verdict.right:
             # Suspicions are told apart by their words, which must not be about this model.
             return replace(verdict, message=_kind(verdict.faults[0], fixed))
-        if again is not None and chance_of(outputs, again) != chance:
-            return SampleVerdict("fault", Symptom.WRONG_OUTPUT, message="draws")
         if alignment is not None and (words := misdeclared(alignment, outputs)):
             return judge_sample({}, InterfaceProblem(words))
-    return verdict
+    return _look_at_draws(subject, made, truth) if truth.random else verdict
+
+
+def _look_at_draws(
+    subject: TestedOptimizer, made: Artifact, truth: ExpectedOutput
+) -> SampleVerdict:
+    """Whether random outputs are drawn as before; an output may be random in parts only."""
+    draws = SeededSessions(subject, made, truth)
+    judged = judge_random(draws, sorted(truth.random), screen=QUICK_RUNS, proof=QUICK_RUNS)
+    wrong = any(j.call == "fault" for j in judged.values())
+    if wrong:
+        return SampleVerdict("fault", Symptom.WRONG_OUTPUT, message="draws")
+    return SampleVerdict("same")
+
+
+@dataclass(frozen=True)
+class SeededSessions:
+    """Draws of the original and of an optimized model, by sessions of this process."""
+
+    subject: TestedOptimizer
+    made: Artifact
+    truth: ExpectedOutput
+
+    def run_seeds(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
+        """One run for each seed; None if the model takes no seeds."""
+        if side == "candidate":
+            return self._draw(side, numbers, by)
+        if (numbers, by) not in self.truth.drawn:
+            self.truth.drawn[numbers, by] = self._draw(side, numbers, by)
+        return self.truth.drawn[numbers, by]
+
+    def in_turn(self, side: Side, session: int, runs: int) -> Runs:
+        """Runs of one session, which are not kept: every session begins anew."""
+        config, artifact = self._parts(side)
+        opened = config.runtime.load(artifact, config.options)
+        return [outputs_of(opened, self.truth.feeds[0]) for _ in range(runs)]
+
+    def _parts(self, side: Side) -> tuple[RuntimeConfig, Artifact]:
+        if side == "candidate":
+            return self.subject.candidate, self.made
+        return self.subject.reference, Artifact("onnx", self.truth.data)
+
+    def _draw(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
+        config, artifact = self._parts(side)
+        # What is no graph may hold the original, beside instructions for the runtime.
+        whole = artifact.format == "onnx" or artifact.data == self.truth.data
+        model = graph_in(artifact) if whole else None
+        if model is None:
+            return None
+
+        def run(copy: Artifact) -> dict[str, np.ndarray]:
+            return outputs_of(config.runtime.load(copy, config.options), self.truth.feeds[0])
+
+        return seeded_runs(model, artifact, numbers, by, run)
 
 
 def _kind(fault: Judgement, expected: Values) -> str:

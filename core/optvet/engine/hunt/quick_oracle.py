@@ -135,7 +135,7 @@ def examine(
         labelled: Whether it is wanted which passes changed, where that takes another run.
     """
     logged("reference", ())
-    truth = truth_of(subject.reference, data, feeds, with_chance=not subject.lowers)
+    truth = truth_of(subject.reference, data, feeds, with_random=not subject.lowers)
     if truth is None:
         return INVALID
     logged("optimize", ())

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optvet.engine.judge.dependence import Runs, numbers_of, of_pairs
+from optvet.engine.numerics.floats import is_float, unit_roundoff
 
 EFFECT = 2e-3
 """Differences of a mean below this part of its scale are ignored: rounding, or not relevant."""
@@ -27,6 +28,8 @@ _EDGE = 1e-3
 _POSITIONS = 16
 _QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
 _TINY = 1e-300
+_ROUNDINGS = 64
+"""Of an element that does not vary, a difference by so many roundoffs of the output is ignored."""
 _BEYOND_DOUBT = 1e-6
 """With a p-value below this, no further test is made."""
 
@@ -125,7 +128,7 @@ def _most_different(
 def _find_one_sided_change(
     name: str, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], outputs: int
 ) -> Unlike | None:
-    """A difference in elements that are constant in one model and vary in the other."""
+    """A difference in elements that are constant in one model or in both."""
     if len({a.shape for a in (*ours, *theirs)}) != 1 or not ours[0].size:
         return None
     a, b = _table(ours), _table(theirs)
@@ -134,6 +137,9 @@ def _find_one_sided_change(
     a, b = a[:, finite], b[:, finite]
     if not a.size:
         return None
+    if _parted(a, b, ours[0].dtype):
+        p = math.exp(-_log_choose(len(a) + len(b), len(a))) * 2 * a.shape[1] * outputs
+        return Unlike(name, min(p, 1.0), "elements that are not random have other values")
     one = _constancy(a, b)
     other = _constancy(b, a)
     p = min(one, other) * 2 * a.shape[1] * outputs
@@ -146,10 +152,25 @@ def _find_one_sided_change(
     return Unlike(name, p, "elements vary that never did")
 
 
+def _parted(ours: np.ndarray, theirs: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether an element is one constant in all runs of one model, and another in the other's.
+
+    Beyond rounding: differences are in units of the constants' scale, and no smaller than what is
+    rounded off the largest of all elements.
+    """
+    stable = _same(ours, ours[0], ours).all(axis=0) & _same(theirs, theirs[0], theirs).all(axis=0)
+    if not stable.any():
+        return False
+    least = EFFECT * _scale(np.concatenate([ours[:1, stable], theirs[:1, stable]]))
+    if is_float(dtype):
+        rounded = _ROUNDINGS * unit_roundoff(dtype)
+        least = max(least, rounded * float(np.abs(np.concatenate([ours, theirs])).max()))
+    return bool((np.abs(ours[0] - theirs[0])[stable] > least).any())
+
+
 def _constancy(varying: np.ndarray, fixed: np.ndarray) -> float:
     """Smallest probability, over elements, that by chance only the first side varies."""
     same = _same(fixed, fixed[0], fixed, varying).all(axis=0)
-    # Two different constants are covered by the means.
     moving = ~_same(varying, varying[0], fixed, varying).all(axis=0)
     deviating = (~_same(varying, fixed[0], fixed, varying)).sum(axis=0)
     most = int(np.where(same & moving, deviating, 0).max())

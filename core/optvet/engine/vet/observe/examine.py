@@ -7,7 +7,6 @@ more than a few roundoffs, runs the controls that a finding needs, and caches bo
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -43,7 +42,7 @@ from optvet.engine.vet.observe.observation import (
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials import noise_floor as measuring
 from optvet.engine.work.trials.draws import ModelPair
-from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.trial import Outputs, graph_output_of
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.interface import misdeclared
@@ -289,7 +288,7 @@ class Examiner:
         discontinuous = measuring.analysis(self.runner).discontinuous
         return any(
             j.call == "fault"
-            and (j.layered or (j.structural and _base(j.output) not in discontinuous))
+            and (j.layered or (j.structural and graph_output_of(j.output) not in discontinuous))
             for j in self._judge(trial, sample)
         )
 
@@ -334,7 +333,7 @@ class Examiner:
         # Workers forked from one server may share a runtime's seed, so agreement between two runs
         # would prove nothing: what depends on a random operator is random.
         drawn = measuring.analysis(self.runner).random
-        self.random |= {n for n in self.reference[sample.id] if _base(n) in drawn}
+        self.random |= {n for n in self.reference[sample.id] if graph_output_of(n) in drawn}
 
     def _check_self(self, sample: Sample) -> None:
         """Check that two runs of the reference agree, before a difference is reported."""
@@ -435,16 +434,6 @@ def misdeclared_in(trial: Trial, samples: Sequence[Sample]) -> Observation | Non
 
 def _is_nan(value: np.ndarray) -> bool:
     return is_float(value.dtype) and bool(np.all(value != value))
-
-
-def _base(name: str) -> str:
-    """Graph output that a flattened sequence or map entry came from."""
-    suffixes = _SUFFIXES_BACKWARDS.match(name[::-1])
-    return name[: len(name) - suffixes.end()] if suffixes else name
-
-
-# From the end: a search for suffixes from the start takes quadratic time on "[0][0][0]…x".
-_SUFFIXES_BACKWARDS = re.compile(r"(?:\]\d+\[|syek\.|htgnel\.|enon_si\.)+")
 
 
 def _inputs_words(names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -131,16 +131,39 @@ def _draw_with_seeds(
     if model is None:
         return []
     (sample,) = order.samples
-    alignment = alignment_of(order, artifact)
+    config, alignment = order.config, alignment_of(order, artifact)
+
+    def run(made: Artifact) -> Outputs:
+        enter("load")
+        session = load(config, made)
+        enter("run")
+        return _thin(infer(config.runtime, session, sample.feeds, alignment))
+
+    return seeded_runs(model, artifact, numbers, by, run) or []
+
+
+def seeded_runs(
+    model: onnx.ModelProto,
+    artifact: Artifact,
+    numbers: Iterable[int],
+    by: SeedBy,
+    run: Callable[[Artifact], Outputs],
+) -> list[Outputs] | None:
+    """One run per seed, each in a new session; None if seeds cannot be set.
+
+    Args:
+        model: The graph of ``artifact``.
+        artifact: What is run.
+        numbers: The seeds.
+        by: What tells random nodes apart.
+        run: Loads an artifact, and runs it once.
+    """
     runs = []
     for number in numbers:
         copy = seeded(model, number, by)
         if copy is None:
-            return []
-        enter("load")
-        session = load(order.config, replace(artifact, data=copy.SerializeToString()))
-        enter("run")
-        runs.append(_thin(infer(order.config.runtime, session, sample.feeds, alignment)))
+            return None
+        runs.append(run(replace(artifact, data=copy.SerializeToString())))
     return runs
 
 
@@ -154,6 +177,11 @@ def _model_in(artifact: Artifact, order: TrialSpec) -> onnx.ModelProto | None:
     subject = order.subject
     if artifact.format != "onnx" and artifact.data != read_model(subject.blob, subject.digest):
         return None
+    return graph_in(artifact)
+
+
+def graph_in(artifact: Artifact) -> onnx.ModelProto | None:
+    """The graph that the bytes of an artifact hold; None if they hold none."""
     try:
         return onnx.load_from_string(artifact.data)
     except DecodeError:

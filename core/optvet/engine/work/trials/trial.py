@@ -455,6 +455,16 @@ def flatten(outputs: Mapping[str, Any]) -> Outputs:
     return flat
 
 
+def graph_output_of(name: str) -> str:
+    """The graph output that an array which ``flatten`` named came from."""
+    suffixes = _SUFFIXES_BACKWARDS.match(name[::-1])
+    return name[: len(name) - suffixes.end()] if suffixes else name
+
+
+# From the end: a search for suffixes from the start takes quadratic time on "[0][0][0]…x".
+_SUFFIXES_BACKWARDS = re.compile(r"(?:\]\d+\[|syek\.|htgnel\.|enon_si\.)+")
+
+
 def _flatten(name: str, value: Any, flat: Outputs) -> None:
     if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
         keys = list(value[0])
