@@ -33,7 +33,9 @@ from optvet.engine.work.trials.inner_values import record_values
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.cost import longest_reduction
 from optvet.graph.interface import graph_inputs
+from optvet.graph.randomness import seeded
 from optvet.graph.sites import attributes_of
+from optvet.graph.structure import draws_random
 from optvet.graph.text import attribute_text, node_text
 from optvet.graph.walk import opset_versions, reads
 from optvet.graph.weights import constants_of
@@ -154,6 +156,12 @@ def _compare(
     return compare_values(a, b, first, second)
 
 
+def _with_seeds(data: bytes) -> bytes:
+    model = onnx.load_from_string(data)
+    copy = seeded(model, 0, "name") if draws_random(model) else None
+    return data if copy is None else copy.SerializeToString()
+
+
 def _runs(data: bytes, feeds: Values, by: RuntimeConfig) -> bool:
     record_with_jitter(data, feeds, by, 0)
     return True
@@ -181,8 +189,10 @@ def record_with_jitter(
 ) -> RecordedValues:
     """All values of a model, from one run and from ``jitters`` perturbed ones.
 
+    What is drawn at random is drawn from seeds, so that two models draw the same under one name.
     Called in a worker; raises what the runtime raises.
     """
+    data = _with_seeds(data)
     values = record_values(data, feeds, by)
     runs = []
     for seed in range(jitters):

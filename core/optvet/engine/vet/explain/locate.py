@@ -47,7 +47,7 @@ from optvet.spec.records import Divergence, ModelComparison
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Sample
 
-VERSION = 5
+VERSION = 6
 """Increased when the meaning of a cached divergence changes."""
 _DIVERGENCE: TypeAdapter[Divergence] = TypeAdapter(Divergence)
 
