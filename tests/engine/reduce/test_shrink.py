@@ -13,19 +13,22 @@ from onnx import ModelProto
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.defined import undefined_in
 from optvet.engine.models.opening import open_model
-from optvet.engine.reduce.oracle import Shrunk, reduce_finding
-from optvet.engine.reduce.reduction_order import Budget
+from optvet.engine.reduce.graph import Graph
+from optvet.engine.reduce.oracle import ReductionOracle, Shrunk, reduce_finding
+from optvet.engine.reduce.reduction_order import Budget, ReductionCandidate
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.case import Case, PassTable
 from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.trial_results import Ledger
 from optvet.spec.errors import UsageError
+from optvet.spec.protocols import Feeds, Session
 from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Model, Sample
 from optvet.testing import Planted
 from optvet_onnxoptimizer import OnnxOptimizer
-from optvet_onnxruntime.runtime import OrtRuntime
+from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
 
 PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "onnxoptimizer", "optvet.testing")
 
@@ -327,3 +330,67 @@ def test_a_reduction_computes_the_shapes_that_it_declares(tmp_path: Path, sandbo
     (found,) = session.run(feeds).values()
     declared = [d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim]
     assert [*found.shape] == declared
+
+
+class CoarseSession:
+    """Gives multiples of 2e-6."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        outputs = self.session.run(feeds).items()
+        return {n: (np.round(v / 2e-6) * 2e-6).astype(v.dtype) for n, v in outputs}
+
+
+class Coarse(OrtRuntime):
+    """Computes exactly enough where values are about 1, and tiny ones wrongly."""
+
+    def load(self, artifact: Artifact, options: OrtOptions) -> Session:
+        return CoarseSession(super().load(artifact, options))
+
+
+def test_a_reduction_goes_nowhere_where_evaluators_of_the_original_disagree(
+    tmp_path: Path, sandbox: Sandbox
+) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    proto = onnx.parser.parse_model(text)
+    judge = RuntimeConfig(Coarse(), OrtOptions())
+    planted = Planted(default=("drop_relu",))
+    passes = PassTable.of(planted, ("drop_relu",))
+    case = Case(opened(proto, tmp_path), planted, planted.options, judge, judge, passes)
+    oracle = ReductionOracle(case, ("drop_relu",), sandbox, tmp_path, 1, None, Ledger())
+    with oracle:
+        oracle.open(proto, {"x": np.array([1, -1], np.float32)})
+        for size, kept in ((0.5, True), (1.1e-6, False)):
+            feeds = {"x": np.array([size, -size], np.float32)}
+            candidate = ReductionCandidate(Graph.of_model(proto, feeds))
+            assert oracle.is_interesting(candidate) is kept
+
+
+IN_FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+net (float[4] x) => (float[4] y) <float scale = {%s}, uint8 zero = {128}> {
+    kept = Relu(x)
+    y = local.rounded(kept, scale, zero)
+}
+<domain: "local", opset_import: ["" : 17]>
+rounded (given, scale, zero) => (back) {
+    whole = QuantizeLinear(given, scale, zero)
+    back = DequantizeLinear(whole, scale, zero)
+}"""
+
+
+@pytest.mark.parametrize("sought", [None, Symptom.BLOAT, Symptom.SENSITIVITY])
+def test_no_reduction_of_a_fault_or_a_note_leaves_what_has_no_answer(
+    sought: Symptom | None, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    who = accused(Planted(default=("gelu_for_relu",)), "gelu_for_relu")
+    valid = onnx.parser.parse_model(IN_FUNCTION % 0.05)
+    case, feeds = who.case(opened(valid, tmp_path)), {"x": np.array([-2, -1, 1, 2], np.float32)}
+    with ReductionOracle(case, who.culprit, sandbox, tmp_path, 1, sought, Ledger()) as oracle:
+        if sought is not Symptom.SENSITIVITY:
+            oracle.open(valid, feeds)
+            assert oracle.is_interesting(ReductionCandidate(Graph.of_model(valid, feeds)))
+        for scale in (0, -0.05):
+            model = onnx.parser.parse_model(IN_FUNCTION % scale)
+            assert not oracle.is_interesting(ReductionCandidate(Graph.of_model(model, feeds)))

@@ -125,7 +125,14 @@ class Confirmer:
         applied = Applied(
             self.subject.optimizer, self.subject.options, tuple(written.record.passes)
         )
-        return is_disputed(finding.symptom, written.path, applied, by_import=not finding.culprit)
+        return is_disputed(
+            finding.symptom,
+            written.path,
+            applied,
+            error=finding.error,
+            noise=finding.noise_floor,
+            by_import=not finding.culprit,
+        )
 
     def _keep_finding(self, suspect: Suspect, written: Bundle) -> HuntFinding:
         """The finding, with its bundle moved to where findings are kept."""

@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
-from onnx.version_converter import convert_version
 from pydantic import BaseModel
 
 from optvet.engine.bundle.folder import read_arrays
 from optvet.engine.bundle.layout import EXPECTED, INPUTS, MODEL
 from optvet.engine.hunt.expected import Values
-from optvet.engine.hunt.quick_look import QUICK_ELSEWHERE
 from optvet.engine.judge.defined import needs_inner_values, undefined_in
-from optvet.engine.judge.sample import judge_sample
-from optvet.engine.numerics.float64 import taken_out
+from optvet.engine.judge.second_opinion import is_contradicted
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trials.trial import flatten
+from optvet.engine.work.trials.opinions import collect_opinions, evaluate_in_own_types
+from optvet.engine.work.trials.trial import Outputs
 from optvet.graph.functions import without_functions
 from optvet.graph.structure import draws_random
 from optvet.spec.errors import InputError
@@ -31,8 +29,6 @@ from optvet.spec.types import Artifact
 
 _MEMORY_BYTES = 4 << 30
 _TIME_S = 30.0
-_NEWER = 21
-"""The operator set that models are converted to whose own operators the evaluator lacks."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +47,28 @@ class Applied:
 
 
 def is_disputed(
-    symptom: Symptom, bundle: Path, applied: Applied, *, by_import: bool = False
+    symptom: Symptom,
+    bundle: Path,
+    applied: Applied,
+    *,
+    error: float | None = None,
+    noise: float | None = None,
+    by_import: bool = False,
 ) -> bool:
     """Whether ONNX's reference evaluator says something else of the models than the runtime did.
 
     Then it is not known who is wrong, and the optimizer is not accused: the evaluator gives other
-    outputs of the original; or of the optimized model what was expected, so that only the runtime
-    reads it as wrong; or it refuses a model that the import refuses too, which the runtime only
-    tolerates. Nor is it where the standard says nothing of the original on these inputs.
+    outputs of the original, as far from what was expected as those that are told; or of the
+    optimized model what was expected, so that only the runtime reads it as wrong; or it refuses a
+    model that the import refuses too, which the runtime only tolerates. Nor is it where the
+    standard says nothing of the original on these inputs.
 
     Args:
         symptom: Of the finding.
         bundle: Its folder.
         applied: What the finding is about.
+        error: How far off the outputs are, relative to the largest magnitude.
+        noise: That of the original, likewise.
         by_import: Whether import and export alone show it.
     """
     refused = (
@@ -75,13 +80,14 @@ def is_disputed(
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
         if not refused and box.call(_is_undefined, bundle, fresh=True).value:
             return True
-        outcome = box.call(_disagrees, bundle, fresh=True)
-        if outcome.failure is not None:
+        if refused:
+            failure = box.call(_runs, bundle, fresh=True).failure
             # Operators that it lacks are RuntimeErrors.
-            return refused and outcome.failure.error_type == "ValueError"
-        if outcome.value or refused or not applied.is_portable:
-            return bool(outcome.value) and not refused
-        return bool(box.call(_acquits, bundle, applied, fresh=True).value)
+            return failure is not None and failure.error_type == "ValueError"
+        outcome = box.call(_disagrees, bundle, error, noise, fresh=True)
+        if outcome.value or outcome.failure is not None or not applied.is_portable:
+            return bool(outcome.value)
+        return bool(box.call(_acquits, bundle, applied, error, noise, fresh=True).value)
 
 
 def _is_undefined(bundle: Path) -> bool:
@@ -103,16 +109,21 @@ def _is_undefined(bundle: Path) -> bool:
     return bool(undefined_in(model, feeds, arrays))
 
 
-def _disagrees(bundle: Path) -> bool:
-    """Called in a worker; what it raises is no opinion."""
+def _runs(bundle: Path) -> None:
+    """Run the original; called in a worker for what it raises."""
     model = load_model(bundle / MODEL)
-    if draws_random(model):
-        return False
-    names = [v.name for v in model.graph.output]
-    return _differ(bundle, _evaluate(model, _feeds(bundle, model), names))
+    if not draws_random(model):
+        evaluate_in_own_types(model, _feeds(bundle, model), [v.name for v in model.graph.output])
 
 
-def _acquits(bundle: Path, applied: Applied) -> bool:
+def _disagrees(bundle: Path, error: float | None, noise: float | None) -> bool:
+    """Called in a worker."""
+    model = load_model(bundle / MODEL)
+    opinions = collect_opinions(model.SerializeToString(), _feeds(bundle, model))
+    return bool(opinions) and _differ(bundle, opinions, error, noise)
+
+
+def _acquits(bundle: Path, applied: Applied, error: float | None, noise: float | None) -> bool:
     """Whether the optimized model gives what was expected; called in a worker."""
     model = load_model(bundle / MODEL)
     if draws_random(model):
@@ -120,8 +131,8 @@ def _acquits(bundle: Path, applied: Applied) -> bool:
     source = Artifact("onnx", model.SerializeToString())
     made = applied.optimizer.apply(source, applied.passes, applied.options)
     names = [v.name for v in model.graph.output]
-    outputs = _evaluate(ModelProto.FromString(made.data), _feeds(bundle, model), names)
-    return not _differ(bundle, outputs)
+    outputs = evaluate_in_own_types(ModelProto.FromString(made.data), _feeds(bundle, model), names)
+    return not _differ(bundle, [outputs], error, noise)
 
 
 def _feeds(bundle: Path, model: ModelProto) -> Values:
@@ -129,25 +140,11 @@ def _feeds(bundle: Path, model: ModelProto) -> Values:
     return read_arrays(bundle / INPUTS, [v.name for v in model.graph.input if v.name not in given])
 
 
-def _differ(bundle: Path, outputs: Values) -> bool:
+def _differ(
+    bundle: Path, opinions: list[Outputs], error: float | None, noise: float | None
+) -> bool:
     try:
-        expected = read_arrays(bundle / EXPECTED, list(outputs))
+        expected = read_arrays(bundle / EXPECTED, list(opinions[0]))
     except InputError:
         return True  # a sequence of another length
-    return not judge_sample(expected, outputs, setting=QUICK_ELSEWHERE).right
-
-
-def _evaluate(model: ModelProto, feeds: Values, names: list[str]) -> dict[str, np.ndarray]:
-    """Outputs by the evaluator, which has the oldest forms of few operators.
-
-    Raises:
-        Exception: Whatever it raises of the model as it is.
-    """
-    with np.errstate(all="ignore"):
-        try:
-            made = ReferenceEvaluator(model).run(names, dict(feeds))
-        except RuntimeError:
-            made = ReferenceEvaluator(convert_version(model, _NEWER)).run(names, dict(feeds))
-    kinds = {v.name: v.type for v in model.graph.output}
-    given = zip(names, made, strict=True)
-    return flatten({name: taken_out(value, kinds[name]) for name, value in given})
+    return is_contradicted(expected, opinions, error, noise)

@@ -90,8 +90,22 @@ class Difference:
 
     @property
     def told(self) -> float:
-        """The noise that decides: the jitters', or the bound for sums where that is larger."""
-        return max(self.level, self.floor)
+        """The noise that decides: the jitters', or the bound for sums where that is larger.
+
+        Or the reference's own error against float64, unless the difference is no larger: then one
+        of the two must be wrong.
+        """
+        return max(self.level, self.floor, self.own if self.own < self.error else 0.0)
+
+    @property
+    def own(self) -> float:
+        """The reference's error against float64, by its largest magnitude; 0 if unknown."""
+        if self.truth is None or not self.scale:
+            return 0.0
+        known = self.finite & np.isfinite(self.truth)
+        with np.errstate(invalid="ignore", over="ignore"):
+            off = np.max(np.abs(self.y - self.truth), where=known, initial=0.0)
+        return float(off) / self.scale
 
     @property
     def decided(self) -> bool:
@@ -169,6 +183,9 @@ def _by_noise(found: Difference) -> Judgement | None:
         if not limits.other_kernels:
             found.limits = limits.for_gross()
             found.exceeds = found.ratio(np.maximum(found.spread, found.inside))
+            # What is shown is what decides.
+            inner = float(found.inside.max(initial=0.0))
+            found.level = max(found.level, inner / found.scale if found.scale else math.inf)
             if found.exceeds > 1 and len(noise.jitters) < _DRAWS:
                 return found.to_judgement("unsure", found.exceeds, "too few draws of noise")
     return (

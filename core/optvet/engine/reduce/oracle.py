@@ -26,6 +26,7 @@ from onnx import ModelProto, TypeProto
 
 from optvet.engine.judge.defined import needs_inner_values, undefined_in
 from optvet.engine.judge.judgement import OTHER_PLACES
+from optvet.engine.judge.second_opinion import is_contradicted
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import model_of
 from optvet.engine.reduce.reduction_order import (
@@ -44,11 +45,13 @@ from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.draws import ModelPair
 from optvet.engine.work.trials.inner_values import infer, record_values
+from optvet.engine.work.trials.opinions import collect_opinions
 from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
 from optvet.engine.work.trials.trial_results import Ledger, Trial
 from optvet.engine.work.trials.trial_runner import Progress, TrialRunner
 from optvet.engine.work.trials.undefined_values import undefined_kinds
 from optvet.graph import structure
+from optvet.graph.cost import macs
 from optvet.graph.interface import shape_changes
 from optvet.graph.structure import Facts
 from optvet.spec.errors import UsageError
@@ -169,7 +172,7 @@ class _TestedModel:
     examiner: Examiner
     sample: Sample
     reference: Trial
-    seen: dict[tuple[str, ...], Signature | None] = field(default_factory=dict)
+    seen: dict[tuple[str, ...], ObservedFault | None] = field(default_factory=dict)
 
 
 class ReductionOracle:
@@ -189,6 +192,7 @@ class ReductionOracle:
         self.jobs, self.sought, self.ledger = max(1, jobs), sought, ledger
         self.target: Signature | None = None
         self._open_kinds: frozenset[str] = frozenset()
+        self._contradicted = False
         self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="optvet-shrink")
         self._cache = Cache(None)
         self._lock = threading.Lock()
@@ -241,12 +245,14 @@ class ReductionOracle:
                 f"{' then '.join(self.culprit) or 'the round trip'} shows {what} on "
                 "this model and sample; give the culprit and witness of a finding"
             )
+        self._contradicted = self._is_contradicted(opened, model)
 
     def is_interesting(self, candidate: ReductionCandidate) -> bool:
         """Whether culprit and signature are those of the whole model.
 
         And the standard leaves nothing open of it that it does not of the whole: a scale of 0 or an
-        integer that overflows would show the fault too, and would be no fault.
+        integer that overflows would show the fault too, and would be no fault. Nor would a
+        difference by which two evaluators of the original differ as well.
         """
         assert candidate.feeds is not None
         known = {u.kind for u in undefined_in(candidate.model, candidate.feeds)}
@@ -258,7 +264,9 @@ class ReductionOracle:
         try:
             if not self._same(opened):
                 return False
-            return self._find_undefined(opened, candidate.model) <= self._open_kinds
+            if not self._find_undefined(opened, candidate.model) <= self._open_kinds:
+                return False
+            return self._contradicted or not self._is_contradicted(opened, candidate.model)
         finally:
             opened.runner.model.blob.unlink(missing_ok=True)
 
@@ -270,6 +278,27 @@ class ReductionOracle:
             return frozenset(u.kind for u in undefined_in(model, feeds, outputs))
         data, config = model.SerializeToString(), self.case.reference
         return self.sandbox.call(undefined_kinds, data, dict(feeds), config).value or frozenset()
+
+    def _is_contradicted(self, opened: _TestedModel, model: ModelProto) -> bool:
+        """Whether others compute the original as differently as the optimized model does.
+
+        Of what would take them too long, it is not asked.
+        """
+        found = opened.seen[self.culprit]
+        run, feeds = opened.reference.runs.get(opened.sample.id), opened.sample.feeds
+        if found is None or run is None or isinstance(run, Failure):
+            return False
+        if not found.signature.symptom.info.of_values or found.draw is not None:
+            return False
+        cost = macs(model, {name: value.shape for name, value in feeds.items()})
+        if cost is None or cost > _ASKED_MACS:
+            return False
+        data = model.SerializeToString()
+        opinions = (
+            self.sandbox.call(collect_opinions, data, dict(feeds), role="referee").value or []
+        )
+        told = found.observation
+        return is_contradicted(run, opinions, told.error, told.noise)
 
     def _same(self, opened: _TestedModel) -> bool:
         culprit = self.culprit
@@ -294,16 +323,16 @@ class ReductionOracle:
     def _observe_once(self, opened: _TestedModel, passes: tuple[str, ...]) -> Signature | None:
         if passes not in opened.seen:
             opened.seen[passes] = self._observe(opened, passes)
-        return opened.seen[passes]
+        found = opened.seen[passes]
+        return None if found is None else found.signature
 
-    def _observe(self, opened: _TestedModel, passes: tuple[str, ...]) -> Signature | None:
+    def _observe(self, opened: _TestedModel, passes: tuple[str, ...]) -> ObservedFault | None:
         # A fault of the build is tested without running the result.
         early = self.target is not None and self.target.stage in ("build", "check")
         early = early and self.target is not None and not self._compares(self.target)
         samples = [] if early or is_structural(self.sought) else [opened.sample]
         trial = opened.runner.trial(self.case.passes.complete(passes), samples, "localize")
-        observed = find_first_fault(opened.examiner, opened.reference, trial, samples, self.sought)
-        return None if observed is None else observed.signature
+        return find_first_fault(opened.examiner, opened.reference, trial, samples, self.sought)
 
     @staticmethod
     def _compares(signature: Signature) -> bool:
@@ -350,6 +379,8 @@ def is_structural(sought: Sought) -> bool:
     return noted or isinstance(sought, ChangedMetadata)
 
 
+_ASKED_MACS = 10_000_000
+"""Multiplications of a model from which on no second evaluator is asked about it."""
 _DRAWS = 16
 """Draws of random outputs of each model, in search of one that tells them apart."""
 
