@@ -5,8 +5,7 @@ from __future__ import annotations
 from optvet.engine.vet.find.confirm import note
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.properties import (
-    Bloat,
-    LargerFile,
+    GROWN,
     LostInputs,
     LostMetadata,
     OtherShapes,
@@ -29,7 +28,7 @@ def take_notes(session: VetSession, detected: Detected) -> None:
         _note_interface(session, original, result)
         for domain, operators in structure.gained_operators(original, result).items():
             note(session, Portability(original, domain, operators, table.passes))
-        for grown in (Bloat(original), LargerFile(original)):
+        for grown in (of(original) for of in GROWN):
             if grown.shows(result):
                 note(session, grown)
     seen: set[str] = set()

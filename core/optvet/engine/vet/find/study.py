@@ -12,7 +12,7 @@ from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Observation, same_fault
-from optvet.engine.vet.properties import Bloat, Fault
+from optvet.engine.vet.properties import GROWN, Fault
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import isolate
@@ -100,8 +100,8 @@ def _each(
                 effect = _effect(session, detected, trial, empty)
                 alone.records[-1] = _record(session, name, effect, None, explained=False)
         if original is not None:
-            grown = Bloat(original).describe(trial, (name,))
-            if grown is not None:
+            described = (of(original).describe(trial, (name,)) for of in GROWN)
+            for grown in filter(None, described):
                 ledger.add(grown)
     return alone
 

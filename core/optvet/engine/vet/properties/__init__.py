@@ -4,8 +4,8 @@ from optvet.engine.vet.properties.base import Property
 from optvet.engine.vet.properties.fault import Fault
 from optvet.engine.vet.properties.sensitivity import Sensitivity
 from optvet.engine.vet.properties.structural import (
+    GROWN,
     Bloat,
-    LargerFile,
     LostInputs,
     LostMetadata,
     OtherShapes,
@@ -13,9 +13,9 @@ from optvet.engine.vet.properties.structural import (
 )
 
 __all__ = [
+    "GROWN",
     "Bloat",
     "Fault",
-    "LargerFile",
     "LostInputs",
     "LostMetadata",
     "OtherShapes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optvet.engine.vet.find.localize import Answer
@@ -110,6 +110,10 @@ class LargerFile(Structural):
             return None
         before, after = (size / 2**20 for size in (self.original.size_bytes, facts.size_bytes))
         return self._note(culprit, f"{before:.1f} MiB became {after:.1f} MiB")
+
+
+GROWN: Sequence[Callable[[Facts], Structural]] = (Bloat, LargerFile)
+"""What an optimized model may have more of than the original, whose structure each is made with."""
 
 
 @dataclass(frozen=True)
