@@ -6,6 +6,10 @@ exactly as ``vet`` does. How to read the output:
 
 - *missed*: faults that were not reported; *masked*: faults after which every output has the same
   bits, which nobody can find and which count apart; *false*: benign rewrites that were reported.
+  What is missed lies within measured noise, as its *exceeds* beside it says. By default these
+  are five of 113 faults: where Softmax gives all but 1 and 0 on these samples (wine-logreg with
+  weights in half precision, or moved by 0.1 %), or where one element of one bias moves by 0.1 %
+  (digits-cnn, squeezenet). They reach 0.02 to 0.96 of what is allowed, benign rewrites up to 0.5.
 - *exceeds*: size of a difference in units of what is allowed (above 1 is a fault), the largest over
   samples and outputs; benign ones should stay well below 1, faults well above.
 - *roundings*: the same difference in units of roundoff of a slice (``Thresholds.rounding`` is what
@@ -16,6 +20,9 @@ exactly as ``vet`` does. How to read the output:
 Quantized models come after these, with rewrites of their own, each of which ONNX Runtime optimizes
 before it is judged: small ones that are made here from a seed, and real ones that are at hand. Such
 a fault is masked if it has no effect before it is optimized: then what differs is rounding.
+
+A model that ONNX Runtime optimizes wrongly all by itself is left out: on processors without VNNI,
+its integer kernels saturate sums of two products, and layers are off by a hundred steps.
 """
 
 from __future__ import annotations
@@ -65,7 +72,6 @@ QUANTIZED = {
 }
 """Quantized models that are made, by what they are made with."""
 AT_HAND = ("kws-dscnn-int8", "mobilenet-v1-0.25-128-int8")
-"""Not those that ONNX Runtime optimizes wrongly all by itself, as it does a quantized Softmax."""
 SHARED = Path(__file__).parents[2] / "shared" / "models"
 
 
@@ -120,6 +126,11 @@ def examine_model(
         examiner = Examiner(runner, samples)
         examiner.learn_reference(trial)
         levels = measuring.measure(runner, samples)
+        if quantized:
+            alone = examiner.examine(runner.trial((plants.ALONE,), samples, "each"), samples)
+            if alone.observation is not None:
+                print(f"{Path(reference).stem} is left out: {alone.observation.message[:200]}")
+                return []
         rows = []
         for plant in plants.PLANTS.passes():
             if only and plant.name not in only:
@@ -283,11 +294,16 @@ def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{v:.3g}" for v in values)
 
 
+def _with_size(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """The rewrites with the size of their largest difference, in units of what is allowed."""
+    return [f"{n} ({r.exceeds:.2g})" for r in rows if (n := f"{r.model}/{r.plant}") in names]
+
+
 def print_summary(rows: Sequence[Row]) -> None:
     """The tables."""
     s = summary(rows)
     print(f"\nfaults: {s['faults']} seen in the output, {len(s['masked'])} masked")
-    print(f"  missed      {len(s['missed'])}: {', '.join(s['missed'])}")
+    print(f"  missed      {len(s['missed'])}: {', '.join(_with_size(rows, s['missed']))}")
     print(f"  masked      {', '.join(s['masked'])}")
     print(f"benign: {s['benign']}, of which {s['benign_moved']} move some bit")
     print(f"  false       {len(s['false'])}: {', '.join(s['false'])}")

@@ -752,7 +752,9 @@ def _quantized(plant: Plant, where: float, *, raw: bool = False) -> Rewrite:
     return rewrite
 
 
-QUANTIZED, RAW = "quantized_", "raw_"
+QUANTIZED, RAW, ALONE = "quantized_", "raw_", "quantized_alone"
+UNOPTIMIZED[ALONE] = _quantized(lambda model, where: None, 0.0)
+"""Nothing but what ONNX Runtime makes of the model."""
 for _where in PLACES:
     for _name, _plant in QUANTIZED_FAULTS.items():
         FAULTS[f"{QUANTIZED}{_name}_{_where:.0%}"] = _quantized(_plant, _where)
