@@ -99,6 +99,18 @@ def test_more_samples_of_one_dataset_never_make_a_verdict_better(
     assert set(verdicts[:first]) <= {"drift"}
 
 
+def test_neither_order_nor_what_the_cache_knows_excuses_a_fault(
+    tmp_path: Path, sandbox: Sandbox
+) -> None:
+    bad, others = steady(1), [noisy(2), noisy(3), noisy(4, -1e-5)]
+    draw = np.random.default_rng(0)
+    for count in (0, 3, 1, 2):
+        # In one cache: what was measured of a sample is known when it comes among others.
+        chosen = [bad, *(others[i] for i in draw.permutation(3)[:count])]
+        mixed = [chosen[i] for i in draw.permutation(len(chosen))]
+        assert vet(tmp_path, sandbox, 1.003, mixed).verdict == "faulty"
+
+
 def test_a_sample_on_which_rounding_explains_a_difference_is_no_fault(
     tmp_path: Path, sandbox: Sandbox
 ) -> None:
