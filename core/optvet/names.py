@@ -54,11 +54,11 @@ _MODULES = {
     "spec.records.bundle": "Replayed",
     "spec.records.campaign": "CampaignSummary",
     "spec.records.charts": "BarChart Chart IntervalChart PointChart",
-    "spec.records.compare": "ModelComparison",
+    "spec.records.compare": "AnswerContrast ModelComparison",
     "spec.records.convert": "ConversionResult",
     "spec.records.doctor": "Check",
     "spec.records.hunt": "HuntSummary",
-    "spec.records.repair": "RepairResult",
+    "spec.records.repair": "Edit RepairResult",
     "spec.records.report": """
         CampaignReport ReportTable ReportedFinding ReportedTrial Sighting
     """,
@@ -70,8 +70,8 @@ _MODULES = {
     "spec.sensitive": "Harmless Sensitive",
     "spec.significance": "KEPT_BITS may_be_rounded",
     "spec.studies": """
-        Cause FaultRow OUTCOMES Outcome Study StudyData TrialParts TrialRow by_model grouped
-        variants
+        Cause ConversionFault FaultRow OUTCOMES Outcome Study StudiedConversion StudyData
+        TrialParts TrialRow by_model grouped variants
     """,
     "spec.symptoms": "NOTES Stage Symptom",
     "spec.types": """

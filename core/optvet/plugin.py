@@ -130,14 +130,17 @@ if TYPE_CHECKING:
         Wants,
     )
     from optvet.spec.pythons import NeedsPython, PythonEnvironment
+    from optvet.spec.records.bench import BenchResult
     from optvet.spec.records.charts import (
         BarChart,
         Chart,
         IntervalChart,
         PointChart,
     )
+    from optvet.spec.records.compare import AnswerContrast, ModelComparison
     from optvet.spec.records.doctor import Check
     from optvet.spec.records.placement import Placement
+    from optvet.spec.records.repair import Edit, RepairResult
     from optvet.spec.records.report import (
         CampaignReport,
         ReportedFinding,
@@ -158,8 +161,10 @@ if TYPE_CHECKING:
     from optvet.spec.studies import (
         OUTCOMES,
         Cause,
+        ConversionFault,
         FaultRow,
         Outcome,
+        StudiedConversion,
         Study,
         StudyData,
         TrialParts,
@@ -220,7 +225,9 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "WarningRecord", "CampaignReport", "ReportedFinding", "ReportedTrial", "ReportTable",
     "Sighting", "Chart", "BarChart", "IntervalChart", "PointChart", "NOTES",
     "StudyData", "TrialRow", "TrialParts", "FaultRow", "Cause", "Outcome", "OUTCOMES", "by_model",
-    "grouped", "variants", "PassRecord", "Placement", "Timing",
+    "ConversionFault", "StudiedConversion",
+    "grouped", "variants", "AnswerContrast", "BenchResult",
+    "Edit", "ModelComparison", "RepairResult", "PassRecord", "Placement", "Timing",
     # Optional capabilities; docs/plugins.md says what each brings.
     "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
     "UsesLibraries", "NeedsPython", "TakesFiles", "ReportsChanges", "Saves", "DependsOnOptions",

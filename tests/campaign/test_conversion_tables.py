@@ -188,12 +188,12 @@ def test_answers_in_a_folder_are_tables(place: Path, run: Run) -> None:
 
 
 def test_what_is_no_answer_is_told(place: Path, run: Run) -> None:
-    with pytest.raises(UsageError, match="has no answer of a conversion or a repair"):
+    with pytest.raises(UsageError, match="has no answer of convert, repair, compare or bench"):
         read_answers([place])
     (place / "a.json").write_text('{"schema": "optvet.convert/1"}')
     with pytest.raises(InputError, match=r"a.json is no optvet.convert/1: source"):
         read_answers([place])
     ran = run("campaign", "tables", "nowhere", "--answers", place)
-    assert (ran.code, "say --study converters" in ran.err) == (2, True)
+    assert (ran.code, "say --study NAME" in ran.err) == (2, True)
     ran = run("campaign", "tables", "nowhere", "--study", "converters")
     assert (ran.code, "is no store" in ran.err) == (2, True)

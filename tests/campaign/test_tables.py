@@ -472,9 +472,11 @@ def test_the_study_s_figures_stand_beside_those_of_its_own_models() -> None:
         row("t5", task="text-generation", impact=impact_of("text", bleu=0.5, exact_match=0.25)),
     ]
     tables = {t.title: t for t in Plugins().study("ditox").tables(StudyData(rows))}
-    (label,) = tables["DiTOX: labels in another order"].rows
+    label, *others = tables["DiTOX: labels in another order"].rows
+    assert len(others) == 12  # what else the study prints
     assert label[5:] == [0.0, None, 2.0, "FV", 0, 0, 0.02, "FV"]
-    (boxes,) = tables["DiTOX: detectors"].rows
+    boxes, *others = tables["DiTOX: detectors"].rows
+    assert [line[0] for line in others] == ["SSD", "Tiny-YOLOv3", "YOLOv2"]
     assert boxes[4:9] == [90.0, None, None, 70.0, 80.0]
     assert boxes[9:] == [99.45, 99.45, 99.45, 99.99, 84.81]
     (texts,) = tables["DiTOX: texts"].rows
@@ -496,6 +498,7 @@ def test_the_study_s_figures_stand_beside_those_of_its_own_models() -> None:
 
 def test_a_level_is_compared_with_the_study_s_figure_of_the_same_model() -> None:
     side = {"latency_s": 0.5, "throughput": 2.0, "load_s": 1.0, "memory_bytes": 4_000_000_000}
+    side |= {"cpu_utilization": 1.5}
     timing = Timing(
         verdict="faster",
         baseline="original",
@@ -512,10 +515,11 @@ def test_a_level_is_compared_with_the_study_s_figure_of_the_same_model() -> None
     one = row("FasterRCNN-12", variant="all", source="study:FasterRCNN-12", timing=timing)
     rows = [replace(one, parts=TrialParts("onnxruntime", "1", "all"))]
     tables = {t.title: t for t in Plugins().study("otx").tables(StudyData(rows))}
-    (line,) = tables["OTX: time per model and level"].rows
+    line, *others = tables["OTX: time per model and level"].rows
+    assert [other[-1] for other in others] == ["no difference"] * 6
     assert line[2:] == [
-        500, 500, "0.25 (0.20–0.30), faster", 8.0, 4000, 4000, 10, 2, "7.79 times as fast"
+        500, 500, "0.25 (0.20–0.30), faster", 8.0, 4000, 4000, 150, 150, 10, 2, "7.79 times as fast"
     ]  # fmt: skip
-    beside = {str(line[0]): line[1:] for line in tables["OTX: Faster R-CNN"].rows}
+    beside = {str(line[1]): line[2:] for line in tables["OTX: detectors"].rows}
     assert beside["samples per s"] == [2.0, 8.0, 0.6, 4.64]
     assert beside["peak memory, GB"] == [4.0, 4.0, 18.23, 1.67]

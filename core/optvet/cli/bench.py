@@ -178,13 +178,14 @@ def _speeds(result: BenchResult) -> Table:
 
 
 def _costs(result: BenchResult) -> Table:
-    """What else differs: throughput, time to create a session and to optimize, peak memory."""
+    """What else differs: throughput, time to load and to optimize, memory, busy processors."""
     table = table_of(
         ("variant", ""),
         ("runs per s", ""),
         ("session", ""),
         ("optimization", ""),
         ("memory", ""),
+        ("CPUs", ""),
     )
     shown: set[str] = set()
     for variant in result.variants:
@@ -201,7 +202,8 @@ def _costs(result: BenchResult) -> Table:
 def _side(side: TimedSide, optimization_s: float | None) -> list[str]:
     memory = "–" if side.memory_bytes is None else size(side.memory_bytes)
     cost = seconds(optimization_s)
-    return [f"{side.throughput:,.0f}", seconds(side.load_s), cost, memory]
+    busy = "–" if side.cpu_utilization is None else f"{side.cpu_utilization:.1f}"
+    return [f"{side.throughput:,.0f}", seconds(side.load_s), cost, memory, busy]
 
 
 def _blame(variant: BenchVariant) -> Text:

@@ -6,8 +6,9 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -18,7 +19,7 @@ from optvet.cli.options import Debug
 from optvet.cli.output import Json, write_document
 from optvet.cli.tables import cell_text, shown_table
 from optvet.cli.terminal import Terminal, one_line
-from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.errors import UsageError
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables
 from optvet.spec.words import csv_cell, markdown_text
@@ -28,15 +29,12 @@ if TYPE_CHECKING:
     from optvet.spec.studies import Study
 
 
-CONVERTERS = "converters"
-"""What ``--study`` takes beside the names of studies: the tables of conversions alone."""
 StudyOption = Annotated[
     str | None,
     typer.Option(
         "--study",
         metavar="NAME",
-        help="Whose tables: `converters`, or a study that `optvet plugins` lists; without it, what "
-        "the findings are.",
+        help="Whose tables: a study of `optvet plugins`; without it, what the findings are.",
         show_default=False,
     ),
 ]
@@ -71,8 +69,8 @@ def command(
         typer.Option(
             "--answers",
             metavar="DIR",
-            help="A folder with what `optvet convert --json` and `optvet repair --json` wrote, "
-            "counted too; for `--study converters`.",
+            help="A folder with what `--json` of convert, repair, compare and bench wrote, for "
+            "`--study`.",
             show_default=False,
         ),
     ] = None,
@@ -82,7 +80,7 @@ def command(
 ) -> None:
     """Show what a campaign found over many models, or the tables of a published study.
 
-    With `--study converters`, STORE may be a folder of answers as `--answers` takes them.
+    With `--study`, STORE may be a folder of answers as `--answers` takes them.
     """
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.store import DATABASE
@@ -97,12 +95,13 @@ def command(
     asked = study_of(study, plugins)
     theirs = [] if study is None else models_tagged(plugins, study)
     folders = list(answers or ())
-    if folders and asked != CONVERTERS:
-        raise UsageError("--answers are of conversions and repairs; say --study converters")
-    reach = reachable_formats(plugins) if asked == CONVERTERS else None
+    if folders and asked is None:
+        raise UsageError("--answers are for the tables of a study; say --study NAME")
+    reach = partial(reachable_formats, plugins)
     name, number = str(store), 0
-    if asked == CONVERTERS and store.is_dir() and not (store / DATABASE).is_file():
-        tables = tables_of_answers(read_answers([store, *folders]), reach)
+    if asked is not None and store.is_dir() and not (store / DATABASE).is_file():
+        kept = read_answers([store, *folders])
+        tables = tables_of_answers(asked, kept, theirs=theirs, reach=reach)
     else:
         with open_store(store, to_read=True) as opened:
             campaign = find_campaign(opened, which)
@@ -134,14 +133,9 @@ def command(
         terminal.write("\n".join(map(write, tables)))
 
 
-def study_of(name: str | None, plugins: Plugins) -> Study | Literal["converters"] | None:
+def study_of(name: str | None, plugins: Plugins) -> Study | None:
     """What ``--study`` means; UnknownName for another name."""
-    if name is None or name == CONVERTERS:
-        return None if name is None else "converters"
-    names = plugins.names("study")
-    if name not in names:
-        raise UnknownName("study", name, [CONVERTERS, *names])
-    return plugins.study(name)
+    return None if name is None else plugins.study(name)
 
 
 def _screen(tables: Sequence[ReportTable], width: int) -> Iterator[RenderableType]:

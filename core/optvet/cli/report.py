@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +59,7 @@ def command(
         tables = tables_of(opened, campaign, known=entries)
         if study is not None:
             theirs = models_tagged(plugins, study)
-            reach = reachable_formats(plugins)
+            reach = partial(reachable_formats, plugins)
             asked = study_of(study, plugins)
             tables += tables_of(opened, campaign, study=asked, theirs=theirs, reach=reach)
         report = report_of(opened, campaign, tables, charts_of(opened, campaign))

@@ -6,11 +6,24 @@ A study is a plugin: what only its tables know, such as the paper's figures, is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from optvet.spec.records import Finding, Impact, PassRecord, Placements, Structures, Timing
+    from onnx import ModelProto
+
+    from optvet.spec.records import (
+        BenchResult,
+        Finding,
+        Impact,
+        ModelComparison,
+        PassRecord,
+        Placements,
+        Structures,
+        Timing,
+    )
+    from optvet.spec.records.convert import ConversionFinding, ConversionResult
+    from optvet.spec.records.repair import RepairResult
     from optvet.spec.records.report import ReportTable
 
 Outcome = Literal[
@@ -99,6 +112,42 @@ class TrialRow:
 
 
 @dataclass(frozen=True)
+class ConversionFault:
+    """A fault or a refusal of a conversion.
+
+    ``converter`` is who is to blame, ``stage`` the kind of stage, in words. ``issue`` is the
+    fingerprint of a fault; a refusal has none.
+    """
+
+    finding: ConversionFinding
+    converter: str
+    stage: str
+    issue: str
+    cause: Cause
+
+
+@dataclass(frozen=True)
+class StudiedConversion:
+    """One conversion: its source, its chain, and what became of it.
+
+    ``outcome`` is the word that the tables of conversions have for it. Without an answer, there are
+    no faults. ``graph`` is the source where that is a model in ONNX whose file is as it was.
+    """
+
+    source: str
+    chain: str
+    outcome: str
+    result: ConversionResult | None
+    faults: tuple[ConversionFault, ...] = ()
+    graph: ModelProto | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything is wrong, a refusal included."""
+        return bool(self.faults)
+
+
+@dataclass(frozen=True)
 class StudyData:
     """What the tables of a study are made of.
 
@@ -106,10 +155,20 @@ class StudyData:
         rows: One per trial of the campaign in which an optimizer was vetted, in the plan's order.
         models: References of the models that the study ran, as model sources tag them with the
             study's name.
+        conversions: One per conversion of the campaign, then those of answers in files.
+        repairs: Answers of ``optvet repair`` in files, by the file's name without ``.json``.
+        comparisons: Answers of ``optvet compare``, likewise.
+        benches: Answers of ``optvet bench`` in files.
+        general: The tables that any campaign of conversions has.
     """
 
     rows: Sequence[TrialRow]
     models: Sequence[str] = ()
+    conversions: Sequence[StudiedConversion] = ()
+    repairs: Mapping[str, RepairResult] = field(default_factory=dict)
+    comparisons: Mapping[str, ModelComparison] = field(default_factory=dict)
+    benches: Sequence[BenchResult] = ()
+    general: Sequence[ReportTable] = ()
 
 
 @runtime_checkable

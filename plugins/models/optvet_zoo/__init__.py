@@ -47,6 +47,13 @@ _NETWORKS = {
 }
 
 _TRAINED = {
+    "canvas-detector": ModelCard(
+        "canvas-detector",
+        "object-detection",
+        "Boxes and classes of digits on 20x20 canvases, from scikit-learn's digits; opset 12",
+        28_000,
+        ("trained", "dynamic-batch", "batchnorm", "two-outputs"),
+    ),
     "diabetes-mlp": ModelCard(
         "diabetes-mlp",
         "tabular-regression",
@@ -66,6 +73,13 @@ _TRAINED = {
         "image-classification",
         "MatMul, Add, Relu and exporter's leftovers on scikit-learn's 8x8 digits; opset 17",
         30_000,
+        ("trained", "dynamic-batch"),
+    ),
+    "letters-lm": ModelCard(
+        "letters-lm",
+        "text-generation",
+        "The next letter of scikit-learn's descriptions of its data, by a convolution; opset 10",
+        95_000,
         ("trained", "dynamic-batch"),
     ),
     "wine-logreg": ModelCard(

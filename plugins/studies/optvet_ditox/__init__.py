@@ -7,11 +7,12 @@ where the name in the catalogue is the study's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from textwrap import shorten
-from typing import Any
+from typing import Any, NamedTuple
 
 from optvet.plugin import (
     OUTCOMES,
@@ -33,20 +34,20 @@ Cell = str | int | float | None
 
 _SOURCE = "DiTOX's figures are counted from the data that its authors published."
 _KINDS: Mapping[str, str] = {
-    "image-classification": "classification",
     "classification": "classification",
-    "text-classification": "text",
-    "object-detection": "detection",
     "detection": "detection",
-    "semantic-segmentation": "segmentation",
     "segmentation": "segmentation",
-    "text-generation": "text",
-    "question-answering": "text",
-    "feature-extraction": "text",
     "text": "text",
     "token": "text",
 }
-"""What a model is, by its declared task, or by the comparator that reads its outputs."""
+"""What a model is, by the comparator that reads its answers."""
+_TASKS: Mapping[str, str] = {
+    "classification": r"classif|sentiment",
+    "detection": r"(?<!text-)\bdetection",
+    "segmentation": r"segmentation",
+    "text": r"text|language|question|translat|summar",
+}
+"""The same, by the words of its declared task, where no outputs were compared."""
 _SCORES = ("f1@0.5", "precision@0.5", "recall@0.5", "mAP", "iou")
 
 _WORDS: dict[Outcome, str] = {
@@ -99,14 +100,30 @@ def published() -> Mapping[str, Any]:
 
 
 def _kind(row: TrialRow) -> str:
-    return _KINDS.get(row.task, "other")
+    comparator = row.impact.comparator if row.impact else row.parts.comparator
+    if comparator in _KINDS:
+        return _KINDS[comparator]
+    if comparator:
+        return "other"
+    return next((kind for kind, words in _TASKS.items() if re.search(words, row.task)), "other")
 
 
-def _told(table: str, row: TrialRow) -> Mapping[str, Any]:
-    """What a table of the study has of a model in its operator set; empty if nothing."""
-    name, _, opset = row.source.rpartition(":")[2].rpartition("-")
-    entry: Mapping[str, Any] = published()[table].get(name, {})
-    return entry if entry and opset.isdigit() and int(opset) in entry["opsets"] else {}
+def _told(table: str, row: TrialRow) -> tuple[str, Mapping[str, Any]]:
+    """The key and the figures that a table of the study has of a model in its operator set."""
+    name = row.source.rpartition(":")[2]
+    same: str = published()["same_network"].get(name, name.rpartition("-")[0])
+    entry: Mapping[str, Any] = published()[table].get(same, {})
+    return (same, entry) if entry and row.opset in entry["opsets"] else ("", {})
+
+
+def _unasked(table: str, seen: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    """What a table of the study has of models that are not in this campaign."""
+    known = {*seen}
+    return (entry for key, entry in published()[table].items() if key not in known)
+
+
+def _opsets(entry: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, entry["opsets"]))
 
 
 def _percent(part: int, whole: int) -> float | None:
@@ -127,13 +144,15 @@ def shares(rows: Sequence[TrialRow]) -> ReportTable:
         lines.append([*about, crashed, len(worst), _percent(crashed, len(worst)), told["crashes"]])
         for kind in ("classification", "detection", "text"):
             found = [row for row in worst if _kind(row) == kind]
-            moved = sum(row.impact is not None and row.impact.changed > 0 for row in found)
+            changed = {r.digest for r in group if r.impact is not None and r.impact.changed > 0}
+            moved = sum(row.digest in changed for row in found)
             about = [optimizer, f"{kind}: other results"]
             lines.append([*about, moved, len(found), _percent(moved, len(found)), told.get(kind)])
     return ReportTable(
         title="DiTOX: shares of models",
         note="Other results: labels, boxes or texts of at least one input differ beyond noise "
-        "of rounding; the study counted every difference. It reports few texts, without a figure.",
+        "of rounding; the study counted every difference. It reports few texts, without a figure. "
+        "A model is what the comparator that read its answers is for.",
         columns=["optimizer", "what", "models", "of", "%", "DiTOX %"],
         rows=lines,
     )
@@ -141,40 +160,81 @@ def shares(rows: Sequence[TrialRow]) -> ReportTable:
 
 def _type(found: Finding) -> str:
     """The study's word for a symptom."""
-    if found.severity == "note":
+    if found.severity == "note" and found.known_limit is None:
         return "warning"
-    if found.symptom.info.of_values:
+    return _type_of(found.symptom, found.stage)
+
+
+_FROM_FIRST = ("build", "check", "load", "run", "compare")
+
+
+def _type_of(symptom: Symptom, stage: str) -> str:
+    if symptom.info.of_values:
         return "accuracy"
-    return "crash" if found.stage in ("build", "check") else "crash when run"
+    return "crash" if stage in ("build", "check") else "crash when run"
+
+
+class _Issue(NamedTuple):
+    """What makes two findings one row, beside the words of the error."""
+
+    optimizer: str
+    passes: str
+    type: str
+    about: str
+
+
+class _Said(NamedTuple):
+    error: str
+    symptom: str
+    cause: str
+
+
+def _issues(row: TrialRow) -> Iterator[tuple[_Issue, _Said]]:
+    """Faults, notes, and passes that fail alone though no finding is about them."""
+    for seen in row.faults:
+        yield _issue_of(row, seen.finding, seen.issue, seen.cause.name)
+    for note in row.notes:
+        cause = "by design" if note.known_limit else "the pass" if note.culprit else "round trip"
+        yield _issue_of(row, note, str(note.symptom), cause)
+    blamed = {name for f in (*(s.finding for s in row.faults), *row.notes) for name in f.culprit}
+    for record in row.passes or ():
+        if record.symptom is None or record.effect != "failed" or record.name in blamed:
+            continue
+        kind = _type_of(record.symptom, min(record.symptom.info.stages, key=_FROM_FIRST.index))
+        key = _Issue(row.optimizer, record.name, kind, str(record.symptom))
+        cause = "unclear" if record.known_limit is None else "by design"
+        yield key, _Said(record.known_limit or "alone", str(record.symptom), cause)
+
+
+def _issue_of(row: TrialRow, found: Finding, issue: str, cause: str) -> tuple[_Issue, _Said]:
+    passes = ", ".join(found.culprit) or "round trip"
+    error = found.known_limit or found.message or found.blamed()
+    return _Issue(row.optimizer, passes, _type(found), issue), _Said(error, found.symptom, cause)
 
 
 def findings(rows: Sequence[TrialRow]) -> ReportTable:
     """Each issue: the passes, what the error says, its type and cause, and the models."""
-    issues: dict[tuple[str, str, str, str], list[TrialRow]] = {}
-    about: dict[tuple[str, str, str, str], tuple[str, str, str]] = {}
+    issues: dict[_Issue, list[TrialRow]] = {}
+    about: dict[_Issue, _Said] = {}
     for row in rows:
-        told: list[tuple[Finding, str, str]]
-        told = [(s.finding, s.issue, s.cause.name) for s in row.faults]
-        told += [(note, str(note.symptom), "") for note in row.notes]
-        for found, issue, cause in told:
-            passes = ", ".join(found.culprit) or "round trip"
-            key = (row.optimizer, passes, _type(found), issue)
+        for key, said in _issues(row):
             issues.setdefault(key, []).append(row)
-            message = shorten(found.message, _MESSAGE, placeholder=" …")
-            about.setdefault(key, (message, cause, str(found.symptom)))
+            about.setdefault(key, said)
     lines: list[list[Cell]] = []
     ordered = sorted(issues.items(), key=lambda item: -len({r.digest for r in item[1]}))
     for number, (key, those) in enumerate(ordered, 1):
-        optimizer, passes, kind, _ = key
-        message, cause, symptom = about[key]
+        said = about[key]
         named = sorted({f"{r.model} (op. {r.opset})" if r.opset else r.model for r in those})
         models = len({r.digest for r in those})
         listed = ", ".join(named[:_LISTED]) + (" …" if len(named) > _LISTED else "")
-        lines.append([number, optimizer, passes, message, kind, symptom, cause, listed, models])
+        error = shorten(said.error, _MESSAGE, placeholder=" …")
+        told: list[Cell] = [error, key.type, said.symptom, said.cause, listed, models]
+        lines.append([number, key.optimizer, key.passes, *told])
     return ReportTable(
         title="DiTOX: findings",
         note="The same crash of the same passes is one finding, and so is the same note; "
-        "wrong values are one per place.",
+        "wrong values are one per place. By design: what the pass documents that it does, which "
+        "the study counted too.",
         columns=[
             "no.", "optimizer", "passes", "error", "type", "symptom", "cause", "models", "how many"
         ],
@@ -190,12 +250,12 @@ def published_findings(rows: Sequence[TrialRow]) -> ReportTable:
     """The study's fifteen findings, and how many models here have each pass at fault."""
     blamed: dict[tuple[str, str], set[str]] = {}
     for row in rows:
-        for found in (*(seen.finding for seen in row.faults), *row.notes):
-            for name in found.culprit or ("",):
-                blamed.setdefault((name, str(found.symptom)), set()).add(row.digest)
+        for key, said in _issues(row):
+            for name in key.passes.split(", "):
+                blamed.setdefault((name, said.symptom), set()).add(row.digest)
     lines: list[list[Cell]] = []
     for number, told in enumerate(published()["findings"], 1):
-        names, symptom = told["passes"] or [""], told.get("symptom")
+        names, symptom = told["passes"] or ["round trip"], told.get("symptom")
         ours = {
             digest
             for (name, shown), digests in blamed.items()
@@ -206,8 +266,9 @@ def published_findings(rows: Sequence[TrialRow]) -> ReportTable:
         lines.append([number, passes, told["text"], told["type"], told["models"], len(ours)])
     return ReportTable(
         title="DiTOX: the study's findings",
-        note="Here: models of this campaign with a finding or a note on one of these passes, or on "
-        "the round trip that all passes share; the error may be another.",
+        note="Here: models of this campaign with a finding or a note on one of these passes, on "
+        "the round trip that all passes share, or on which the pass fails alone; the error may be "
+        "another.",
         columns=["no.", "passes", "error", "type", "models in DiTOX", "here"],
         rows=lines,
     )
@@ -224,15 +285,22 @@ def _issue(row: TrialRow) -> str:
 def labels(rows: Sequence[TrialRow]) -> ReportTable:
     """Each classifier: the share of inputs whose first labels are in another order."""
     lines: list[list[Cell]] = []
+    seen: list[str] = []
     for row in rows:
-        if _kind(row) != "classification" or row.impact is None or not row.judged:
+        if row.impact is None or not row.judged:
             continue
-        told = _told("labels", row)
         known = [row.impact.metrics.get(f"reordered_top{k}") for k in (1, 5, 10)]
+        if all(share is None for share in known):
+            continue
+        key, told = _told("labels", row)
+        seen.append(key)
         ours: list[Cell] = [None if share is None else 100 * share for share in known]
-        theirs: list[Cell] = list(told.get("top", (None, None, None)))
-        place: list[Cell] = [row.model, "CL", row.opset, row.parts.dataset, row.impact.samples]
-        lines.append([*place, *ours, _issue(row), *theirs, told.get("issue")])
+        place: list[Cell] = [row.model, _LETTERS[_kind(row)], row.opset, _chunk(row)]
+        lines.append([*place, row.impact.samples, *ours, _issue(row), *_of_labels(told)])
+    lines += [
+        [told["name"], told.get("type", "CL"), _opsets(told), *[None] * 6, *_of_labels(told)]
+        for told in _unasked("labels", seen)
+    ]
     columns = [
         "model",
         "type",
@@ -247,26 +315,54 @@ def labels(rows: Sequence[TrialRow]) -> ReportTable:
     return ReportTable(
         title="DiTOX: labels in another order",
         note="Share of inputs whose first k labels are ranked otherwise (Kendall's tau below 0.99; "
-        "for k of 1, another label). FV: import and export; MG: a pass. The study has SSD too.",
+        "for k of 1, another label). FV: import and export; MG: a pass. Last, the study's models "
+        "that are not in this campaign.",
         columns=[*columns, "DiTOX 1", "DiTOX 5", "DiTOX 10", "DiTOX issue"],
         rows=lines,
     )
 
 
+_LETTERS = {
+    "classification": "CL",
+    "detection": "OD",
+    "segmentation": "SE",
+    "text": "TX",
+    "other": "",
+}
+
+
+def _of_labels(told: Mapping[str, Any]) -> list[Cell]:
+    return [*told.get("top", (None, None, None)), told.get("issue")]
+
+
+def _chunk(row: TrialRow) -> str:
+    """The data of a job, without the folder that it is in."""
+    source, _, place = (row.parts.dataset or "random").partition(":")
+    return f"{source}:{PurePath(place).name}" if place else source
+
+
 def detection(rows: Sequence[TrialRow]) -> ReportTable:
     """Each detector: how far its boxes agree before and after."""
     lines: list[list[Cell]] = []
+    seen: list[str] = []
     for row in rows:
         if _kind(row) != "detection" or row.impact is None or not row.judged:
             continue
+        key, told = _told("detection", row)
+        seen.append(key)
         found = [row.impact.metrics.get(name) for name in _SCORES]
         ours: list[Cell] = [None if score is None else 100 * score for score in found]
-        theirs: list[Cell] = list(_told("detection", row).get("scores", (None,) * len(_SCORES)))
-        lines.append([row.model, row.opset, row.parts.dataset, row.impact.samples, *ours, *theirs])
+        place: list[Cell] = [row.model, row.opset, _chunk(row), row.impact.samples]
+        lines.append([*place, *ours, *told.get("scores", (None,) * len(_SCORES))])
+    lines += [
+        [told["name"], _opsets(told), *[None] * (2 + len(_SCORES)), *told["scores"]]
+        for told in _unasked("detection", seen)
+    ]
     names = ("F1", "precision", "recall", "mAP", "IoU")
     return ReportTable(
         title="DiTOX: detectors",
-        note="Of the optimized model's boxes against the original's, in %; overlap at least 0.5.",
+        note="Of the optimized model's boxes against the original's, in %; overlap at least 0.5. "
+        "Last, the study's models that are not in this campaign.",
         columns=["model", "opset", "data", "inputs", *names, *(f"DiTOX {n}" for n in names)],
         rows=lines,
     )
@@ -280,7 +376,7 @@ def text(rows: Sequence[TrialRow]) -> ReportTable:
             continue
         scores = [row.impact.metrics.get(name) for name in ("bleu", "exact_match")]
         ours: list[Cell] = [None if score is None else 100 * score for score in scores]
-        place: list[Cell] = [row.model, row.opset, row.parts.dataset, row.impact.samples]
+        place: list[Cell] = [row.model, row.opset, _chunk(row), row.impact.samples]
         lines.append([*place, *ours, row.impact.changed])
     return ReportTable(
         title="DiTOX: texts",
@@ -322,10 +418,17 @@ def _set_of_models(rows: Sequence[TrialRow], theirs: Sequence[str]) -> str:
     if not theirs:
         return f"The models are {len(ours)} of your own; the study's are not listed here."
     shared = len(ours & {*theirs})
+    old = sum(int(found[1]) < _LEAST_OPSET for m in theirs if (found := _LAST.search(m)))
     return (
         f"Of {len(theirs)} models that are listed as the study's, {shared} are in this campaign; "
-        f"{len(ours) - shared} of its {len(ours)} models are others."
+        f"{len(ours) - shared} of its {len(ours)} models are others. {old} are of operator sets "
+        f"below {_LEAST_OPSET}, whose operators mean something else: the study left those out. It "
+        f"counts {published()['models']} models, not all of which it names."
     )
+
+
+_LEAST_OPSET = 7
+_LAST = re.compile(r"-(\d+)$")
 
 
 def by_symptom(rows: Sequence[TrialRow]) -> ReportTable:

@@ -16,6 +16,7 @@ from statistics import fmean, median
 from typing import Any
 
 from optvet.plugin import (
+    BenchResult,
     Placement,
     ReportTable,
     Study,
@@ -60,9 +61,10 @@ class Otx:
             placement,
             placed_models,
             each_level,
-            faster_rcnn,
+            detectors,
         )
-        return [table(data.rows) for table in made]
+        tables = [table(data.rows) for table in made]
+        return [*tables, kernels(data.benches), devices(data.benches)]
 
 
 @hookimpl
@@ -338,6 +340,7 @@ def times(rows: Sequence[TrialRow]) -> ReportTable:
                 continue
             was, now, studied = timing.reference, timing.candidate, _studied(row)
             memory = [_megabytes(s.memory_bytes) if s else None for s in (was, now)]
+            busy = [_percent(s.cpu_utilization) if s else None for s in (was, now)]
             known = studied in faster and row.parts.pipeline == "all"
             theirs = f"{faster[studied]:.2f} times as fast" if known else None
             lines.append(
@@ -349,6 +352,7 @@ def times(rows: Sequence[TrialRow]) -> ReportTable:
                     _ratio(timing),
                     now.throughput if now else None,
                     *memory,
+                    *busy,
                     timing.repeats,
                     timing.redone,
                     "no difference" if studied in still else theirs,
@@ -358,7 +362,8 @@ def times(rows: Sequence[TrialRow]) -> ReportTable:
         title="OTX: time per model and level",
         note="Time of one run, of models that were timed (measure = true), and the ratio with its "
         "interval. Redone: rounds beyond three standard deviations, which were measured again. "
-        "Each process first runs both models without counting.",
+        "Each process first runs both models without counting. Processors: 100 % is one of them, "
+        "all of the time. Last, the study's models that are not in this campaign.",
         columns=[
             "model",
             "level",
@@ -368,12 +373,26 @@ def times(rows: Sequence[TrialRow]) -> ReportTable:
             "runs per s",
             "original MB",
             "optimized MB",
+            "original processors %",
+            "optimized processors %",
             "processes",
             "redone",
             "OTX",
         ],
-        rows=sorted(lines, key=lambda line: str(line[0])),
+        rows=[*sorted(lines, key=lambda line: str(line[0])), *_unasked_times(rows)],
     )
+
+
+def _unasked_times(rows: Sequence[TrialRow]) -> list[list[Cell]]:
+    """What the study says of the time of models that are not among ``rows``, at its level all."""
+    asked = {_studied(row) for row in rows}
+    told = dict.fromkeys(published()["speed"]["no_difference"], "no difference")
+    told |= {n: f"{ratio:.2f} times as fast" for n, ratio in published()["speedup"].items()}
+    return [[name, "all", *[None] * 10, words] for name, words in told.items() if name not in asked]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
 
 
 def _megabytes(size: int | None) -> float | None:
@@ -400,39 +419,104 @@ def placed_models(rows: Sequence[TrialRow]) -> ReportTable:
         + [told.get(names[model], {}).get(level) for level in (_BASE, *_LEVELS)]
         for model, found in shares.items()
     ]
+    lines += [
+        [name, *[None] * len(columns), *(found.get(level) for level in (_BASE, *_LEVELS))]
+        for name, found in told.items()
+        if name not in names.values()
+    ]
     return ReportTable(
         title="OTX: nodes on the wanted provider",
         note="Share in % of the nodes as the runtime executes them; base is the original. The "
-        "study's provider was CUDA; on a CPU every node is on the wanted one.",
+        "study's provider was CUDA; on a CPU every node is on the wanted one. Last, the study's "
+        "models that are not in this campaign.",
         columns=["model", *columns, *(f"OTX {level}" for level in (_BASE, *_LEVELS))],
         rows=lines,
     )
 
 
-def faster_rcnn(rows: Sequence[TrialRow]) -> ReportTable:
-    """The study's table of Faster R-CNN, the one model that became much faster, beside ours."""
-    name = next(n for n, called in published()["models"].items() if called == "Faster R-CNN")
-    found = [r for r in rows if r.source.rpartition(":")[2] == name and r.parts.pipeline == "all"]
-    timing = next((r.timing for r in found if r.timing), None)
+def detectors(rows: Sequence[TrialRow]) -> ReportTable:
+    """The study's table of Faster R-CNN, and the same of each detector."""
+    lines: list[list[Cell]] = []
+    told: Mapping[str, Sequence[float]] = published()["faster_rcnn"]
+    asked = False
+    for row in rows:
+        is_theirs = _studied(row) == _ITS_DETECTOR
+        is_detector = row.impact is not None and row.impact.comparator == "detection"
+        if row.parts.pipeline != "all" or row.timing is None or not (is_theirs or is_detector):
+            continue
+        asked = asked or is_theirs
+        for what, pair in _of_detector(row).items():
+            theirs = told.get(what, (None, None)) if is_theirs else (None, None)
+            lines.append([row.model, what, *pair, *theirs])
+    if not asked:
+        lines += [[_ITS_DETECTOR, what, None, None, *pair] for what, pair in told.items()]
+    return ReportTable(
+        title="OTX: detectors",
+        note="Level all. The utilization of a device needs a GPU: `optvet bench MODEL --optimizer "
+        "onnxruntime --pipeline all --provider CUDAExecutionProvider --json FILE`. Precision is "
+        "that of the optimized model's boxes against the original's; the study's is to labels.",
+        columns=["model", "", "original", "optimized", "OTX original", "OTX optimized"],
+        rows=lines,
+    )
+
+
+_ITS_DETECTOR = "Faster R-CNN"
+
+
+def _of_detector(row: TrialRow) -> dict[str, tuple[Cell, Cell]]:
+    timing = row.timing
     sides = (timing.reference, timing.candidate) if timing else (None, None)
-    memory = [s.memory_bytes if s else None for s in sides]
-    impact = next((r.impact for r in found if r.impact), None)
-    precision = impact.metrics.get("precision") if impact else None
-    ours: dict[str, tuple[Cell, Cell]] = {
+    precision = row.impact.metrics.get("precision@0.5") if row.impact else None
+    memory = (s.memory_bytes if s else None for s in sides)
+    return {
         "time of 50 images, s": _pair(50 * s.latency_s if s else None for s in sides),
         "samples per s": _pair(s.throughput if s else None for s in sides),
         "device utilization, %": (None, None),
+        "processor utilization, %": _pair(
+            _percent(s.cpu_utilization) if s else None for s in sides
+        ),
         "peak memory, GB": _pair(None if m is None else m / 1e9 for m in memory),
         "precision": (None, precision),
     }
-    told: Mapping[str, Sequence[float]] = published()["faster_rcnn"]
+
+
+def kernels(benches: Sequence[BenchResult]) -> ReportTable:
+    """Kernels of a GPU, with their blocks, grids and shares of peak throughput; needs a GPU."""
+    lines: list[list[Cell]] = []
+    for bench in benches:
+        for variant in bench.variants:
+            for kernel in variant.kernels.kernels if variant.kernels else ():
+                sizes = (" x ".join(map(str, size)) for size in (kernel.block, kernel.grid))
+                shares = map(_percent, (kernel.compute_share, kernel.memory_share))
+                place = (bench.model.source, variant.pipeline, kernel.name, kernel.launches)
+                lines.append([*place, *sizes, *shares])
     return ReportTable(
-        title="OTX: Faster R-CNN",
-        note="Level all. Utilization, and kernels with their block and grid sizes, need a GPU: "
-        "`optvet bench study:FasterRCNN-12 --optimizer onnxruntime --provider "
-        "CUDAExecutionProvider --ncu`.",
-        columns=["", "original", "optimized", "OTX original", "OTX optimized"],
-        rows=[[what, *ours.get(what, (None, None)), *pair] for what, pair in told.items()],
+        title=f"OTX: kernels{_ON_GPU}",
+        note="Answers of `optvet bench MODEL --provider CUDAExecutionProvider --ncu --json FILE`, "
+        "in a folder that --answers names. The study has SM utilization and throughput apart.",
+        columns=["model", "level", "kernel", "launches", "block", "grid", "SM %", "memory %"],
+        rows=lines,
+    )
+
+
+_ON_GPU = " (needs a GPU)"
+
+
+def devices(benches: Sequence[BenchResult]) -> ReportTable:
+    """What a GPU does meanwhile: utilization, memory, power, temperature; needs a GPU."""
+    lines: list[list[Cell]] = []
+    for bench in benches:
+        own = {v.pipeline: v.device for v in bench.variants if v.device is not None}
+        for name, use in {**bench.devices, **own}.items():
+            told = (use.utilisation, use.memory_bytes, use.power_w, use.temperature_c)
+            scaled = zip(told, (100.0, 1e-9, 1.0, 1.0), strict=True)
+            means = (q.mean * factor if q else None for q, factor in scaled)
+            lines.append([bench.model.source, name, use.device, *means, use.seconds / use.runs])
+    return ReportTable(
+        title=f"OTX: device{_ON_GPU}",
+        note="Means over time, read every 10 ms, of the answers of `optvet bench`.",
+        columns=["model", "level", "device", "utilization %", "GB", "W", "°C", "s per run"],
+        rows=lines,
     )
 
 

@@ -23,7 +23,8 @@ def graph_of(store: CampaignStore, reference: str, digest: str) -> ModelProto | 
     for path in _places(store, reference):
         try:
             parts = [_known_digest(store, file) for file in files_of(path)]
-            if None not in parts and key(parts, config_for(path)) == digest:
+            # What is declared beside a model is part of its digest, but not of a source's.
+            if None not in parts and digest in (key(parts, config_for(path)), key(parts, "")):
                 return outline_of(path)
         except (OptvetError, OSError, DecodeError):
             continue

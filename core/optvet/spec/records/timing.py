@@ -14,13 +14,15 @@ class TimedSide(Record):
 
     ``latency_s`` is the median time of one run, ``throughput`` the runs per second that it comes
     to, ``load_s`` the median time to create the session. ``memory_bytes`` is the peak memory that
-    loading and running it adds to a process of its own; None if that was not measured.
+    loading and running it adds to a process of its own, ``cpu_utilization`` the processors that it
+    keeps busy while it runs (1.0 is one processor all of the time); None if that was not measured.
     """
 
     latency_s: float
     throughput: float
     load_s: float
     memory_bytes: int | None = None
+    cpu_utilization: float | None = None
 
 
 class Pace(Record):

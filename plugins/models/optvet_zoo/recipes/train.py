@@ -242,6 +242,20 @@ class Flatten(FixedLayer):
         return gradient.reshape(self.shape)
 
 
+class Cells(FixedLayer):
+    """[n, c, h, w] to [n * h * w, c]: every place of the map is a row."""
+
+    def forward(self, x: Array, *, training: bool) -> Array:
+        """Rows in the order of n, h, w."""
+        self.shape = x.shape
+        return x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1])
+
+    def backward(self, gradient: Array) -> Array:
+        """See ``TrainableLayer``."""
+        n, c, h, w = self.shape
+        return gradient.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+
 # ── Training ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -255,6 +269,21 @@ def classification_gradient(logits: Array, labels: Array) -> Array:
 def regression_gradient(predictions: Array, targets: Array) -> Array:
     """Gradient of half the mean squared error."""
     return (predictions - targets[:, None]) / len(targets)
+
+
+def detection_gradient(found: Array, targets: Array) -> Array:
+    """Gradient of the cross entropy of all cells, and of squared offsets where a digit is.
+
+    ``found`` is [cells, 13]: scores of "nothing" and ten digits, and where the centre is from that
+    of the cell, in sides of a cell. ``targets`` is [n, cells of one image, 3]: class, and offsets.
+    """
+    flat = targets.reshape(-1, 3)
+    classes = flat[:, 0].astype(int)
+    result = np.zeros_like(found)
+    result[:, :11] = classification_gradient(found[:, :11], classes) * len(found) / len(targets)
+    there = (classes > 0)[:, None]
+    result[:, 11:] = there * (found[:, 11:] - flat[:, 1:]) / len(targets)
+    return result
 
 
 def softmax(logits: Array) -> Array:
@@ -311,6 +340,14 @@ def predict(layers: Sequence[TrainableLayer], inputs: Array) -> Array:
 def accuracy(logits: Array, labels: Array) -> float:
     """Share of rows whose largest entry is at their label."""
     return float(np.mean(logits.argmax(axis=1) == labels))
+
+
+def f1(scores: Array, targets: Array) -> float:
+    """F1 of the classes of cells, "nothing" left out; ``targets`` as of ``detection_gradient``."""
+    wanted = targets[..., 0].ravel()
+    guessed = scores.reshape(len(wanted), -1).argmax(axis=1)
+    right = float(np.sum((guessed == wanted) & (wanted > 0)))
+    return 2 * right / float(np.sum(wanted > 0) + np.sum(guessed > 0))
 
 
 def r_squared(predictions: Array, targets: Array) -> float:
@@ -474,10 +511,159 @@ def diabetes_mlp() -> Recipe:
     return _model(text, weights), _entry("diabetes", "r_squared", found, note, epochs=30)
 
 
+SIDE, CELL, DIGIT = 20, 4, 8
+"""Pixels of a canvas, of a cell of the detector's map, and of a digit."""
+
+
+def canvases(
+    rng: np.random.Generator, digits: np.ndarray, labels: np.ndarray, number: int
+) -> tuple[np.ndarray, np.ndarray, list[list[tuple[int, int, int]]]]:
+    """Images with one to four digits each, which do not overlap.
+
+    Args:
+        rng: Where digits, their number and their places come from.
+        digits: [n, 64], 0 to 16.
+        labels: [n].
+        number: How many images.
+
+    Returns:
+        Images [number, 1, 20, 20] float32, 0 to 1; targets as of ``detection_gradient``; and per
+        image each digit's left, top and label.
+    """
+    cells = SIDE // CELL
+    images = np.zeros((number, 1, SIDE, SIDE), np.float32)
+    targets = np.zeros((number, cells * cells, 3))
+    boxes: list[list[tuple[int, int, int]]] = []
+    for at in range(number):
+        placed: list[tuple[int, int, int]] = []
+        for _ in range(4 * int(rng.integers(1, 4))):
+            left, top = (int(v) for v in rng.integers(0, SIDE - DIGIT + 1, 2))
+            if any(abs(left - x) < DIGIT + 1 and abs(top - y) < DIGIT + 1 for x, y, _ in placed):
+                continue
+            which = int(rng.integers(len(digits)))
+            images[at, 0, top : top + DIGIT, left : left + DIGIT] = digits[which].reshape(8, 8) / 16
+            x, y = left + DIGIT / 2, top + DIGIT / 2
+            column, row = int(x // CELL), int(y // CELL)
+            offsets = (x / CELL - column - 0.5, y / CELL - row - 0.5)
+            targets[at, row * cells + column] = (labels[which] + 1, *offsets)
+            placed.append((left, top, int(labels[which])))
+        boxes.append(placed)
+    return images, targets, boxes
+
+
+def canvas_detector() -> Recipe:
+    """A detector of digits on canvases: a class and a box for each cell of a map."""
+    rng = np.random.default_rng(SEED + 4)
+    x_train, x_test, y_train, y_test = held_out("digits")
+    images, targets, _ = canvases(rng, x_train, y_train, 2000)
+    conv = [Conv3x3(rng, 1, 8), Conv3x3(rng, 8, 16), Conv3x3(rng, 16, 32)]
+    norm = [BatchNorm(8), BatchNorm(16), BatchNorm(32)]
+    head = Dense(rng, 32, 13)
+    layers: list[TrainableLayer] = [conv[0], norm[0], Relu(), MaxPool2(), conv[1], norm[1], Relu()]
+    layers += [MaxPool2(), conv[2], norm[2], Relu(), Cells(), head]
+    train(layers, images, targets, detection_gradient, rng, epochs=40)
+    cells = np.arange(SIDE // CELL) + 0.5
+    grid = np.stack(np.meshgrid(cells, cells), axis=-1).reshape(1, -1, 2)
+    weights: dict[str, Any] = {
+        "head_w": head.parameters[0].T[..., None, None],
+        "head_b": head.parameters[1],
+    }
+    weights |= {"grid": grid, "cell": np.float32(CELL), "half": np.float32(DIGIT / 2)}
+    for i, (c, b) in enumerate(zip(conv, norm, strict=True), 1):
+        weights |= {f"conv{i}_w": c.parameters[0], f"bn{i}_scale": b.parameters[0]}
+        weights |= {f"bn{i}_b": b.parameters[1], f"bn{i}_mean": b.mean, f"bn{i}_var": b.variance}
+    text = """
+        <ir_version: 7, opset_import: ["": 12], producer_name: "optvet-zoo">
+        canvas_detector (float[N,1,20,20] image) => (float[N,25,4] boxes, float[N,25,11] scores) {
+            c1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (image, conv1_w)
+            b1 = BatchNormalization <epsilon = 1e-5> (c1, bn1_scale, bn1_b, bn1_mean, bn1_var)
+            r1 = Relu (b1)
+            p1 = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r1)
+            c2 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (p1, conv2_w)
+            b2 = BatchNormalization <epsilon = 1e-5> (c2, bn2_scale, bn2_b, bn2_mean, bn2_var)
+            r2 = Relu (b2)
+            p2 = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r2)
+            c3 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (p2, conv3_w)
+            b3 = BatchNormalization <epsilon = 1e-5> (c3, bn3_scale, bn3_b, bn3_mean, bn3_var)
+            r3 = Relu (b3)
+            map = Conv <kernel_shape = [1, 1]> (r3, head_w, head_b)
+            turned = Transpose <perm = [0, 2, 3, 1]> (map)
+            target = Constant <value = int64[3] {0, 25, 13}> ()
+            rows = Reshape (turned, target)
+            logits, offsets = Split <axis = 2, split = [11, 2]> (rows)
+            scores = Softmax <axis = 2> (logits)
+            moved = Add (offsets, grid)
+            centres = Mul (moved, cell)
+            first = Sub (centres, half)
+            last = Add (centres, half)
+            boxes = Concat <axis = 2> (first, last)
+        }"""
+    images, targets, _ = canvases(rng, x_test, y_test, 200)
+    found = f1(predict(layers, images)[:, :11], targets)
+    note = "pixels / 16, one to four digits on [N, 1, 20, 20]"
+    return _model(text, weights), _entry("digits", "f1", found, note, epochs=40)
+
+
+LETTERS = "\n abcdefghijklmnopqrstuvwxyz.,()-:'0"
+"""What the language model reads and writes, by number; 0 stands for every digit."""
+CONTEXT = 8
+
+
+def descriptions() -> str:
+    """scikit-learn's descriptions of its data sets, in the letters that ``letters-lm`` knows."""
+    from sklearn import datasets
+
+    names = ("breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine")
+    text = " ".join(getattr(datasets, f"load_{name}")().DESCR for name in names).lower()
+    kept = "".join(c if c in LETTERS else "0" if c.isdigit() else " " for c in text)
+    return " ".join(kept.split())
+
+
+def letter_windows(rng: np.random.Generator) -> np.ndarray:
+    """Eight letters and the next one, by number: [n, 9], in a random order."""
+    ids = np.array([LETTERS.index(c) for c in descriptions()])
+    windows = np.lib.stride_tricks.sliding_window_view(ids, CONTEXT + 1).copy()
+    rng.shuffle(windows)
+    return windows
+
+
+def letters_lm() -> Recipe:
+    """A language model of letters that sees the last eight: a convolution over the text."""
+    rng = np.random.default_rng(SEED + 5)
+    wide = len(LETTERS)
+    windows = letter_windows(rng)
+    inputs = np.eye(wide, dtype=np.float32)[windows[:, :-1]].reshape(len(windows), -1)
+    cut = int(len(windows) * TEST_FRACTION)
+    dense = [Dense(rng, CONTEXT * wide, 64), Dense(rng, 64, wide)]
+    layers: list[TrainableLayer] = [dense[0], Relu(), Dropout(rng, 0.1), dense[1]]
+    train(layers, inputs[cut:], windows[cut:, -1], classification_gradient, rng, epochs=12)
+    kernel = dense[0].parameters[0].reshape(CONTEXT, wide, 64).transpose(2, 1, 0)
+    weights = {"table": np.eye(wide), "conv_w": kernel, "conv_b": dense[0].parameters[1]}
+    weights |= {"out_w": dense[1].parameters[0], "out_b": dense[1].parameters[1]}
+    text = f"""
+        <ir_version: 7, opset_import: ["": 10], producer_name: "optvet-zoo">
+        letters_lm (int64[N,T] input_ids) => (float[N,T,{wide}] logits) {{
+            embedded = Gather (table, input_ids)
+            turned = Transpose <perm = [0, 2, 1]> (embedded)
+            padded = Pad <pads = [0, 0, {CONTEXT - 1}, 0, 0, 0]> (turned)
+            c = Conv <kernel_shape = [{CONTEXT}]> (padded, conv_w, conv_b)
+            r = Relu (c)
+            back = Transpose <perm = [0, 2, 1]> (r)
+            same = Identity (back)
+            scored = MatMul (same, out_w)
+            logits = Add (scored, out_b)
+        }}"""
+    found = accuracy(predict(layers, inputs[:cut]), windows[:cut, -1])
+    entry = _entry("*", "accuracy of the next letter", found, "letters by number", epochs=12)
+    return _model(text, weights), entry | {"data": "descriptions of scikit-learn's data sets"}
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
+    "canvas-detector": canvas_detector,
     "diabetes-mlp": diabetes_mlp,
     "digits-cnn": digits_cnn,
     "digits-mlp": digits_mlp,
+    "letters-lm": letters_lm,
     "wine-logreg": wine_logreg,
 }
 

@@ -6,8 +6,10 @@ reports show the same tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from onnx import ModelProto
 
 from optvet.engine.campaign.graphs import graph_of
 from optvet.engine.campaign.results import StoredCampaign, campaigns, trials
@@ -20,6 +22,7 @@ from optvet.engine.campaign.tables.conversion_tables import (
     converted_from,
     converted_of,
     funnel,
+    studied,
     tables_of_conversions,
 )
 from optvet.engine.campaign.tables.conversion_tables import kinds as kinds_of_conversions
@@ -55,10 +58,10 @@ def tables_of(
     store: CampaignStore,
     campaign: StoredCampaign,
     *,
-    study: Study | Literal["converters"] | None = None,
+    study: Study | None = None,
     known: Sequence[KnownEntry] | None = None,
     theirs: Sequence[str] = (),
-    reach: Reach | None = None,
+    reach: Callable[[], Reach] | None = None,
     kept: KeptAnswers | None = None,
 ) -> list[ReportTable]:
     """Tables of a campaign; tables that compare releases cover all campaigns of its store.
@@ -66,19 +69,20 @@ def tables_of(
     Args:
         store: An open store.
         campaign: One of its campaigns.
-        study: The study whose tables to make, or "converters" for those of conversions alone; None
-            for the tables of findings.
+        study: The study whose tables to make; None for the tables of findings.
         known: Known findings; see ``tracker``.
         theirs: References of the models that the study ran.
-        reach: Formats that installed converters lead to; see ``reachable_formats``.
-        kept: Answers of conversions and repairs to count too.
+        reach: Gives formats that installed converters lead to; see ``reachable_formats``.
+        kept: Answers of other commands, for a study.
     """
-    if study == "converters":
-        return tables_of_answers(kept, reach, converted_of(trials(store, campaign)))
     rows = [row_of(trial) for trial in trials(store, campaign)]
     vets = [row for row in rows if row.kind == "vet"]
     if study is not None:
-        return list(study.tables(StudyData(vets, theirs)))
+        conversions = [
+            (row, graph_of(store, row.reference, row.digest))
+            for row in converted_of(trials(store, campaign))
+        ]
+        return _studied(study, StudyData(vets, theirs), conversions, reach, kept)
     others = {row.key: row for row in rows}
     for other in campaigns(store):
         if other.id != campaign.id:
@@ -89,18 +93,44 @@ def tables_of(
     found = only_failing(vets, _sequences(store, vets))
     tables += [found] if found is not None else []
     if len(vets) < len(rows):
-        conversions = converted_of(trials(store, campaign))
-        tables += [funnel(conversions), kinds_of_conversions(conversions), blame(conversions)]
+        converted = converted_of(trials(store, campaign))
+        tables += [funnel(converted), kinds_of_conversions(converted), blame(converted)]
     return tables
 
 
 def tables_of_answers(
-    kept: KeptAnswers | None, reach: Reach | None, stored: Sequence[ConversionRow] = ()
+    study: Study,
+    kept: KeptAnswers,
+    *,
+    theirs: Sequence[str] = (),
+    reach: Callable[[], Reach] | None = None,
 ) -> list[ReportTable]:
-    """The tables of the studies of converters, of answers in files and in a store."""
+    """The tables of a study, of answers in files alone."""
+    return _studied(study, StudyData((), theirs), [], reach, kept)
+
+
+def _studied(
+    study: Study,
+    data: StudyData,
+    stored: Sequence[tuple[ConversionRow, ModelProto | None]],
+    reach: Callable[[], Reach] | None,
+    kept: KeptAnswers | None,
+) -> list[ReportTable]:
     kept = kept or KeptAnswers()
-    found = [*stored, *converted_from(kept.conversions)]
-    return tables_of_conversions(found, reach, kept.repairs)
+    found = [*stored, *((row, None) for row in converted_from(kept.conversions))]
+    rows = [row for row, _ in found]
+    general: list[ReportTable] = []
+    if rows or kept.repairs:
+        general = tables_of_conversions(rows, reach() if reach else None, [*kept.repairs.values()])
+    whole = replace(
+        data,
+        conversions=[studied(row, graph) for row, graph in found],
+        repairs=kept.repairs,
+        comparisons=kept.comparisons,
+        benches=kept.benches,
+        general=general,
+    )
+    return list(study.tables(whole))
 
 
 def _sequences(

@@ -1,9 +1,9 @@
-"""Answers of `optvet convert` and `optvet repair` that a user keeps as files of a folder."""
+"""Answers of other commands that a user keeps as files of a folder, for the tables of a study."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,39 @@ from pydantic import ValidationError
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.foreign import files_in
 from optvet.spec.parsing import read_json
+from optvet.spec.records import BenchResult, ModelComparison
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.reading import read_document
 from optvet.spec.records.repair import RepairResult
 
+Answer = ConversionResult | RepairResult | ModelComparison | BenchResult
+_SCHEMAS: dict[str, type[Answer]] = {
+    "optvet.convert/": ConversionResult,
+    "optvet.repair/": RepairResult,
+    "optvet.compare/": ModelComparison,
+    "optvet.bench/": BenchResult,
+}
 
-@dataclass(frozen=True)
+
+@dataclass
 class KeptAnswers:
-    """Answers of conversions and of repairs."""
+    """Answers by command; some by the name of their file without ``.json``."""
 
-    conversions: tuple[ConversionResult, ...] = ()
-    repairs: tuple[RepairResult, ...] = ()
+    conversions: list[ConversionResult] = field(default_factory=list)
+    repairs: dict[str, RepairResult] = field(default_factory=dict)
+    comparisons: dict[str, ModelComparison] = field(default_factory=dict)
+    benches: list[BenchResult] = field(default_factory=list)
+
+    def add(self, file: Path, answer: Answer) -> None:
+        """Keep the answer of ``file``."""
+        if isinstance(answer, ConversionResult):
+            self.conversions.append(answer)
+        elif isinstance(answer, RepairResult):
+            self.repairs[file.stem] = answer
+        elif isinstance(answer, ModelComparison):
+            self.comparisons[file.stem] = answer
+        else:
+            self.benches.append(answer)
 
 
 def read_answers(folders: Iterable[Path]) -> KeptAnswers:
@@ -32,35 +54,32 @@ def read_answers(folders: Iterable[Path]) -> KeptAnswers:
         UsageError: A folder has none.
         InputError: A file cannot be read, or is no such answer though it says so.
     """
-    conversions: list[ConversionResult] = []
-    repairs: list[RepairResult] = []
+    kept = KeptAnswers()
     for folder in folders:
-        before = len(conversions) + len(repairs)
+        found = False
         for file in files_in(folder, lambda path: path.suffix == ".json"):
             answer = _answer(file, read_json(file, "annotations"))
-            if isinstance(answer, ConversionResult):
-                conversions.append(answer)
-            elif answer is not None:
-                repairs.append(answer)
-        if len(conversions) + len(repairs) == before:
+            if answer is not None:
+                kept.add(file, answer)
+                found = True
+        if not found:
             raise UsageError(
-                f"{folder} has no answer of a conversion or a repair; write some with: "
+                f"{folder} has no answer of convert, repair, compare or bench; write some with: "
                 f"optvet convert SOURCE --via CHAIN --json {folder}/NAME.json"
             )
-    return KeptAnswers(tuple(conversions), tuple(repairs))
+    return kept
 
 
-def _answer(file: Path, document: Any) -> ConversionResult | RepairResult | None:
+def _answer(file: Path, document: Any) -> Answer | None:
     schema = str(document.get("schema")) if isinstance(document, dict) else ""
+    kind = next((kind for start, kind in _SCHEMAS.items() if schema.startswith(start)), None)
+    if kind is None:
+        return None
     try:
-        if schema.startswith("optvet.convert/"):
-            return read_document(ConversionResult, document)
-        if schema.startswith("optvet.repair/"):
-            return read_document(RepairResult, document)
+        return read_document(kind, document)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise InputError(
             f"{file} is no {schema}: {place}: {first['msg']}; write it again"
         ) from error
-    return None

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from onnx import ModelProto
+
 from optvet.engine.campaign.causes import cause_of_conversion
 from optvet.engine.campaign.conversion_findings import findings_of, stage_of
 from optvet.engine.campaign.display_names import short_model
@@ -18,6 +20,7 @@ from optvet.engine.campaign.results import JobResult
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
 from optvet.spec.records.repair import RepairResult
 from optvet.spec.records.report import ReportTable
+from optvet.spec.studies import ConversionFault, StudiedConversion
 from optvet.spec.symptoms import ScriptCheck, Stage
 
 Cell = str | int | float | None
@@ -56,11 +59,13 @@ _STAGES: Mapping[str, str] = {"convert": "node conversion", "optimize": "optimiz
 
 @dataclass(frozen=True)
 class ConversionRow:
-    """One conversion: its source and chain, and the answer; None if there is none."""
+    """One conversion: source, chain, its answer or None; reference and digest of the source."""
 
     source: str
     chain: str
     result: ConversionResult | None
+    reference: str = ""
+    digest: str = ""
 
     @property
     def outcome(self) -> Outcome:
@@ -76,7 +81,7 @@ class ConversionRow:
 def converted_of(trials: Iterable[JobResult]) -> list[ConversionRow]:
     """The conversions among jobs, those without an answer too."""
     return [
-        ConversionRow(short_model(t.model), t.optimizer, t.conversion)
+        ConversionRow(short_model(t.model), t.optimizer, t.conversion, t.model, t.model_digest)
         for t in trials
         if t.kind == "convert"
     ]
@@ -85,7 +90,12 @@ def converted_of(trials: Iterable[JobResult]) -> list[ConversionRow]:
 def converted_from(results: Iterable[ConversionResult]) -> list[ConversionRow]:
     """Conversions of documents."""
     return [
-        ConversionRow(short_model(r.source.source), ",".join(c.name for c in r.converters), r)
+        ConversionRow(
+            short_model(r.source.source),
+            ",".join(c.name for c in r.converters),
+            r,
+            r.source.source,
+        )
         for r in results
     ]
 
@@ -108,6 +118,22 @@ def tables_of_conversions(
     """All tables; without ``reach``, what was not asked is not told from what has no chain."""
     tables = [funnel(found), kinds(found), frameworks(found, reach), matrix(found), blame(found)]
     return [*tables, repaired(repairs)] if repairs else tables
+
+
+def studied(found: ConversionRow, graph: ModelProto | None) -> StudiedConversion:
+    """A conversion as studies read it."""
+    faults = tuple(
+        ConversionFault(
+            finding,
+            finding.stages[0].partition("/")[0],
+            stage_words(finding),
+            issue,
+            cause_of_conversion(finding),
+        )
+        for _, finding, issue in _told([found])
+    )
+    about = (found.source, found.chain, found.outcome, found.result)
+    return StudiedConversion(*about, faults, graph)
 
 
 # --- how many -------------------------------------------------------------------------------------

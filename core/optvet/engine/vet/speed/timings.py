@@ -14,6 +14,7 @@ from optvet.engine.numerics import time_ratio
 from optvet.engine.options import parse_options
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.timing.paired_runs import Footprint
 from optvet.engine.work.timing.stopwatch import Stopwatch, Timed
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.trial import RuntimeConfig
@@ -78,12 +79,14 @@ def failure_record(timed: Timed) -> StepFailure | None:
 
 
 def timing_record(watch: Stopwatch, timed: Timed, *, memory: bool = True) -> Timing:
-    """A timing without failure as a record; with peak memory, which takes a process per side."""
+    """A timing without failure as a record; with what each side takes of a process of its own."""
     repeats, interval = timed.repeats, timed.interval
     about: dict[str, Any] = {}
     if interval is not None:
-        sizes = (watch.memory(watch.base), watch.memory(timed.passes)) if memory else (None, None)
-        sides = [_side(timed, i, sizes[i]) for i in (0, 1)]
+        sides = [
+            _side(timed, i, watch.footprint(passes) if memory else None)
+            for i, passes in enumerate((watch.base, timed.passes))
+        ]
         differences = [r.difference for r in repeats]
         known = [d for d in differences if d is not None]
         about = {
@@ -110,13 +113,14 @@ def timing_record(watch: Stopwatch, timed: Timed, *, memory: bool = True) -> Tim
     )
 
 
-def _side(timed: Timed, index: int, memory_bytes: int | None) -> TimedSide:
+def _side(timed: Timed, index: int, footprint: Footprint | None) -> TimedSide:
     latency_s = median(median(r.latencies[index]) for r in timed.repeats)
     return TimedSide(
         latency_s=latency_s,
         throughput=1 / latency_s,
         load_s=median(r.load_s[index] for r in timed.repeats),
-        memory_bytes=memory_bytes,
+        memory_bytes=footprint.memory_bytes if footprint else None,
+        cpu_utilization=footprint.cpu_utilization if footprint else None,
     )
 
 

@@ -42,6 +42,8 @@ from optvet.spec.types import Artifact, Failure, Sample
 LEAST_ROUNDS, MOST_ROUNDS = 5, 25
 _BLOCK_S, _LONGEST = 0.005, 3
 _WARM_UPS, _WARM_UP_S = 2, 0.05
+_BUSY_S = 0.2
+"""How long processors are watched; their clock counts in steps of ten milliseconds at most."""
 _SHARE = 0.25  # Of the time limit; warm-up, loading and rounds that are redone take the rest.
 
 
@@ -175,16 +177,35 @@ def repeat(spec: RepeatSpec) -> Repeat | SideFailure:
     return Repeat(latencies, (load_s[0], load_s[1]), redone, _difference(*outputs))
 
 
-def footprint(side: TimedModel, samples: tuple[Sample, ...]) -> int:
-    """Peak memory in bytes that loading and running one model adds to a process."""
+@dataclass(frozen=True)
+class Footprint:
+    """What one model takes of a process of its own.
+
+    Attributes:
+        memory_bytes: Peak memory that loading and running it adds.
+        cpu_utilization: Processors that are busy while it runs; 1.0 is one, all of the time.
+    """
+
+    memory_bytes: int
+    cpu_utilization: float
+
+
+def footprint(side: TimedModel, samples: tuple[Sample, ...]) -> Footprint:
+    """What loading one model, and then running all ``samples`` for a moment, takes."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Resets VmHWM to what is in use now.
     before = _status("VmRSS")
     session, _ = _load_timed(side)
     enter("run")
-    for sample in samples:
-        session.run(align_feeds(sample.feeds, side.alignment))
-    return max(0, _status("VmHWM") - before)
+    feeds = [align_feeds(sample.feeds, side.alignment) for sample in samples]
+    for each in feeds:
+        session.run(each)
+    memory_bytes = max(0, _status("VmHWM") - before)
+    started, busy = time.perf_counter(), time.process_time()
+    while (elapsed := time.perf_counter() - started) < _BUSY_S:
+        for each in feeds:
+            session.run(each)
+    return Footprint(memory_bytes, (time.process_time() - busy) / elapsed)
 
 
 def _status(key: str) -> int:

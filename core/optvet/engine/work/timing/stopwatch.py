@@ -18,6 +18,7 @@ from optvet.engine.numerics.time_ratio import Call, RatioInterval
 from optvet.engine.work.sandbox import Outcome, Role, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.timing.paired_runs import (
+    Footprint,
     Product,
     Repeat,
     RepeatSpec,
@@ -105,7 +106,7 @@ class Stopwatch:
     timed: set[Passes] = field(default_factory=set)
     _base: Passes | Literal["by traits"] | None = "by traits"
     _products: dict[Passes | None, Product | Failure] = field(default_factory=dict)
-    _footprints: dict[str, Outcome[int]] = field(default_factory=dict)
+    _footprints: dict[str, Outcome[Footprint]] = field(default_factory=dict)
     _facts: dict[str, Facts | None] = field(default_factory=dict)
     _known: dict[tuple[str, str, bool], Timed] = field(default_factory=dict)
 
@@ -163,8 +164,8 @@ class Stopwatch:
         product = self._build_once(passes)
         return None if isinstance(product, Failure) else self._facts_of(product)
 
-    def memory(self, passes: Passes | None) -> int | None:
-        """Peak memory in bytes that loading and running adds; None if that failed."""
+    def footprint(self, passes: Passes | None) -> Footprint | None:
+        """Peak memory that loading and running adds, and busy processors; None if that failed."""
         product = self._build_once(passes)
         return None if isinstance(product, Failure) else self._footprint(product).value
 
@@ -178,7 +179,7 @@ class Stopwatch:
         assert isinstance(product, Product)
         return product
 
-    def _footprint(self, product: Product) -> Outcome[int]:
+    def _footprint(self, product: Product) -> Outcome[Footprint]:
         if product.digest not in self._footprints:
             side = self._side(product)
             self._footprints[product.digest] = self.sandbox.call(

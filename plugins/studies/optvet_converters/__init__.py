@@ -1,0 +1,286 @@
+"""The tables of the failure study of converters, for a stored campaign of conversions.
+
+The study took 200 reported failures of tf2onnx and torch.onnx apart, by stage, symptom and cause,
+and converted real and synthetic models. Operator sequences and operator sets are read from sources
+in ONNX; of sources in Python there is no such graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from optvet.graph.sequences import sequences_of
+from optvet.plugin import (
+    ConversionFault,
+    ReportTable,
+    StudiedConversion,
+    Study,
+    StudyData,
+    hookimpl,
+    read_toml,
+)
+
+Cell = str | int | float | None
+Sequences = frozenset[tuple[str, ...]]
+
+_LENGTHS = (3, 4, 5)
+_LISTED = 20
+_STAGES = ("load", "node conversion", "optimization", "export", "validation", "unclear")
+_SYMPTOMS: Mapping[str, str] = {
+    "refused": "crash",
+    "crash": "crash",
+    "out-of-memory": "crash",
+    "timeout": "bad performance",
+    "wrong-output": "wrong model",
+    "invalid-model": "wrong model",
+    "load-failure": "wrong model",
+    "run-failure": "wrong model",
+    "interface-change": "wrong model",
+}
+"""The study's word for a symptom; of any other, "other"."""
+_OF_STUDY = ("crash", "wrong model", "bad performance", "other")
+
+
+class Converters:
+    """The study's tables."""
+
+    name = "converters"
+    description = "Failures of tf2onnx and torch.onnx: stages, symptoms, causes, operators"
+
+    def tables(self, data: StudyData) -> Sequence[ReportTable]:
+        """The study's tables, then those of any campaign of conversions."""
+        found = data.conversions
+        return [
+            stages(found),
+            symptoms(found),
+            causes(found),
+            outcomes(found),
+            sequences(found),
+            operator_sets(found),
+            *data.general,
+        ]
+
+
+@hookimpl
+def optvet_studies() -> Iterable[Study]:
+    """The study."""
+    return [Converters()]
+
+
+@cache
+def published() -> Mapping[str, Any]:
+    """The figures that the study printed."""
+    return read_toml(Path(__file__).with_name("published.toml"), "listing")
+
+
+def _faults(found: Iterable[StudiedConversion]) -> Iterator[ConversionFault]:
+    return (fault for conversion in found for fault in conversion.faults)
+
+
+def _stage(fault: ConversionFault) -> str:
+    """The study's word for a stage; what a runtime or a checker alone sees is validation."""
+    if fault.stage in _STAGES:
+        return fault.stage
+    return "validation" if fault.stage == "target runtime" else "unclear"
+
+
+def _symptom(fault: ConversionFault) -> str:
+    return _SYMPTOMS.get(str(fault.finding.symptom), "other")
+
+
+def _crossed(
+    pairs: Iterable[tuple[str, str]], columns: Sequence[str]
+) -> Iterator[tuple[str, list[int]]]:
+    """Counts of pairs: per first part, in order of its name, those of each second part."""
+    counted = Counter(pairs)
+    for name in sorted({first for first, _ in counted}):
+        yield name, [counted[name, column] for column in columns]
+
+
+def stages(found: Sequence[StudiedConversion]) -> ReportTable:
+    """Converter × stage: faults and refusals, and their shares beside the study's."""
+    faults = list(_faults(found))
+    lines: list[list[Cell]] = [
+        [name, *counts, sum(counts)]
+        for name, counts in _crossed(((f.converter, _stage(f)) for f in faults), _STAGES)
+    ]
+    counts = Counter(map(_stage, faults))
+    shares = [100 * counts[stage] / len(faults) if faults else None for stage in _STAGES]
+    told: Mapping[str, float] = published()["stages"]
+    lines.append(["all, %", *shares, 100.0 if faults else None])
+    lines.append(["the study, %", *(told[stage] for stage in _STAGES), None])
+    return ReportTable(
+        title="Converters: by stage",
+        note="Faults and refusals. Validation: the checker or a runtime refuses what was made. "
+        "Unclear: several stages, with nothing between that could be run.",
+        columns=["converter", *_STAGES, "all"],
+        rows=lines,
+    )
+
+
+def symptoms(found: Sequence[StudiedConversion]) -> ReportTable:
+    """Converter × symptom."""
+    pairs = ((fault.converter, _symptom(fault)) for fault in _faults(found))
+    return ReportTable(
+        title="Converters: by symptom",
+        note="A crash raises an error or ends the converter; a wrong model does not load, does not "
+        "run or gives other results.",
+        columns=["converter", *_OF_STUDY],
+        rows=[[name, *counts] for name, counts in _crossed(pairs, _OF_STUDY)],
+    )
+
+
+def causes(found: Sequence[StudiedConversion]) -> ReportTable:
+    """Cause × symptom."""
+    pairs = ((fault.cause.name, _symptom(fault)) for fault in _faults(found))
+    return ReportTable(
+        title="Converters: causes by symptom",
+        note="Causes are proposed from messages, places and other runtimes; where these name none "
+        "or several, the cause is unclear.",
+        columns=["cause", *_OF_STUDY],
+        rows=[[name, *counts] for name, counts in _crossed(pairs, _OF_STUDY)],
+    )
+
+
+def outcomes(found: Sequence[StudiedConversion]) -> ReportTable:
+    """Per chain: conversions tried, converted, valid and equal, and the study's shares."""
+    chains = list(dict.fromkeys(c.chain for c in found))
+    if len(chains) > 1:
+        chains.append("all")
+    lines: list[list[Cell]] = []
+    for chain in chains:
+        group = [c for c in found if chain in ("all", c.chain) and c.result is not None]
+        counts = Counter(c.outcome for c in group)
+        converted = len(group) - counts["refused"] - counts["died"]
+        valid = converted - counts["does not load"] - counts["does not run"]
+        right = counts["right"]
+        share = 100 * right / len(group) if group else None
+        same = published()["same_converter"].get(chain, "")
+        told: Mapping[str, float] = published()["conversions"].get(same, {})
+        theirs = [told.get(name) for name in ("refused", "does not load", "differs", "right")]
+        lines.append([chain, len(group), converted, valid, right, share, same or None, *theirs])
+    known = {published()["same_converter"].get(chain, "") for chain in chains}
+    lines += [
+        [None, None, None, None, None, None, name, *told.values()]
+        for name, told in published()["conversions"].items()
+        if name not in known
+    ]
+    return ReportTable(
+        title="Converters: tried, converted, valid, equal",
+        note="Valid: onnx.checker and the runtime take it. Equal: the same results but for "
+        "rounding. The study's shares are of real models.",
+        columns=[
+            *("chain", "tried", "converted", "valid", "equal", "equal %"),
+            *("study", "refused %", "not loaded %", "differ %", "right %"),
+        ],
+        rows=lines,
+    )
+
+
+# --- operators -----------------------------------------------------------------------------------
+
+
+def sequences(found: Sequence[StudiedConversion]) -> ReportTable:
+    """Sequences of operators of failing sources that no other source has, and who tests them."""
+    lines: list[list[Cell]] = []
+    read = [c for c in found if c.graph is not None and c.result is not None]
+    for chain in dict.fromkeys(c.chain for c in read):
+        group = [c for c in read if c.chain == chain]
+        sound = frozenset[tuple[str, ...]]().union(*(_of(c) for c in group if not c.failed))
+        failing = [c for c in group if c.failed]
+        counts = Counter(s for c in failing for s in _of(c) - sound)
+        # A longer one that as many fail with says no more than the shorter one within it.
+        told = {s: n for s, n in counts.items() if not _within(s, counts)}
+        ordered = sorted(told.items(), key=lambda item: (-item[1], len(item[0]), item[0]))
+        lines += [
+            [" → ".join(s), chain, n, len(failing), "yes" if s in tested() else "no"]
+            for s, n in ordered[:_LISTED]
+        ]
+    unread = sum(c.graph is None for c in found)
+    more = f" Sources without a graph in ONNX, not counted: {unread}." if unread else ""
+    return ReportTable(
+        title="Converters: operator sequences that occur only in failing sources",
+        note="Three to five operators, each of which reads what the one before makes. Tested: in a "
+        f"model of ONNX's own backend tests ({len(tested()):,} such sequences), which converters "
+        f"of ONNX models run; their packages bring no tests of their own.{more}",
+        columns=["sequence", "chain", "failing sources", "of", "tested"],
+        rows=lines,
+    )
+
+
+def _of(conversion: StudiedConversion) -> Sequences:
+    assert conversion.graph is not None
+    return frozenset(s for length in _LENGTHS for s in sequences_of(conversion.graph, length))
+
+
+def _within(sequence: tuple[str, ...], counts: Mapping[tuple[str, ...], int]) -> bool:
+    parts = (sequence[:-1], sequence[1:])
+    return len(sequence) > min(_LENGTHS) and any(counts.get(p) == counts[sequence] for p in parts)
+
+
+@cache
+def tested() -> Sequences:
+    """Sequences in the models of the backend tests that the onnx wheel brings."""
+    import onnx
+    from onnx.backend import test
+
+    found: set[tuple[str, ...]] = set()
+    folder = Path(test.__file__).parent / "data"
+    for file in sorted(folder.rglob("*.onnx")):
+        model = onnx.load(file, load_external_data=False)
+        found.update(s for length in _LENGTHS for s in sequences_of(model, length))
+    return frozenset(found)
+
+
+def operator_sets(found: Sequence[StudiedConversion]) -> ReportTable:
+    """Per operator set: what changed in it, and failures of sources that import it."""
+    read = [(c, _opset(c)) for c in found if c.result is not None and c.graph is not None]
+    changed = changes()
+    pairs: list[tuple[int, float]] = []
+    lines: list[list[Cell]] = []
+    for opset in sorted({o for _, o in read}):
+        group = [c for c, o in read if o == opset]
+        failed = sum(c.failed for c in group)
+        share = failed / len(group)
+        pairs.append((changed[opset], share))
+        lines.append([opset, changed[opset], len(group), failed, 100 * share])
+    return ReportTable(
+        title="Converters: failures and changes of operator sets",
+        note="Changed: operators that have a new version, or appear, in this set or any before it "
+        f"since version 7. {_correlated(pairs)}",
+        columns=["operator set", "changed operators", "conversions", "failed", "failed %"],
+        rows=lines,
+    )
+
+
+def _opset(conversion: StudiedConversion) -> int:
+    assert conversion.graph is not None
+    imports = {o.domain: o.version for o in conversion.graph.opset_import}
+    return int(imports.get("", imports.get("ai.onnx", 1)))
+
+
+@cache
+def changes() -> Mapping[int, int]:
+    """Per operator set of ONNX, the changes of operators from set 7 to it."""
+    from onnx import defs
+
+    since = Counter(s.since_version for s in defs.get_all_schemas_with_history() if not s.domain)
+    last = defs.onnx_opset_version()
+    return {v: sum(since[u] for u in range(8, v + 1)) for v in range(1, last + 1)}
+
+
+def _correlated(pairs: Sequence[tuple[int, float]]) -> str:
+    words = "Spearman's rank correlation of changes and share that failed:"
+    if len(pairs) < 3:
+        return f"{words} not told of fewer than 3 operator sets."
+    first, second = zip(*pairs, strict=True)
+    if len({*second}) < 2:
+        return f"{words} not defined, since all shares are equal."
+    from scipy import stats  # Here, since importing it takes a second.
+
+    told = stats.spearmanr(first, second)
+    return f"{words} rho {told.statistic:.2f}, p {told.pvalue:.2g}, n {len(pairs)}."
