@@ -131,7 +131,7 @@ def layers(comparisons: Mapping[str, ModelComparison]) -> ReportTable:
         if (contrast := comparison.contrast) is None or not name.endswith(_BEFORE):
             continue
         for rank, layer in enumerate(contrast.layers[:_LAYERS], 1):
-            about = [name.removesuffix(_BEFORE), rank, layer.name, layer.operator]
+            about: list[Cell] = [name.removesuffix(_BEFORE), rank, layer.name, layer.operator]
             numbers = [layer.similar, layer.dissimilar, layer.f, layer.p, layer.rank_p]
             sure = None if layer.p is None else "yes" if layer.p < _SIGNIFICANT else "no"
             rows.append([*about, *numbers, sure])
