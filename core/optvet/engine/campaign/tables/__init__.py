@@ -19,10 +19,10 @@ from optvet.engine.campaign.tables.conversion_tables import (
     ConversionRow,
     Reach,
     blame,
+    conversion_for_studies,
     converted_from,
     converted_of,
     funnel,
-    studied,
     tables_of_conversions,
 )
 from optvet.engine.campaign.tables.conversion_tables import kinds as kinds_of_conversions
@@ -82,7 +82,7 @@ def tables_of(
             (row, graph_of(store, row.reference, row.digest))
             for row in converted_of(trials(store, campaign))
         ]
-        return _studied(study, StudyData(vets, theirs), conversions, reach, kept)
+        return _make_tables(study, StudyData(vets, theirs), conversions, reach, kept)
     others = {row.key: row for row in rows}
     for other in campaigns(store):
         if other.id != campaign.id:
@@ -106,10 +106,10 @@ def tables_of_answers(
     reach: Callable[[], Reach] | None = None,
 ) -> list[ReportTable]:
     """The tables of a study, of answers in files alone."""
-    return _studied(study, StudyData((), theirs), [], reach, kept)
+    return _make_tables(study, StudyData((), theirs), [], reach, kept)
 
 
-def _studied(
+def _make_tables(
     study: Study,
     data: StudyData,
     stored: Sequence[tuple[ConversionRow, ModelProto | None]],
@@ -124,7 +124,7 @@ def _studied(
         general = tables_of_conversions(rows, reach() if reach else None, [*kept.repairs.values()])
     whole = replace(
         data,
-        conversions=[studied(row, graph) for row, graph in found],
+        conversions=[conversion_for_studies(row, graph) for row, graph in found],
         repairs=kept.repairs,
         comparisons=kept.comparisons,
         benches=kept.benches,

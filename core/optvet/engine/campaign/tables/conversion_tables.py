@@ -120,7 +120,7 @@ def tables_of_conversions(
     return [*tables, repaired(repairs)] if repairs else tables
 
 
-def studied(found: ConversionRow, graph: ModelProto | None) -> StudiedConversion:
+def conversion_for_studies(found: ConversionRow, graph: ModelProto | None) -> StudiedConversion:
     """A conversion as studies read it."""
     faults = tuple(
         ConversionFault(
