@@ -156,7 +156,7 @@ AMOUNTS = {
     "ditox/study": 147 - 26,
     "ditox/offline": 10,
     "otx/study": 15 * 3,
-    "otx/offline": 4 * 3,
+    "otx/offline": 3 * 3,
 }
 
 

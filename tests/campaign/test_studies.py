@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ def empty_columns(tables: list[ReportTable]) -> set[tuple[str, str]]:
     }
 
 
-def cells(tables: list[ReportTable], title: str) -> Mapping[tuple[str, ...], list[object]]:
+def cells(tables: list[ReportTable], title: str) -> Mapping[tuple[str, str], Sequence[object]]:
     (table,) = (t for t in tables if t.title == title)
     return {(str(row[0]), str(row[1])): row for row in table.rows}
 
@@ -96,7 +96,8 @@ def test_every_column_of_fetafix_is_filled(run: Run) -> None:
     tables = tables_of(run, "fetafix", "--answers", "answers")
     assert empty_columns([t for t in tables if t.title.startswith("FetaFix")]) == set()
     (labels,) = (t for t in tables if t.title == "FetaFix: labels before and after repair")
-    ((name, _, images_, differ, _, after, _, verdict),) = labels.rows
-    assert (name, images_, after, verdict) == ("digits", 16, 0, "repaired")
+    (row,) = labels.rows
+    assert (row[0], row[2], row[5], row[7]) == ("digits", 16, 0, "repaired")
+    differ = row[3]
     assert isinstance(differ, int)
     assert 2 <= differ <= 14

@@ -14,6 +14,7 @@ from optvet.graph.compose import (
     types_of,
 )
 from optvet.graph.opsets import at_opset
+from optvet.graph.sequences import sequences_of
 from optvet.graph.types import values_outside
 from optvet.graph.walk import (
     ONNX_DOMAIN,
@@ -51,6 +52,7 @@ __all__ = [
     "reads",
     "renamed",
     "schema_of",
+    "sequences_of",
     "to_opset",
     "type_of",
     "types_of",

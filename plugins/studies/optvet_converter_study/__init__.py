@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from optvet.graph.sequences import sequences_of
+from optvet.graph import sequences_of
 from optvet.plugin import (
     ConversionFault,
     ReportTable,
