@@ -59,7 +59,7 @@ def test_every_column_of_ditox_is_filled_without_a_network(run: Run) -> None:
     assert blamed["fuse_transpose_into_gemm"] == "crash"
     assert blamed["fuse_pad_into_conv"] == "accuracy"
     boxes = cells(tables, "DiTOX: detectors")["zoo:canvas-detector", "12"]
-    assert boxes[4:9] == [100, 100, 100, 100, 100]
+    assert boxes[4:9] == pytest.approx([100] * 5, abs=0.01)
 
 
 def test_every_column_of_otx_is_filled_without_a_gpu(run: Run) -> None:
@@ -75,7 +75,7 @@ def test_every_column_of_otx_is_filled_without_a_gpu(run: Run) -> None:
 def test_every_column_of_the_study_of_converters_is_filled(run: Run) -> None:
     require("onnx2torch")
     tables = tables_of(run, "converters")
-    assert empty_columns(tables) == set()
+    assert empty_columns([t for t in tables if t.title.startswith("Converters")]) == set()
     (stages, *_) = tables
     assert stages.rows[-1][2] == 74  # the study's share of the conversion of nodes
     told = {row[0]: row for t in tables if "sequences" in t.title for row in t.rows}
