@@ -13,6 +13,7 @@ from optvet import __version__
 from optvet.cli.commands import add
 from optvet.cli.errors import Interrupted
 from optvet.cli.terminal import Terminal
+from optvet.spec.errors import UsageError
 from optvet_start import leaving_at_once
 
 COMMANDS = {
@@ -67,6 +68,10 @@ class _Commands(TyperGroup):
         about = {**COMMANDS, **GROUPS}
         self.commands = {name: TyperCommand(name, help=text) for name, text in about.items()}
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as click does; ``--json`` at the end is ``--json -``."""
+        return super().parse_args(ctx, [*args, "-"] if args[-1:] == ["--json"] else args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that ``args`` call."""
         name, known, rest = super().resolve_command(ctx, args)
@@ -93,19 +98,39 @@ app = typer.Typer(
 )
 
 
-def _print_version(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        context.ensure_object(Terminal).write(f"optvet {__version__}\n")
-        raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _optvet(
-    version: Annotated[
-        bool,
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    json_to: Annotated[
+        str | None,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--json",
+            metavar="FILE|-",
+            help="With --version: write what a bug report needs, as JSON; `-` is stdout.",
+            show_default=False,
         ),
-    ] = False,
+    ] = None,
 ) -> None:
     """Vets the optimizers that rewrite machine-learning models."""
+    terminal = context.ensure_object(Terminal)
+    if json_to is not None:
+        if not version:
+            raise UsageError("--json stands after the command, or with --version")
+        _write_versions(terminal, json_to)
+    elif version:
+        terminal.write(f"optvet {__version__}\n")
+    elif context.invoked_subcommand is not None:
+        return
+    else:
+        raise UsageError("a command is missing; optvet --help lists them")
+    raise typer.Exit
+
+
+def _write_versions(terminal: Terminal, target: str) -> None:
+    from optvet.cli.output import check_file, write_document
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.environment.version import version_report
+
+    check_file("--json", target)
+    write_document(terminal, target, version_report(Plugins().all()).to_json())

@@ -37,6 +37,14 @@ def command(
             "here, and what is not protected.",
         ),
     ] = False,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep",
+            help="Import each library in a process of its own, which takes a minute: finds one "
+            "that works only after another was imported.",
+        ),
+    ] = False,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -52,6 +60,7 @@ def command(
                 cache_folder(cache_dir),
                 Path.cwd(),
                 pythons=pythons_of(environments),
+                deep=deep,
                 progress=progress,
             )
     if json_to is not None:
@@ -87,5 +96,5 @@ def _summary(found: Diagnosis) -> Text:
     if amounts["broken"]:
         return text(f"{count(amounts['broken'], 'thing')} broken", "bold red")
     if amounts["warning"]:
-        return text(f"all is well, with {count(amounts['warning'], 'warning')}", "bold yellow")
+        return text(f"nothing is broken; {count(amounts['warning'], 'warning')}", "bold yellow")
     return text("all is well", "bold green")

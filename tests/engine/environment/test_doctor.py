@@ -81,6 +81,27 @@ def test_a_library_that_cannot_be_imported_is_told(sandbox: Sandbox) -> None:
     assert required[1].message == "1 libraries can be imported"
 
 
+@pytest.mark.parametrize("groups", [None, 1, 2])
+def test_imports_are_tried_together_and_what_fails_again_without_what_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int | None
+) -> None:
+    (tmp_path / "optvet_kills.py").write_text("import os\nos.abort()\n")
+    (tmp_path / "optvet_raises.py").write_text("raise OSError('no such thing')\n")
+    # It fails only where optvet_first was imported before it.
+    (tmp_path / "optvet_first.py").touch()
+    (tmp_path / "optvet_second.py").write_text(
+        "import sys\nassert 'optvet_first' not in sys.modules\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ["first", "kills", "second", "raises", "numpy"]
+    modules = {n: n if n == "numpy" else f"optvet_{n}" for n in names}
+    with Sandbox() as fresh:
+        failed = checks.import_all(fresh, modules, lambda text, done, total: None, groups)
+    assert sorted(failed) == ["kills", "raises"]
+    assert failed["raises"] == "OSError: no such thing"
+    assert "SIGABRT" in failed["kills"]
+
+
 class Careful:
     """A plugin that knows something of its library."""
 

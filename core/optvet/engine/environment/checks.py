@@ -95,16 +95,52 @@ def import_all(
     sandbox: Sandbox,
     modules: Mapping[str, str],
     progress: Callable[[str, int, int | None], None],
+    groups: int | None = None,
 ) -> dict[str, str]:
-    """Import the module of each distribution in a process of its own; why it failed, by name."""
+    """Import the module of each distribution in a worker; why it failed, by name.
+
+    Args:
+        sandbox: Where the workers run.
+        modules: The module of each distribution.
+        progress: Called with what is being imported.
+        groups: The number of processes that share the modules: what many libraries need is then
+            imported once. What fails is tried again without what works, and fails only if it does
+            there too. None imports each module in a process of its own, which finds a module that
+            only works after another one.
+    """
+    names = list(modules)
+    if groups is None:
+        return _import_apart(sandbox, [[n] for n in names], modules, progress)
+    parts = [part for i in range(groups) if (part := names[i::groups])]
+    first = _import_apart(sandbox, parts, modules, progress)
+    # A module that kills its process leaves no answer about the others of its group.
+    killed = [n for part in parts if set(part) <= first.keys() for n in part]
+    again = [[n] for n in killed]
+    if raising := [n for n in first if n not in killed]:
+        again.append(raising)
+    return _import_apart(sandbox, again, modules, progress)
+
+
+def _import_apart(
+    sandbox: Sandbox,
+    groups: Sequence[Sequence[str]],
+    modules: Mapping[str, str],
+    progress: Callable[[str, int, int | None], None],
+) -> dict[str, str]:
+    """Import each group in a process of its own; if that dies, all of the group failed."""
     # All are started before the first is waited for, so they run in parallel.
-    futures = {n: sandbox.submit(_import, module, fresh=True) for n, module in modules.items()}
-    failed = {}
-    for done, (name, future) in enumerate(futures.items()):
-        progress(f"importing {name}", done, len(futures))
+    futures = [
+        sandbox.submit(_import_each, {n: modules[n] for n in group}, fresh=True)
+        for group in groups
+    ]
+    failed: dict[str, str] = {}
+    for done, (group, future) in enumerate(zip(groups, futures, strict=True)):
+        progress(f"importing {', '.join(group)}", done, len(groups))
         outcome = future.result()
         if outcome.failure is not None:
-            failed[name] = one_paragraph(describe(outcome.failure))
+            failed |= dict.fromkeys(group, one_paragraph(describe(outcome.failure)))
+        else:
+            failed |= outcome.value or {}
     return failed
 
 
@@ -127,12 +163,19 @@ def check_imports(
     return [*checks, Check(name="libraries", status="ok", message=words)]
 
 
-def _import(module: str) -> None:
+def _import_each(modules: Mapping[str, str]) -> dict[str, str]:
+    """Import modules in this process, by distribution; why those failed that did."""
+    failed = {}
     # Some libraries make a folder of their own when they are imported, and leave it.
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         os.environ |= dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"), folder)
-        importlib.import_module(module)
+        for name, module in modules.items():
+            try:
+                importlib.import_module(module)
+            except Exception as error:
+                failed[name] = one_paragraph(f"{type(error).__name__}: {error}")
+    return failed
 
 
 def one_paragraph(text: str, limit: int = 300) -> str:

@@ -45,6 +45,7 @@ def diagnose(
     *,
     installed: Sequence[Distribution] | None = None,
     pythons: Pythons | None = None,
+    deep: bool = False,
     progress: Progress = lambda text, done, total: None,
 ) -> Diagnosis:
     """Make all checks; takes seconds, since every library is imported once.
@@ -55,6 +56,7 @@ def diagnose(
         folder: The working directory, in which programs are started.
         installed: Distributions to check; by default all that Python finds.
         pythons: Where environments of their own are; by default where they are made.
+        deep: Import each library in a process of its own, which takes a minute.
         progress: Called with what is being checked.
     """
     found = list(distributions()) if installed is None else list(installed)
@@ -81,7 +83,7 @@ def diagnose(
         failed: dict[str, str] = {}
         if general[-1].status != "broken":
             wanted = _imported(sorted((needed | modules.keys()) & versions.keys()), modules)
-            failed = checks.import_all(sandbox, wanted, progress)
+            failed = checks.import_all(sandbox, wanted, progress, None if deep else jobs)
             general += checks.check_imports(failed, versions, needed, len(wanted))
         installation = Installation(versions, collisions, unmet, failed, folder, _runner(sandbox))
         found_by_plugins = ask_plugins(plugins, installation, progress)

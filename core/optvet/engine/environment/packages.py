@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -28,21 +29,22 @@ def name_of(distribution: Distribution) -> str:
 def collisions(distributions: Iterable[Distribution], concerned: Iterable[str]) -> list[Collision]:
     """Files that two distributions claim with different contents, one of them ``concerned``."""
     wanted = set(concerned)
-    owners: dict[Path, list[tuple[Distribution, str]]] = defaultdict(list)
-    for distribution in distributions:
-        for file, digest in _record(distribution).items():
-            owners[file].append((distribution, digest))
-    shared: dict[tuple[str, str], list[tuple[Path, str, str]]] = defaultdict(list)
+    # Several versions of one distribution are reported by ``duplicates``.
+    owners: dict[str, dict[str, str]] = defaultdict(dict)
     versions: dict[str, str] = {}
-    for file, claims in owners.items():
-        # Several versions of one distribution are reported by ``duplicates``.
-        by_name = {name_of(d): (d.version, digest) for d, digest in claims}
+    for distribution in distributions:
+        # Once per distribution, not per file: reading its metadata takes a millisecond.
+        name = name_of(distribution)
+        versions[name] = distribution.version
+        for file, digest in _record(distribution):
+            owners[file][name] = digest
+    shared: dict[tuple[str, str], list[tuple[Path, str, str]]] = defaultdict(list)
+    for file, by_name in owners.items():
         if len(by_name) != 2 or not wanted & by_name.keys():
             continue
         first, second = sorted(by_name)
-        if by_name[first][1] != by_name[second][1]:
-            shared[first, second].append((file, by_name[first][1], by_name[second][1]))
-            versions |= {n: v for n, (v, _) in by_name.items()}
+        if by_name[first] != by_name[second]:
+            shared[first, second].append((Path(file), by_name[first], by_name[second]))
     return [
         Collision(pair, (versions[pair[0]], versions[pair[1]]), _whose(files), files[0][0].name)
         for pair, files in sorted(shared.items())
@@ -70,8 +72,9 @@ def usurpers(
     for distribution in distributions:
         if name_of(distribution) == canonical(owner):
             continue
-        root = Path(str(distribution.locate_file("")))
-        tops = {f.relative_to(root).parts[0] for f in _record(distribution) if root in f.parents}
+        root = f"{distribution.locate_file('')}{os.sep}"
+        inside = (f.removeprefix(root) for f, _ in _record(distribution) if f.startswith(root))
+        tops = {f.partition(os.sep)[0] for f in inside}
         mine = sorted(wanted & {t.removesuffix(".py") for t in tops})
         if mine:
             found[name_of(distribution)] = mine
@@ -110,12 +113,15 @@ def _problem(line: str, versions: Mapping[str, str]) -> Requirement | None:
     return requirement
 
 
-def _record(distribution: Distribution) -> dict[Path, str]:
-    """Files with their hashes, without compiled Python files and files without a hash."""
+def _record(distribution: Distribution) -> Iterator[tuple[str, str]]:
+    """Files with their hashes, without compiled Python files and files without a hash.
+
+    Paths are texts: an environment has a hundred thousand, for which ``Path`` takes seconds.
+    """
     text = distribution.read_text("RECORD") or ""
-    root = Path(str(distribution.locate_file("")))
+    root = str(distribution.locate_file(""))
     rows: Iterable[Sequence[str]] = csv.reader(text.splitlines())
-    return {root / row[0]: row[1] for row in rows if len(row) > 1 and row[1]}
+    return ((os.path.join(root, row[0]), row[1]) for row in rows if len(row) > 1 and row[1])
 
 
 def _whose(files: Sequence[tuple[Path, str, str]]) -> tuple[int, int, int]:

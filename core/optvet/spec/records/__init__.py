@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         CacheKind,
         EnvironmentEntry,
         EnvironmentList,
+        ForeignPlugin,
         ModelDescription,
         ModelDescriptions,
         ModelEntry,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         PluginList,
         PulledModel,
         PulledModels,
+        VersionReport,
     )
     from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement, Placements
     from optvet.spec.records.report import (
@@ -157,6 +159,7 @@ __all__ = [
     "Finding",
     "FindingGroup",
     "FixedTolerance",
+    "ForeignPlugin",
     "GeneratedModels",
     "HuntCause",
     "HuntFinding",
@@ -223,6 +226,7 @@ __all__ = [
     "TrialExport",
     "TrialSummary",
     "Verdict",
+    "VersionReport",
     "VetResult",
     "VetResults",
     "WarningRecord",

@@ -27,6 +27,7 @@ from optvet.spec.records.listing import (
     PluginDescriptions,
     PluginList,
     PulledModels,
+    VersionReport,
 )
 from optvet.spec.records.repair import Patch, RepairResult
 from optvet.spec.records.report import CampaignReport
@@ -64,5 +65,6 @@ DOCUMENTS: dict[str, type[Record]] = {
     "environments": EnvironmentList,
     "cache": CacheContents,
     "cache-clear": CacheCleared,
+    "version": VersionReport,
 }
 """Documents by the name that ``optvet schema`` takes."""

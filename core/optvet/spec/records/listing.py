@@ -32,6 +32,33 @@ class PluginList(Record):
     plugins: list[PluginEntry]
 
 
+class ForeignPlugin(Record):
+    """A plugin that did not come with optvet; ``problem`` says why it cannot be used."""
+
+    family: str | None
+    name: str
+    origin: str
+    problem: str | None
+
+
+class VersionReport(Record):
+    """What a bug report needs: what ``optvet --version --json`` writes.
+
+    ``machine`` describes system, processor and memory. ``optimizers`` and ``runtimes`` map names to
+    the versions of the libraries below them, None if these cannot be used here.
+    """
+
+    schema_: Literal["optvet.version/1"] = Field("optvet.version/1", alias="schema")
+    optvet: str
+    python: str
+    platform: str
+    onnx: str
+    machine: dict[str, str]
+    optimizers: dict[str, str | None]
+    runtimes: dict[str, str | None]
+    plugins: list[ForeignPlugin]
+
+
 class PluginDescription(PluginEntry):
     """A plugin with its options.
 
