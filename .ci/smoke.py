@@ -1,4 +1,4 @@
-"""Tries an installed optvet as a user would; run by ``.ci/smoke`` with the name of the extra, or ``bare``.
+"""Tries an installed optvet as a user would; ``.ci/smoke`` runs it, for an extra or ``bare``.
 
 Nothing but the standard library is imported here: what is tried is the command.
 """
@@ -6,11 +6,9 @@ Nothing but the standard library is imported here: what is tried is the command.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import sysconfig
-from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +76,9 @@ def document(*arguments: str, codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
         [COMMAND, *arguments], capture_output=True, text=True, timeout=600, check=False
     )
     if done.returncode not in codes:
-        sys.exit(f"optvet {' '.join(arguments)} exits {done.returncode}\n{done.stderr}{done.stdout}")
+        sys.exit(
+            f"optvet {' '.join(arguments)} exits {done.returncode}\n{done.stderr}{done.stdout}"
+        )
     return json.loads(done.stdout)
 
 

@@ -40,7 +40,7 @@ def test_a_folder_named_torch_is_told_once_with_what_it_does_to_tvm(tmp_path: Pa
 
 
 def test_a_torchvision_that_does_not_fit_is_a_warning(tmp_path: Path) -> None:
-    versions = {"torchvision": "1", "onnx2torch": "2", "torch": "3"}
+    versions = {"torchvision": "1", "onnx2torch": "2", "torch": "2.13.0+cpu"}
     failed = {
         "torchvision": "RuntimeError: operator torchvision::nms does not exist",
         "onnx2torch": "RuntimeError: operator torchvision::nms does not exist",
@@ -49,9 +49,19 @@ def test_a_torchvision_that_does_not_fit_is_a_warning(tmp_path: Path) -> None:
     general = check_imports(failed, versions, {"torch", "onnx2torch"}, 3)
     own = list(TorchRuntime().diagnose(installation(tmp_path, versions, failed)))
     status = {c.about: (c.status, c.cure) for c in merged(general, own) if c.about}
-    fitting = "install a torchvision that was built for this torch"
+    fitting = (
+        "pip uninstall -y torchvision; pip install torch==2.13.0+cpu torchvision "
+        "--index-url https://download.pytorch.org/whl/cpu"
+    )
     assert status == {
         ("torchvision",): ("warning", fitting),
         ("onnx2torch",): ("warning", fitting),
         ("torch",): ("broken", "pip install --force-reinstall torch"),
     }
+
+
+def test_a_default_build_of_torch_gets_the_default_torchvision(tmp_path: Path) -> None:
+    failed = {"torchvision": "RuntimeError: operator torchvision::nms does not exist"}
+    versions = {"torchvision": "1", "torch": "2.13.0"}
+    (check,) = TorchRuntime().diagnose(installation(tmp_path, versions, failed))
+    assert check.cure == "pip uninstall -y torchvision; pip install torch==2.13.0 torchvision"

@@ -1,6 +1,7 @@
 """PyTorch as a runtime, through onnx2torch."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,6 +67,49 @@ g (float[1,1,4,4] x) => ({output})
         pytest.skip("this torchvision fits this torch")
     assert report.failure.error_type == "NotImplementedError"
     assert message in report.failure.message
+
+
+NEEDS_TORCHVISION = (
+    """
+import sys
+from pathlib import Path
+import onnx.parser
+from optvet.plugin import Artifact
+from optvet_torch.onnx2torch import Onnx2Torch
+
+text = """
+    + repr(
+        """
+<ir_version: 8, opset_import: ["" : 13]>
+g (float[1,4,4] boxes, float[1,1,4] scores) => (int64[n,3] y) {
+    y = NonMaxSuppression(boxes, scores)
+}
+"""
+    )
+    + """
+artifact = Artifact("onnx", data=onnx.parser.parse_model(text).SerializeToString())
+try:
+    list(Onnx2Torch().convert(artifact, Onnx2Torch.options, Path(sys.argv[1])))
+except NotImplementedError as error:
+    print(error)
+"""
+)
+
+
+def test_a_torchvision_of_another_build_is_told_with_the_command_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(
+        "raise RuntimeError('operator torchvision::nms does not exist')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    command = [sys.executable, "-c", NEEDS_TORCHVISION, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    mend = f"pip uninstall -y torchvision; pip install torch=={torch.__version__} torchvision"
+    assert f"needs a torchvision that fits the installed torch: {mend}" in done.stdout
 
 
 def test_no_program_sees_the_stub_of_torchvision() -> None:

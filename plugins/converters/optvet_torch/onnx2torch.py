@@ -74,7 +74,7 @@ class TorchRuntime:
                     name="libraries",
                     status="warning",
                     message=f"{name} {installation.versions[name]} cannot be imported: {why}",
-                    cure="install a torchvision that was built for this torch",
+                    cure=_mend(installation.versions.get("torch", "")),
                     about=(name,),
                 )
 
@@ -235,7 +235,21 @@ _OF_TORCHVISION = frozenset({"NonMaxSuppression", "RoiAlign"})
 
 
 def _missing(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError("this operator needs a torchvision that fits the installed torch")
+    mend = _mend(version_of("torch", extra="optvet[torch]"))
+    raise NotImplementedError(
+        f"this operator needs a torchvision that fits the installed torch: {mend}"
+    )
+
+
+def _mend(torch: str) -> str:
+    """The commands that bring the torchvision of the installed build of torch.
+
+    torchvision requires a version of torch, but not a build of it, such as ``+cpu``; builds other
+    than the default have an index of their own. pip keeps a torchvision that is there already.
+    """
+    build = torch.partition("+")[2]
+    index = f" --index-url https://download.pytorch.org/whl/{build}" if build else ""
+    return f"pip uninstall -y torchvision; pip install torch=={torch} torchvision{index}"
 
 
 def _refuse(graph: onnx.GraphProto) -> None:

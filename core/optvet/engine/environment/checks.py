@@ -130,8 +130,7 @@ def _import_apart(
     """Import each group in a process of its own; if that dies, all of the group failed."""
     # All are started before the first is waited for, so they run in parallel.
     futures = [
-        sandbox.submit(_import_each, {n: modules[n] for n in group}, fresh=True)
-        for group in groups
+        sandbox.submit(_import_each, {n: modules[n] for n in group}, fresh=True) for group in groups
     ]
     failed: dict[str, str] = {}
     for done, (group, future) in enumerate(zip(groups, futures, strict=True)):
