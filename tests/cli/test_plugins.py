@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections.abc import Callable
 from importlib import metadata
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from optvet import __version__
@@ -21,10 +24,14 @@ onnxoptimizer = pytest.importorskip("onnxoptimizer")
 def test_plugins_are_listed_by_family(run: Run) -> None:
     ran = run("plugins")
     assert ran.code == 0
-    (row,) = (line for line in ran.out.splitlines() if "optvet_onnxoptimizer" in line)
-    assert f"onnxoptimizer {onnxoptimizer.__version__} " in " ".join(row.split())
-    assert ran.out.splitlines()[1].startswith("optimizer ")
+    row = " ".join(next(r for r in ran.out.splitlines() if " onnxoptimizer " in r).split())
+    assert f"onnxoptimizer {onnxoptimizer.__version__} the default" in row
+    # Of 80 columns, plugins without a library of their own need one line.
+    assert {"              random                –                     the default"} <= {
+        line.rstrip() for line in ran.out.splitlines()
+    }
     entries = json.loads(run("plugins", "--json", "-").out)["plugins"]
+    assert ran.out.splitlines()[1].startswith("optimizer ")
     names = {(e["family"], e["name"]) for e in entries}
     assert {("runtime", "onnxruntime"), ("dataset", "files"), ("model source", "zoo")} <= names
     assert all("optvet" in e["origin"] for e in entries)
@@ -155,6 +162,27 @@ def test_a_document_that_does_not_exist_is_refused(run: Run) -> None:
 def test_version_is_printed(run: Run) -> None:
     ran = run("--version")
     assert (ran.code, ran.out) == (0, f"optvet {__version__}\n")
+
+
+def test_a_bug_report_gets_versions_machine_and_plugins_of_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = EntryPoint("broken", "optvet_no_such_module", "optvet")
+    installed = [*discovery.entry_points(group="optvet"), broken]
+    monkeypatch.setattr(discovery, "entry_points", lambda **_: installed)
+    ran = run("--version", "--json")
+    told = json.loads(ran.out)
+    assert (ran.code, told["optvet"], told["onnx"]) == (0, __version__, onnx.__version__)
+    assert told["optimizers"]["onnxoptimizer"] == onnxoptimizer.__version__
+    assert told["python"].endswith(platform.python_version())
+    assert [(p["name"], p["family"]) for p in told["plugins"]] == [("broken", None)]
+    assert "No module named" in told["plugins"][0]["problem"]
+    file = tmp_path / "version.json"
+    assert run("--version", "--json", file).out == ""
+    assert json.loads(file.read_text()) == told
+    wrong = run("--json", "-", "doctor")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "--json stands after the command" in wrong.err
 
 
 def test_unknown_command_exits_2_and_suggests(run: Run) -> None:

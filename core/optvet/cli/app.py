@@ -92,7 +92,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 clean or drift, 1 findings, 2 usage or input error, 3 error of optvet "
     "or its environment, 4 undecided or flaky, 5 nothing was tested, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )

@@ -189,19 +189,21 @@ def _type(field: dict[str, Any], definitions: dict[str, Any]) -> str:
 
 
 def _list(found: list[Loaded], defaults: Set[tuple[str | None, str]]) -> Table:
-    table = table_of(("family", "dim"), ("name", "bold"), ("version", ""), ("origin", "dim"))
+    # Where a plugin of optvet's own is defined says nothing to most; `show` and the JSON tell.
+    table = table_of(("family", "dim"), ("name", "bold"), ("version", ""), ("", "dim"))
     before = ""
     for plugin in found:
         family = plugin.family or "not loaded"
-        origin = text(plugin.origin)
-        if _is_default(plugin, defaults):
-            origin.append_text(text(", the default", "not dim"))
+        remarks = [text("the default", "not dim")] if _is_default(plugin, defaults) else []
+        if not plugin.built_in:
+            remarks.append(text(plugin.origin))
         if plugin.problem is not None:
-            origin.append_text(text("\n").append_text(_trouble(plugin)))
+            remarks.append(_trouble(plugin))
         elif (extra := wanted_extra(plugin)) is not None:
-            origin.append_text(text(f"\ncan do more; install {extra}"))
+            remarks.append(text(f"can do more; install {extra}"))
         shown = "" if family == before else family
-        table.add_row(text(shown), text(plugin.name), text(plugin.version or "–"), origin)
+        cells = (text(shown), text(plugin.name), text(plugin.version or "–"))
+        table.add_row(*cells, Text("\n").join(remarks))
         before = family
     return table
 
@@ -211,10 +213,12 @@ def _is_default(plugin: Loaded, defaults: Set[tuple[str | None, str]]) -> bool:
 
 
 def _trouble(plugin: Loaded) -> Text:
-    """Why a plugin cannot be used; an absent library is no fault, and has a cure."""
+    """Why a plugin cannot be used; an absent library or environment is no fault, and has a cure."""
     extra = missing_extra(plugin)
     if extra is not None:
         return text(f"not installed; install {extra}", "not dim yellow")
+    if plugin.elsewhere:
+        return text(f"first: optvet env make {plugin.elsewhere}", "not dim yellow")
     return text(one_line(plugin.problem or ""), "not dim red")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
@@ -14,9 +15,9 @@ from pydantic.fields import FieldInfo
 
 from optvet.cli.options import mapping_of
 from optvet.spec.described import descriptions
-from optvet.spec.errors import InputError, UsageError
-from optvet.spec.parsing import read_toml
-from optvet.spec.request import request_of
+from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.parsing import read_bytes, read_toml
+from optvet.spec.request import VetRequest, request_of
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -31,6 +32,10 @@ _SHORT = {
     "environments": "--environment",
 }
 """Spellings of what is mostly given one at a time."""
+_COMPLETED = frozenset(
+    ("model", "optimizer", "pipeline", "exclude", "runtime", "cross_check", "comparator", "dataset")
+)
+"""Fields whose values a shell completes, by functions of ``completion``."""
 _SHORTEST = {"optimizer_options": "--option"}
 _ENVIRONMENT = {"cache_dir": "OPTVET_CACHE", "environments": "OPTVET_ENVIRONMENTS"}
 
@@ -67,7 +72,11 @@ def takes(
             asked = {name: given.pop(name) for name in fields}
             choices = {name: asked[name] or [] for name in several}
             asked |= {name: values[0] if values else None for name, values in choices.items()}
-            stored = _from_file(kind, given.pop("config"), bool(asked.get("trust")))
+            trust = bool(asked.get("trust"))
+            stored = {
+                **project_defaults(given["context"].command_path, kind, trust),
+                **_from_file(kind, given.pop("config"), trust),
+            }
             typed = {
                 n: _value(n, f, asked[n])
                 for n, f in kind.model_fields.items()
@@ -106,7 +115,9 @@ def _parameter(
     """The option, or the argument, that a field is."""
     text = " ".join(description.split())
     if is_argument:
-        about: Any = typer.Argument(metavar=name.upper(), help=text, show_default=False)
+        about: Any = typer.Argument(
+            metavar=name.upper(), help=text, show_default=False, autocompletion=_completer(name)
+        )
         kind = list[str] if repeated else str
         return _keyword(name, Annotated[kind, about], inspect.Parameter.empty)
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
@@ -119,8 +130,22 @@ def _parameter(
         show_default=str(extra["shown"]) or _shown(field),
         rich_help_panel=str(extra["group"]),
         envvar=_ENVIRONMENT.get(name),
+        autocompletion=_completer(name),
     )
     return _keyword(name, Annotated[kind | None, about], None)
+
+
+def _completer(name: str) -> Callable[..., list[str]] | None:
+    """What completes a value; imported when a shell asks."""
+    if name not in _COMPLETED:
+        return None
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        from optvet.cli.completion import COMPLETERS
+
+        return COMPLETERS[name](ctx, incomplete)
+
+    return complete
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -177,12 +202,53 @@ def _from_file(kind: type[BaseModel], path: Path | None, trust: bool) -> Mapping
         stored = read_toml(path, "record")
     except InputError as error:
         raise UsageError(f"--config {error}") from error
-    if not trust:
+    return _checked(kind, stored, str(path), trust)
+
+
+def _checked(
+    kind: type[BaseModel], stored: Mapping[str, Any], where: str, trust: bool
+) -> Mapping[str, Any]:
+    """Options from a file.
+
+    Raises:
+        UsageError: A key is unknown, a value is wrong, or code is named without ``trust``.
+    """
+    if not trust and stored:
         from optvet.engine.discovery import Plugins
         from optvet.engine.trust import check_request
 
-        check_request(str(path), stored, Plugins())
+        check_request(where, stored, Plugins())
     # Made complete, so that a wrong key is told with the file that holds it.
     required = (name for name, field in kind.model_fields.items() if field.is_required())
-    request_of(kind, {**dict.fromkeys(required, ""), **stored}, str(path))
+    request_of(kind, {**dict.fromkeys(required, ""), **stored}, where)
     return stored
+
+
+def project_defaults(command: str, kind: type[BaseModel], trust: bool) -> Mapping[str, Any]:
+    """Options of ``command``, as typed, that ``pyproject.toml`` sets.
+
+    The file is that of the current folder, or of the nearest folder above. ``[tool.optvet]`` has
+    one table per command; options of ``vet`` may stand in ``[tool.optvet]`` itself.
+
+    Raises:
+        UsageError: The table has what belongs to no command.
+    """
+    here = Path.cwd()
+    files = (folder / "pyproject.toml" for folder in (here, *here.parents))
+    file = next((f for f in files if os.path.isfile(f) and os.access(f, os.R_OK)), None)
+    # Most projects have no such table, and TOML of some size takes a while.
+    if file is None or b"optvet" not in read_bytes(file, "listing"):
+        return {}
+    table = read_toml(file, "listing").get("tool", {}).get("optvet", {})
+    name = command.rpartition(" ")[2]
+    tables = {key: table[key] for key in _PROJECT_TABLES if isinstance(table.get(key), dict)}
+    where = f"[tool.optvet] of {file}"
+    shared = {key: value for key, value in table.items() if key not in tables}
+    if unknown := sorted(set(shared) - VetRequest.model_fields.keys()):
+        known = {*VetRequest.model_fields, *_PROJECT_TABLES}
+        raise UnknownName("option", unknown[0], known, f"(in {where})")
+    own = tables.get(name, {})
+    return _checked(kind, {**(shared if name == "vet" else {}), **own}, where, trust)
+
+
+_PROJECT_TABLES = ("vet", "bench", "convert", "repair", "hunt")

@@ -1,0 +1,129 @@
+"""Defaults of a project, and names that a shell completes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optvet.cli import completion
+
+Run = Callable[..., Any]
+CODE = """
+import sys
+import optvet.cli
+code = optvet.cli.main()
+heavy = {"onnxoptimizer", "onnxruntime", "torch"} & set(sys.modules)
+print(*sorted(heavy), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: Path) -> Path:
+    """A project with a model, and a folder in it which is the current one."""
+    (tmp_path / "deep" / "down").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep" / "down")
+    return tmp_path
+
+
+def asked(run: Run, model: Path, *more: str) -> dict[str, Any]:
+    ran = run("vet", model, "--json", "-", *more)
+    assert ran.code == 0, ran.err
+    answer: dict[str, Any] = json.loads(ran.out)
+    return answer
+
+
+def test_the_project_sets_defaults_that_options_and_a_config_file_override(
+    run: Run, project: Path, clean: Path
+) -> None:
+    (project / "pyproject.toml").write_text(
+        '[tool.optvet]\nlimit = 3\nseed = 5\n[tool.optvet.vet]\nseed = 6\nstrategy = "none"\n'
+        "[tool.optvet.hunt]\nseed = 7\n"
+    )
+    answer = asked(run, clean)
+    assert (answer["seed"], len(answer["datasets"])) == (6, 1)
+    assert answer["datasets"][0]["samples"] == 3
+    assert asked(run, clean, "--seed", "9")["seed"] == 9
+    (project / "more.toml").write_text("seed = 8\n")
+    assert asked(run, clean, "--config", str(project / "more.toml"))["seed"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[tool.optvet]\nstrategi = 'each'", "unknown option 'strategi'; did you mean 'strategy'"),
+        ("[tool.optvet.vet]\nlimitt = 3", "unknown option 'limitt'; did you mean 'limit'"),
+        ("[tool.optvet]\nstrategy = 'eech'", "did you mean 'each'"),
+        ("[tool.optvet.vett]\nlimit = 3", "unknown option 'vett'; did you mean 'vet'"),
+        ("[tool.optvet]\ntrust = true", "'trust' is for the command line alone"),
+        ("[tool.optvet]\nuser_model = 'evil.py:Model'", "evil.py:Model"),
+        ("[tool.optvet\nlimit = 3", "pyproject.toml cannot be read"),
+    ],
+)
+def test_what_is_wrong_in_the_project_s_table_is_told_with_its_file(
+    run: Run, project: Path, clean: Path, text: str, words: str
+) -> None:
+    (project / "pyproject.toml").write_text(text)
+    ran = run("vet", clean)
+    told = " ".join(ran.err.split())
+    assert ran.code == 2
+    assert words in told
+    assert "pyproject.toml" in told
+
+
+def test_a_project_without_the_table_sets_nothing(run: Run, project: Path, clean: Path) -> None:
+    (project / "pyproject.toml").write_text("[project]\nname = 'uses-optvet'\n")
+    assert asked(run, clean)["seed"] == 0
+
+
+def complete(cache: Path, *words: str) -> tuple[list[str], str]:
+    """What bash is offered for the last of ``words``, and which heavy modules were imported."""
+    environment = os.environ | {
+        "_OPTVET_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(("optvet", *words)),
+        "COMP_CWORD": str(len(words)),
+        "XDG_CACHE_HOME": str(cache),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split(), done.stderr.strip()
+
+
+def test_a_shell_is_offered_models_optimizers_and_passes(tmp_path: Path) -> None:
+    offered, _ = complete(tmp_path, "vet", "zoo:dig")
+    assert "zoo:digits-cnn" in offered
+    assert all(o.startswith("zoo:dig") for o in offered)
+    # bash parts words at colons.
+    assert "digits-cnn" in complete(tmp_path, "vet", "zoo", ":", "dig")[0]
+    offered, loaded = complete(
+        tmp_path, "vet", "m.onnx", "--optimizer", "onnxoptimizer", "--exclude", "fuse_bn"
+    )
+    assert (offered, loaded) == (["fuse_bn_into_conv"], "")  # known already: no library is loaded
+    assert "onnxoptimizer" in complete(tmp_path, "vet", "m.onnx", "--optimizer", "onnxo")[0]
+    offered, _ = complete(tmp_path, "vet", "m.onnx", "--pipeline", "default,-fuse_bn")
+    assert offered == ["default,-fuse_bn_into_conv"]
+    assert complete(tmp_path, "doc")[0] == ["doctor"]
+
+
+def test_names_are_listed_anew_after_an_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(completion, "_list_names", lambda: {"runtime": ["first"]})
+    assert completion.known_names() == {"runtime": ["first"]}
+    monkeypatch.setattr(completion, "_list_names", lambda: {"runtime": ["second"]})
+    assert completion.known_names() == {"runtime": ["first"]}
+    (tmp_path / "packages").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    assert completion.known_names() == {"runtime": ["second"]}
+    (tmp_path / "completion.json").write_text("{")
+    assert completion.known_names() == {"runtime": ["second"]}
