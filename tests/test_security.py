@@ -114,7 +114,7 @@ def test_an_engine_gets_every_limit_and_the_arguments(tmp_path: Path, engine: st
 
 @pytest.mark.parametrize("out", ["../out", "/etc", "a/../../b", "."])
 def test_only_a_folder_below_the_current_one_is_writable(tmp_path: Path, out: str) -> None:
-    command = [SCRIPT, "vet"]
+    command = [str(SCRIPT), "vet"]
     given = {"PATH": os.environ["PATH"], "OPTVET_OUT": out, "OPTVET_ENGINE": "docker"}
     done = subprocess.run(
         command, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=60, check=False
