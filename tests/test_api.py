@@ -54,7 +54,33 @@ def test_every_parameter_of_a_function_has_a_type_of_its_own(name: str) -> None:
 def test_a_script_of_a_user_is_checked(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
+        "from collections.abc import Iterator\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "import onnx\n"
         "import optvet\n"
+        "Inputs = dict[str, np.ndarray]\n"
+        "def follow(text: str, done: int, total: int | None) -> None: ...\n"
+        "progress: optvet.Progress = follow\n"
+        'one: Inputs = {"x": np.ones(2)}\n'
+        "def several() -> Iterator[Inputs]:\n"
+        "    yield one\n"
+        'path, proto = Path("m.onnx"), onnx.load("m.onnx")\n'
+        "request = optvet.VetRequest(model='m.onnx')\n"
+        "for model in (path, 'zoo:resnet50', proto, proto.SerializeToString(), request):\n"
+        "    optvet.vet(model, progress=progress)\n"
+        'for data in ("random", ["random", "files:a"], one, [one, one], several()):\n'
+        "    optvet.vet(path, dataset=data, rtol=1e-3, memory='2G')\n"
+        "timed: optvet.BenchResult = optvet.bench(path, dataset=one, optimizer=['onnxsim'])\n"
+        "layers: optvet.ModelComparison = optvet.compare(path, proto, dataset=one, seed=1)\n"
+        "right: optvet.ConversionResult = optvet.convert(path, via='tvm', random=2)\n"
+        "mended: optvet.RepairResult = optvet.repair(path, out='r', via='tvm', tries=3)\n"
+        "hunted: optvet.HuntSummary = optvet.hunt('onnxsim', budget='60s', out=path)\n"
+        "again: optvet.Replayed = optvet.replay(path, trust=False)\n"
+        "small: onnx.ModelProto = optvet.reduce(path, 'grep {model}', jobs=2)\n"
+        "for answer in (timed, layers, right, mended, hunted, again):\n"
+        "    print(answer.to_dict(), answer._repr_html_())\n"
+        "print(timed.to_dataframe(), layers.to_dataframe())\n"
         'found: optvet.VetResult = optvet.vet("m.onnx", timeout=60, exclude=["a"], reduce=True)\n'
         "print(found.verdict, found.to_dict())\n"
         'optvet.convert("m.onnx", via=["openvino"], cross_check="tvm")\n'

@@ -18,7 +18,16 @@ from onnx import ModelProto
 from pydantic import ValidationError
 
 from optvet.engine.bundle.issue import issue
-from optvet.engine.bundle.layout import EXPECTED, INPUTS, ISSUE, MODEL, RECORD, SCRIPT
+from optvet.engine.bundle.layout import (
+    EXPECTED,
+    INPUTS,
+    ISSUE,
+    MODEL,
+    OPTIMIZED_TEXT,
+    RECORD,
+    SCRIPT,
+    TEXT,
+)
 from optvet.engine.bundle.observe import Evidence
 from optvet.engine.bundle.repro import ReproContext, carried, script
 from optvet.engine.bundle.standalone import standalone
@@ -169,8 +178,8 @@ def _documents(
     fixed = evidence.observed is None or evidence.observed.draw is None
     short = standalone(context, proto, feeds, evidence.expected) if fixed else None
     texts = {
-        "model.txt": evidence.before,
-        "optimized.txt": evidence.after,
+        TEXT: evidence.before,
+        OPTIMIZED_TEXT: evidence.after,
         SCRIPT: script(context),
         ISSUE: issue(context, short),
     }

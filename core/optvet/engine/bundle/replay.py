@@ -43,11 +43,11 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
     # NaN is refused too: every comparison with it is false.
     if not 0 < record.samples <= _MOST_SAMPLES:
         raise InputError(
-            f"{bundle / 'finding.json'}: there are {record.samples} samples; make the bundle anew"
+            f"{bundle / RECORD}: there are {record.samples} samples; make the bundle anew"
         )
     if not (0 < record.timeout_s <= _LONGEST_S and 0 < record.memory_bytes < 1 << 62):
         raise InputError(
-            f"{bundle / 'finding.json'}: timeout_s is {record.timeout_s} and memory_bytes "
+            f"{bundle / RECORD}: timeout_s is {record.timeout_s} and memory_bytes "
             f"{record.memory_bytes}, which can be no limits; make the bundle anew"
         )
     path = bundle / MODEL

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from optvet.engine.bundle.folder import read_record
+from optvet.engine.bundle.layout import INPUTS, MODEL
 from optvet.spec.errors import UsageError
 from optvet.spec.files import replacing
 from optvet.spec.records import HuntFinding, HuntSummary
@@ -32,9 +33,9 @@ def _write_job_set(found: HuntFinding, summary: HuntSummary, folder: Path) -> It
     except UsageError:
         return
     values: dict[str, object] = {
-        "models": [f"{found.bundle}/model.onnx"],
+        "models": [f"{found.bundle}/{MODEL}"],
         "optimizers": [summary.optimizer],
-        "datasets": [f"files:{found.bundle}/inputs.npz"],
+        "datasets": [f"files:{found.bundle}/{INPUTS}"],
     }
     if record.passes:
         values["pipelines"] = [",".join(record.passes)]

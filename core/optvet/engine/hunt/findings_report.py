@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from optvet.engine.bundle.folder import read_record
+from optvet.engine.bundle.layout import TEXT
 from optvet.engine.hunt.probable_causes import ROUND_TRIP, probable_causes
 from optvet.engine.hunt.run import SUMMARY
 from optvet.engine.hunt.versions import Environment, shown_in
@@ -153,6 +154,6 @@ def _finding(finding: HuntFinding, folder: Path, *, named: bool = False) -> Iter
     if finding.needs:
         yield f"It does not show without {', '.join(map(markdown_text, finding.needs))}."
     yield ""
-    text = place / "model.txt"
+    text = place / TEXT
     if text.is_file():
         yield markdown_block(read_text(text).strip())
