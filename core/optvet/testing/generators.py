@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.inner_run import inner_values
 from optvet.engine.hunt.make_candidates import complete
 from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trials.inner_values import record_values
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.compose import candidate_of
 from optvet.graph.walk import ONNX_DOMAIN, reads
 from optvet.spec.generators import (
@@ -68,7 +69,7 @@ def _problems_and_digests(
     """What is wrong with a pool's items, and each of them as text; called in a worker."""
 
     def values(model: bytes, feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        return inner_values(runtime, runtime.options, model, feeds)
+        return record_values(model, feeds, RuntimeConfig(runtime, runtime.options))
 
     items = list(pool.fragments(PoolRequest(argument, _PASSES, 0, _FEW, values)))
     problems = [words for item in items for words in _problems(item)]

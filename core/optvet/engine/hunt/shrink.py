@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from onnx import ModelProto, helper
 
-from optvet.engine.hunt.inner_run import inner_values
 from optvet.engine.hunt.make_candidates import MadeCandidate, complete
+from optvet.engine.work.trials.inner_values import record_values
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.compose import type_of
 from optvet.graph.walk import nodes_of
@@ -27,7 +27,7 @@ def shrunk(
     becoming an output.
     """
     try:
-        values = inner_values(reference.runtime, reference.options, made.model, made.feeds)
+        values = record_values(made.model, made.feeds, reference)
     except Exception:
         return made  # such as: with every value as an output it cannot be run
     left = _PROBES

@@ -20,9 +20,10 @@ import onnx
 from onnx import AttributeProto, ModelProto, helper, numpy_helper
 from pydantic import BaseModel
 
-from optvet.engine.hunt.inner_run import inner_values
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trials.inner_values import record_values
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.files import private_folder, replacing
 from optvet.spec.generators import Fragment, Pattern, Pool, PoolRequest, Vocabulary
@@ -111,7 +112,7 @@ def _write(
     """Called in a worker."""
 
     def values(model: bytes, feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        return inner_values(runtime, options, model, feeds)
+        return record_values(model, feeds, RuntimeConfig(runtime, options))
 
     request = PoolRequest(argument, passes, seed, FRAGMENTS, values)
     found = [item for item in pool.fragments(request) if _is_small(item)]

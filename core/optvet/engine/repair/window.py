@@ -15,10 +15,10 @@ from onnx import ModelProto, ValueInfoProto, helper
 
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.edits import DoesNotFit, apply_edits
+from optvet.engine.work.trials.inner_values import record_values
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.walk import reads
 from optvet.spec.records.repair import Edit, InsertNode, ReplaceNode, ReplaceRegion, SetInput
-from optvet.spec.types import Artifact
 
 NODES = 16
 _UPSTREAM = 4
@@ -83,15 +83,9 @@ class Window:
         return frozenset(found)
 
     def _run(self, model: ModelProto) -> dict[str, np.ndarray]:
-        made = [name for node in model.graph.node for name in node.output if name]
-        del model.graph.output[:]
-        model.graph.output.extend(ValueInfoProto(name=name) for name in made)
         feeds = {i.name: self.aligned.values[i.name] for i in model.graph.input}
         try:
-            session = self.config.runtime.load(
-                Artifact("onnx", model.SerializeToString()), self.config.options
-            )
-            return session.run(feeds)
+            return record_values(model.SerializeToString(), feeds, self.config)
         except Exception:  # whatever a runtime raises: the edit explains nothing
             return {}
 
