@@ -39,7 +39,9 @@ WORKER = "an artifact, in the worker that made or runs it, under its limits of t
 ALLOWED: Mapping[str, str] = {
     "core/optvet/spec/foreign.py": "the reader itself",
     "core/optvet/spec/files.py": "writes",
-    "core/optvet/spec/comparing.py": "part of written scripts, about what the script has just made",
+    "core/optvet/engine/scripts/comparing.py": "part of written scripts, of their own files",
+    "core/optvet/engine/scripts/parts.py": PACKAGE,
+    "core/optvet/engine/scripts/rendering.py": PACKAGE,
     "core/optvet/engine/campaign/damage.py": "an empty database in memory",
     "core/optvet/engine/campaign/job.py": OWN,
     "core/optvet/engine/campaign/rescue.py": "a copy that the reader made",

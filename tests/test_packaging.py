@@ -218,6 +218,7 @@ ENGINE = [
     "models",
     "judge",
     "work",
+    "scripts",
     "vet",
     "convert",
     "repair",

@@ -18,7 +18,7 @@ _MODULES = {
     "spec.bench": "BenchRequest",
     "spec.convert": "ConvertRequest",
     "spec.converters": """
-        ConversionStage Converter ConvertsOnInputs Factory Perturbs RunsInDouble
+        ConversionStage Converter ConvertsOnInputs Factory PartScript Perturbs RunsInDouble
         ShowsInside SourceFacts SourceInside SourceOperand SourcePart SourceValue
         SplitsSource TellsSource TellsSourceRisks
     """,

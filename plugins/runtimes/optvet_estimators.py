@@ -20,6 +20,7 @@ from optvet.plugin import (
     Feeds,
     InputError,
     Made,
+    PartScript,
     Runtime,
     Session,
     SourceFacts,
@@ -109,14 +110,17 @@ class EstimatorRuntime:
         (folder / "part.py").write_text(_SOURCE)
         return "part.py"
 
-    def script(self, converter: str, options: Mapping[str, object], tolerance: float) -> str:
+    def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For skl2onnx, of estimators with one table as their input."""
         if converter != "skl2onnx":
-            return ""
+            return None
         given = {"": options.get("opset"), "ai.onnx.ml": options.get("ml_opset")}
         opsets = {domain: version for domain, version in given.items() if version}
         settings = f", target_opset={opsets!r}" if opsets else ""
-        return _SCRIPT.format(settings=settings, tolerance=tolerance)
+        call = f"target.write_bytes(to_onnx(model, x[:1]{settings}, **plain).SerializeToString())"
+        needs = ("scikit-learn", "skl2onnx", "onnxruntime")
+        imports = "import numpy as np\nfrom skl2onnx import to_onnx"
+        return PartScript("skl2onnx", needs, imports, _EXPECTED, call, flat=True)
 
 
 _SOURCE = '''\
@@ -133,43 +137,16 @@ model, example_inputs = joblib.load(HERE / "part.joblib")
 def part():
     return model
 '''
-_SCRIPT = '''\
-"""Shows that skl2onnx changes what part.joblib computes: exit code 1 as long as it does.
-
-It needs scikit-learn, skl2onnx, onnxruntime.
-"""
-
-import sys
-
-import numpy as np
-from skl2onnx import to_onnx
-
-from comparing import compared
-from part import HERE, example_inputs, model
-from running import RUNS
-
-TOLERANCE = {tolerance:.3g}  # relative to the largest magnitude
-
-
+_EXPECTED = """\
 def dense(value):
     return np.asarray(value.toarray() if hasattr(value, "toarray") else value)
 
 
-(x,) = example_inputs.values()
+model = part()
+(x,) = given = list(example_inputs.values())
 names = [n for n in ("predict", "predict_proba") if hasattr(model, n)] or ["transform"]
 expected = [dense(getattr(model, name)(x)) for name in names]
-plain = {{"options": {{id(model): {{"zipmap": False}}}}}} if "predict_proba" in names else {{}}
-target = HERE / "part.onnx"
-
-
-def convert():
-    target.write_bytes(to_onnx(model, x[:1]{settings}, **plain).SerializeToString())
-
-
-lines, code = compared(convert, target, [x], expected, TOLERANCE, RUNS, flat=True)
-print(*lines, sep="\\n")
-sys.exit(code)
-'''
+plain = {"options": {id(model): {"zipmap": False}}} if "predict_proba" in names else {}"""
 
 
 def _divisible(artifact: Artifact) -> Made:

@@ -19,14 +19,14 @@ from pydantic import BaseModel
 from tests.assault.harness import Place
 from tests.assault.test_left_behind import until
 
-from optvet.engine.bundle.trying import try_script
 from optvet.engine.convert.parts import script_shows
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.security import examine
 from optvet.engine.models.opening import open_model
+from optvet.engine.scripts.comparing import SAID
+from optvet.engine.scripts.confined_run import try_script
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox, landlock
-from optvet.spec.comparing import SAID
 from optvet.spec.records import VetResult
 from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.types import Artifact, Pass, Traits

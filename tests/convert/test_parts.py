@@ -16,7 +16,8 @@ from optvet import UsageError
 from optvet.engine.convert import parts
 from optvet.engine.convert.run import convert_model
 from optvet.engine.environment.environments import Pythons, environments_root
-from optvet.spec import comparing
+from optvet.engine.scripts import comparing
+from optvet.engine.scripts.parts import PART_SCRIPT
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourcePart
 from optvet.spec.records.convert import ConversionFinding, ConversionPlace
@@ -72,7 +73,7 @@ def pipe():
 def ended(folder: Path) -> subprocess.CompletedProcess[str]:
     """The script of a bundle, in a Python that does not see optvet."""
     blind = "import sys; sys.modules['optvet'] = None; import runpy; sys.path.insert(0, '.');"
-    code = f"{blind} runpy.run_path('{parts.SCRIPT}', run_name='__main__')"
+    code = f"{blind} runpy.run_path('{PART_SCRIPT}', run_name='__main__')"
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     return subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=environment
@@ -91,7 +92,7 @@ def test_a_module_is_reduced_to_the_submodule_at_fault(
     reduced = json.loads(ran.out)["reduced"]
     assert (reduced["part"], reduced["size"], reduced["size_before"]) == ("1.mean", 1, 6)
     assert reduced["reproduces"] is True
-    assert {"part.pt2", "part.py", "comparing.py", "running.py", parts.SCRIPT} <= set(
+    assert {"part.pt2", "part.py", "comparing.py", "running.py", PART_SCRIPT} <= set(
         reduced["files"]
     )
     script = ended(Path("part"))
@@ -142,7 +143,7 @@ def test_a_keras_model_is_reduced_to_the_layer_at_fault(
     reduced = json.loads(ran.out)["reduced"]
     assert (reduced["part"], reduced["size"], reduced["size_before"]) == ("bins", 1, 4)
     assert reduced["reproduces"] is True
-    assert {"part.keras", "part.py", parts.SCRIPT} <= set(reduced["files"])
+    assert {"part.keras", "part.py", PART_SCRIPT} <= set(reduced["files"])
 
 
 def test_nothing_is_written_where_there_is_no_fault(
@@ -221,5 +222,5 @@ def test_the_tolerance_lies_between_noise_and_error() -> None:
 def test_a_script_that_fails_itself_does_not_show_a_fault(
     tmp_path: Path, script: str, shows: bool
 ) -> None:
-    (tmp_path / parts.SCRIPT).write_text(script)
+    (tmp_path / PART_SCRIPT).write_text(script)
     assert parts.script_shows(tmp_path, 5.0) is shows

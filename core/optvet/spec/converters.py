@@ -270,6 +270,28 @@ class SourcePart:
     modules: frozenset[str]
 
 
+@dataclass(frozen=True)
+class PartScript:
+    """What a script of a written part is made of, as Python.
+
+    Attributes:
+        tool: What converts, as people call it.
+        needs: Distributions that have to be installed.
+        imports: Import statements.
+        source: Statements that set ``given`` (arrays in the order of the inputs) and ``expected``
+            (arrays of the outputs), from ``part()`` and ``example_inputs`` of the part's file.
+        convert: Statements that write the model in ONNX to the path ``target``.
+        flat: Whether outputs are compared without their shapes.
+    """
+
+    tool: str
+    needs: Sequence[str]
+    imports: str
+    source: str
+    convert: str
+    flat: bool = False
+
+
 @runtime_checkable
 class SplitsSource(Protocol[OptionsT_contra]):
     """Optional part of a runtime: it takes sources apart, to reduce what a conversion breaks.
@@ -300,14 +322,11 @@ class SplitsSource(Protocol[OptionsT_contra]):
         """
         ...
 
-    def script(self, converter: str, options: Mapping[str, object], tolerance: float) -> str:
-        """Python that stands beside a written part, converts it and compares, without optvet.
+    def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
+        """Converts a written part by the library itself, without optvet; None if it cannot.
 
-        Beside it lie a copy of ``optvet/spec/comparing.py`` as ``comparing.py``, and ``running.py``
-        with ``RUNS``, how to run the model. ``compared`` of the first gives the lines to print and
-        the exit code: 1 if an output differs by more than ``tolerance``, relative to its largest
-        magnitude, or the model cannot be loaded or run, and the last line is then "the fault is
-        there"; 2 if the converter refuses; 3 if nothing is there to run it; else 0. Empty if the
-        runtime does not know how ``converter`` is called.
+        The script stands beside the part. It exits with 1 if an output differs, or the model cannot
+        be loaded or run, and its last line is then "the fault is there"; with 2 if the converter
+        refuses; with 3 if nothing is there to run the model; else with 0.
         """
         ...

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optvet.plugin import InputError, SourcePart
+from optvet.plugin import InputError, PartScript, SourcePart
 
 _SOURCE = '''\
 """A part of a model, as an exported program, and what it was called with."""
@@ -22,47 +22,19 @@ example_inputs = tuple(torch.load(HERE / "inputs.pt", weights_only=True))
 def part():
     return torch.export.unflatten(torch.export.load(HERE / "part.pt2")).eval()
 '''
-_SCRIPT = '''\
-"""Shows that {tool} changes what part.pt2 computes: exit code 1 as long as it does.
-
-It needs torch, onnx, onnxruntime{more}.
-"""
-
-import sys
-
-import torch
-from torch.utils import _pytree
-
-from comparing import compared
-from part import HERE, example_inputs, part
-from running import RUNS
-
-TOLERANCE = {tolerance:.3g}  # relative to the largest magnitude
-
-
+_EXPECTED = """\
 def array(value):
     value = torch.as_tensor(value).detach()
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
 module = part()
-with torch.no_grad():
-    expected = [array(v) for v in _pytree.tree_leaves(module(*example_inputs)) if v is not None]
-target = HERE / "part.onnx"
-
-
-def convert():
-    {call}
-
-
 given = [array(value) for value in example_inputs]
-lines, code = compared(convert, target, given, expected, TOLERANCE, RUNS)
-print(*lines, sep="\\n")
-sys.exit(code)
-'''
+with torch.no_grad():
+    expected = [array(v) for v in _pytree.tree_leaves(module(*example_inputs)) if v is not None]"""
 _TOOLS = {
-    "torch_dynamo": ("torch.onnx.export(dynamo=True)", ", onnxscript"),
-    "torch_script": ("torch.onnx.export(dynamo=False)", ""),
+    "torch_dynamo": ("torch.onnx.export(dynamo=True)", ("onnxscript",)),
+    "torch_script": ("torch.onnx.export(dynamo=False)", ()),
 }
 
 
@@ -133,10 +105,10 @@ def write_part(
     return "part.py"
 
 
-def script_for(converter: str, options: Mapping[str, object], tolerance: float) -> str:
-    """A script that converts by PyTorch itself; empty for converters of other libraries."""
+def script_for(converter: str, options: Mapping[str, object]) -> PartScript | None:
+    """A script that converts by PyTorch itself; None for converters of other libraries."""
     if converter not in _TOOLS:
-        return ""
+        return None
     tool, more = _TOOLS[converter]
     settings: dict[str, object] = {"dynamo": converter == "torch_dynamo"}
     if options.get("opset"):
@@ -147,4 +119,5 @@ def script_for(converter: str, options: Mapping[str, object], tolerance: float) 
         settings["do_constant_folding"] = bool(options.get("fold", True))
     words = "".join(f", {key}={value!r}" for key, value in settings.items())
     call = f"torch.onnx.export(module, example_inputs, str(target){words})"
-    return _SCRIPT.format(tool=tool, more=more, tolerance=tolerance, call=call)
+    imports = "import torch\nfrom torch.utils import _pytree"
+    return PartScript(tool, ("torch", "onnx", "onnxruntime", *more), imports, _EXPECTED, call)

@@ -19,6 +19,7 @@ from optvet.plugin import (
     Feeds,
     InputError,
     Made,
+    PartScript,
     Session,
     SourceFacts,
     SourceInside,
@@ -133,11 +134,11 @@ class TorchProgramRuntime:
 
         return write_part(*_divisible(artifact), _tensors(feeds), name, folder)
 
-    def script(self, converter: str, options: Mapping[str, object], tolerance: float) -> str:
+    def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For PyTorch's own exporters."""
         from optvet_torch.parts import script_for
 
-        return script_for(converter, options, tolerance)
+        return script_for(converter, options)
 
     def load_double(self, artifact: Artifact, options: ProgramOptions) -> Session:
         """The module in float64."""

@@ -12,6 +12,7 @@ from optvet.plugin import (
     Artifact,
     Converter,
     Feeds,
+    PartScript,
     Runtime,
     Session,
     SourceFacts,
@@ -102,9 +103,9 @@ class TensorFlowRuntime:
         """A part as a file of Keras."""
         return write_part(program_of(artifact), feeds, name, folder)
 
-    def script(self, converter: str, options: Mapping[str, object], tolerance: float) -> str:
+    def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For Keras's own export, and tf2onnx."""
-        return script_for(converter, options, tolerance)
+        return script_for(converter, options)
 
 
 class TensorFlowSession:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optvet.plugin import Feeds, InputError, SourcePart
+from optvet.plugin import Feeds, InputError, PartScript, SourcePart
 from optvet_tensorflow.program import TensorFlowProgram, tensorflow
 
 _SOURCE = '''\
@@ -27,40 +27,13 @@ with np.load(HERE / "inputs.npz") as kept:
 def part():
     return keras.models.load_model(HERE / "part.keras")
 '''
-_SCRIPT = '''\
-"""Shows that tf2onnx changes what part.keras computes: exit code 1 as long as it does.
-
-It needs tensorflow, keras, tf2onnx, onnx, and onnxruntime or else onnx's own evaluator.
-"""
-
-import sys
-
-import keras
-import numpy as np
-import tensorflow as tf
-import tf2onnx.convert
-
-from comparing import compared
-from part import HERE, example_inputs, part
-from running import RUNS
-
-TOLERANCE = {tolerance:.3g}  # relative to the largest magnitude
-
+_EXPECTED = """\
 model = part()
 given = list(example_inputs)
 returned = model(given[0] if len(given) == 1 else given, training=False)
-expected = [np.asarray(v) for v in tf.nest.flatten(returned)]
-target = HERE / "part.onnx"
-
-
-def convert():
-    {call}
-
-
-lines, code = compared(convert, target, given, expected, TOLERANCE, RUNS)
-print(*lines, sep="\\n")
-sys.exit(code)
-'''
+expected = [np.asarray(v) for v in tf.nest.flatten(returned)]"""
+_IMPORTS = "import keras\nimport numpy as np\nimport tensorflow as tf\nimport tf2onnx.convert"
+_NEEDS = ("tensorflow", "keras", "tf2onnx", "onnx", "onnxruntime or else onnx's own evaluator")
 _CALLS = {
     "keras_export": 'model.export(str(target), format="onnx", verbose=False{opset})',
     "tf2onnx": "tf2onnx.convert.from_keras(model{opset}, output_path=str(target))",
@@ -85,13 +58,13 @@ def write_part(program: TensorFlowProgram, feeds: Feeds, name: str, folder: Path
     return "part.py"
 
 
-def script_for(converter: str, options: Mapping[str, object], tolerance: float) -> str:
-    """A script that converts by Keras or tf2onnx itself; empty for other converters."""
+def script_for(converter: str, options: Mapping[str, object]) -> PartScript | None:
+    """A script that converts by Keras or tf2onnx itself; None for other converters."""
     if converter not in _CALLS:
-        return ""
+        return None
     opset = options.get("opset")
     words = f", {_OPSETS[converter]}={opset}" if opset else ""
-    return _SCRIPT.format(call=_CALLS[converter].format(opset=words), tolerance=tolerance)
+    return PartScript("tf2onnx", _NEEDS, _IMPORTS, _EXPECTED, _CALLS[converter].format(opset=words))
 
 
 def _parts(program: TensorFlowProgram) -> Iterator[tuple[SourcePart, Any, Any]]:

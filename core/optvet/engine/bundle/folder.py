@@ -29,10 +29,11 @@ from optvet.engine.bundle.layout import (
     TEXT,
 )
 from optvet.engine.bundle.observe import Evidence
-from optvet.engine.bundle.repro import ReproContext, carried, script
-from optvet.engine.bundle.standalone import standalone
-from optvet.engine.bundle.trying import Ended, try_script
 from optvet.engine.judge.sample import telling_tolerance
+from optvet.engine.scripts.confined_run import Ended, try_script
+from optvet.engine.scripts.context import ReproContext
+from optvet.engine.scripts.inline import standalone
+from optvet.engine.scripts.with_files import script
 from optvet.engine.vet.explain.locate import divergence_text
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.trial import normalized_message
@@ -185,7 +186,7 @@ def _documents(
     }
     # Names in a model are untrusted; in the script they are escaped literals.
     files = {name: printable(text).encode() for name, text in texts.items() if text}
-    return {**carried(context), **files}
+    return {**context.carried, **files}
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -10,14 +10,8 @@ import re
 import textwrap
 from collections.abc import Iterable
 
-from optvet.engine.bundle.repro import (
-    ReproContext,
-    carried,
-    optimize_by_plugin,
-    title,
-)
-from optvet.engine.bundle.standalone import Standalone
-from optvet.spec.protocols import Explains
+from optvet.engine.scripts.context import ReproContext
+from optvet.engine.scripts.inline import Standalone
 from optvet.spec.words import markdown_block, markdown_code, markdown_text
 
 _ISSUE_CHARS = 12_000
@@ -33,10 +27,10 @@ def issue(context: ReproContext, shown: Standalone | None) -> str:
         f"- {markdown_text(n)} {markdown_text(v)}" for n, v in context.versions.items()
     )
     options = json.dumps(context.options.model_dump(mode="json"))
-    options = without_folders(options, carried(context))
+    options = without_folders(options, context.carried)
     info = context.symptom.info
     parts = [
-        f"# {markdown_text(title(context))}\n",
+        f"# {markdown_text(context.title)}\n",
         f"Passes: {passes}. Options of the optimizer: {markdown_code(options)}.\n",
         *_steps(context, shown),
         f"## Expected\n\n{info.expected}\n",
@@ -70,19 +64,14 @@ def without_folders(text: str, files: Iterable[str]) -> str:
 def _steps(context: ReproContext, shown: Standalone | None) -> list[str]:
     if shown is None:
         words = "Run `python repro.py` in this folder; it exits with 1 while this is so. The call:"
-        return [f"## To reproduce\n\n{words}\n", markdown_block(_call(context), "python")]
+        call = textwrap.dedent(context.optimize).strip()
+        return [f"## To reproduce\n\n{words}\n", markdown_block(call, "python")]
     return [
         "## To reproduce\n",
         markdown_block(shown.script, "python"),
         "This prints, and exits with 1:\n",
         markdown_block(_cut(_wrap_lines(shown.printed), _MESSAGE_CHARS)),
     ]
-
-
-def _call(context: ReproContext) -> str:
-    if not isinstance(context.optimizer, Explains):
-        return optimize_by_plugin(context).strip()
-    return textwrap.dedent(context.optimizer.snippet(context.passes, context.options)).strip()
 
 
 def _wrap_lines(text: str) -> str:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 import shutil
-import subprocess
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from types import NoneType
 
 from optvet.engine import contract
 from optvet.engine.convert.run import convert_model, open_conversion, prepare_inputs
@@ -23,12 +21,13 @@ from optvet.engine.convert.session import Conversion
 from optvet.engine.convert.split import parts_in, write_part_in
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
-from optvet.engine.work.sandbox.landlock import confine_command
+from optvet.engine.scripts import comparing
+from optvet.engine.scripts.confined_run import try_script
+from optvet.engine.scripts.parts import PART_SCRIPT, part_files
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.trial_runner import Progress
-from optvet.spec import comparing
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import SourcePart, SplitsSource
+from optvet.spec.converters import PartScript, SourcePart, SplitsSource
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.files import write_file
 from optvet.spec.protocols import ExplainsRuntime
@@ -41,9 +40,6 @@ from optvet.spec.records.convert import (
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Sample
 
-SCRIPT = "reproduce.py"
-_BESIDE = Path(comparing.__file__)
-"""What every script runs the model and compares it by."""
 _WAYS = 2
 """How many runtimes a script may run a model by, where libraries are missing."""
 _MOST = 12
@@ -105,7 +101,7 @@ def reduce_source(
                 size_before=whole,
                 files=names,
                 reproduces=script_shows(folder, request.timeout, _python(conversion))
-                if SCRIPT in names
+                if PART_SCRIPT in names
                 else None,
             )
     left = f"; {notes[-1]}" if notes else ""
@@ -173,36 +169,26 @@ def _bundle(
     shutil.copytree(made, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     runtime = conversion.source.runtime
     assert isinstance(runtime, SplitsSource)
-    script = ""
     if len(result.converters) == 1 and found.kind != "target-runtime":
         converter = result.converters[0]
-        about = (converter.name, converter.options, tolerance_of(found))
-        script = contract.ask(
-            "runtime", runtime, "script", lambda: runtime.script(*about), str, "a text"
-        )
-    if script:
-        running = _running(conversion)
-        written = {SCRIPT: script, _BESIDE.name: _BESIDE.read_text(), "running.py": running}
+        ask = functools.partial(runtime.script, converter.name, converter.options)
+        kinds, words = (PartScript, NoneType), "a PartScript or None"
+        script = contract.ask("runtime", runtime, "script", ask, kinds, words)
+        written = part_files(script, _snippets(conversion), tolerance_of(found)) if script else {}
         for name, text in written.items():
             write_file(folder / name, text, advice="choose another folder with --reduce")
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
 
-def _running(conversion: Conversion) -> str:
-    """Python with ``RUNS``: what runs models in ONNX here, the best first, each by its library."""
+def _snippets(conversion: Conversion) -> list[str]:
+    """How models in ONNX are run here, the best way first, each by its library."""
     best = conversion.runtime_for("onnx", last=True)
     configs = [] if best is None else [best, *conversion.others(best, "onnx")]
-    lines = ['"""How to run a model in ONNX, the best way first."""']
-    names: list[str] = []
-    for config in configs:
-        runtime = config.runtime
-        if isinstance(runtime, ExplainsRuntime) and len(names) < _WAYS:
-            ask = functools.partial(runtime.snippet, config.options)
-            snippet = contract.ask("runtime", runtime, "snippet", ask, str, "a text")
-            names.append(f"run_{len(names) + 1}")
-            body = textwrap.indent(snippet, "    ")
-            lines.append(f"\n\ndef {names[-1]}(model, feeds):\n{body}")
-    return "\n".join((*lines, f"\n\nRUNS = [{', '.join(names)}]\n"))
+    explained = [(c.runtime, c.options) for c in configs if isinstance(c.runtime, ExplainsRuntime)]
+    return [
+        contract.ask("runtime", r, "snippet", functools.partial(r.snippet, o), str, "a text")
+        for r, o in explained[:_WAYS]
+    ]
 
 
 def tolerance_of(fault: ConversionFinding) -> float:
@@ -221,19 +207,6 @@ def _python(conversion: Conversion) -> str:
 
 def script_shows(folder: Path, timeout_s: float, python: str = sys.executable) -> bool:
     """Whether the script of a bundle, confined as workers are, ends as one that shows the fault."""
-    with temporary_folder("optvet-try-") as scratch:
-        command = confine_command([python, "-B", SCRIPT], [str(folder.resolve()), scratch])
-        try:
-            ended = subprocess.run(
-                command,
-                cwd=folder,
-                env={**os.environ, "TMPDIR": scratch},
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-            )
-        except subprocess.TimeoutExpired:
-            return False
+    ended = try_script(folder / PART_SCRIPT, timeout_s, python, writable=True)
     # Python ends with code 1 too if it cannot execute the script.
-    said = ended.stdout.rstrip().endswith(comparing.SAID)
-    return ended.returncode == comparing.SHOWN and said
+    return ended.code == comparing.SHOWN and ended.printed.rstrip().endswith(comparing.SAID)

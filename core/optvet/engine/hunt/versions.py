@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from optvet.engine.bundle.layout import SCRIPT
-from optvet.engine.work.sandbox.landlock import confine_command
+from optvet.engine.scripts.confined_run import run_confined
 from optvet.spec.errors import UsageError
-from optvet.spec.scratch import temporary_folder
 
 _TIME_S = 120.0
 GONE = "gone"
@@ -48,13 +45,14 @@ def environment_of(python: Path, packages: Iterable[str]) -> Environment:
     Raises:
         UsageError: It is no Python interpreter that can be run.
     """
+    command = [str(python), "-c", _ASK, json.dumps(sorted(packages))]
     try:
-        ended = _run([str(python), "-c", _ASK, json.dumps(sorted(packages))], _TIME_S)
-        versions = json.loads(ended.stdout) if ended.returncode == 0 else None
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        ended = run_confined(command, _TIME_S, foreign=True)
+        versions = json.loads(ended.printed) if ended.code == 0 else None
+    except (OSError, ValueError) as error:
         raise _unusable(python, str(error)) from error
     if not isinstance(versions, dict):
-        raise _unusable(python, ended.stderr.strip()[-200:])
+        raise _unusable(python, ended.errors.strip()[-200:])
     return Environment(python, versions)
 
 
@@ -70,23 +68,6 @@ def shown_in(bundle: Path, environment: Environment) -> str:
     script = bundle / SCRIPT
     if not script.is_file():
         return "no script"
-    try:
-        ended = _run([str(environment.python), str(script.resolve())], _TIME_S)
-    except subprocess.TimeoutExpired:
-        return "no end"
-    return _ENDS.get(ended.returncode, "cannot be judged")
-
-
-def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run it without the settings of this interpreter, which are not for another one."""
-    ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
-    settings = {name: value for name, value in os.environ.items() if name not in ours}
-    with temporary_folder("optvet-try-") as scratch:
-        return subprocess.run(
-            confine_command(command, [scratch]),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-            env={**settings, "TMPDIR": scratch},
-        )
+    command = [str(environment.python), str(script.resolve())]
+    ended = run_confined(command, _TIME_S, foreign=True)
+    return "no end" if ended.code is None else _ENDS.get(ended.code, "cannot be judged")

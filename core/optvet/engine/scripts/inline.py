@@ -20,9 +20,10 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from optvet.engine.bundle.inline import array_code, arrays_code, model_code, name_code
-from optvet.engine.bundle.repro import ReproContext, carried, failing_step, line, title
-from optvet.engine.bundle.trying import try_script
+from optvet.engine.scripts.confined_run import try_script
+from optvet.engine.scripts.context import ReproContext
+from optvet.engine.scripts.literals import array_code, arrays_code, model_code
+from optvet.engine.scripts.rendering import indented, render
 from optvet.spec.protocols import (
     Explains,
     ExplainsRuntime,
@@ -31,9 +32,8 @@ from optvet.spec.protocols import (
     ExplainsTogether,
     UsesLibraries,
 )
-from optvet.spec.requirement import Requirement, Tolerance
+from optvet.spec.requirement import Requirement
 from optvet.spec.scratch import temporary_folder
-from optvet.spec.symptoms import ScriptCheck
 
 MAX_LINES = 100
 """No script is made if it would be longer: the bundle has ``repro.py`` with separate files."""
@@ -73,7 +73,7 @@ class _Calls:
     functions: tuple[tuple[str, str], ...]
     original: str = "run(model, feeds)"
     optimized: str = "run(optimize(model), feeds)"
-    steps: str = "optimized = optimize(model)\n"
+    steps: str = "optimized = optimize(model)"
     runs: str = "run(optimized, feeds)"
 
 
@@ -102,15 +102,9 @@ class _Draft:
     @property
     def runs(self) -> bool:
         """Whether the optimized model is run."""
-        if self.context.symptom.info.check in _COMPARED:
-            return False
-        step = failing_step(self.context)
-        return step in ("comparing the outputs", "running the optimized model")
-
-    @property
-    def takes_original(self) -> bool:
-        """Whether the reference is the original, run by the same runtime."""
-        return self.context.optimizer.traits.reference == "original"
+        step = self.context.failing_step
+        runs = step in ("comparing the outputs", "running the optimized model")
+        return runs and not self.context.compares_models
 
 
 def standalone(
@@ -171,7 +165,7 @@ def _ways_to_run(draft: _Draft) -> Iterator[str]:
 
 def _is_silent(draft: _Draft, run: str) -> bool:
     """Whether the script reports no fault for the original model."""
-    if not draft.takes_original:
+    if not draft.context.takes_original:
         return True  # The runtime cannot run the original, so there is nothing to check.
     code, _ = _run(script(draft, _apart(_UNCHANGED, run)), draft.context)
     return code == 0
@@ -195,7 +189,7 @@ def _simpler(draft: _Draft, exact: str, run: str) -> Iterator[_Calls]:
         draft.context.passes,
         draft.context.options,
     )
-    if draft.runs and draft.takes_original and isinstance(optimizer, ExplainsTogether):
+    if draft.runs and draft.context.takes_original and isinstance(optimizer, ExplainsTogether):
         yield from map(_together, optimizer.run_snippets(passes, options))
     if isinstance(optimizer, ExplainsSimply):
         for call in optimizer.simple_snippets(passes, options):
@@ -233,7 +227,7 @@ def script(draft: _Draft, calls: _Calls) -> str:
         # Files of the user's are imported where the function begins, after they were written.
         wanted, body = ([], body) if files else _without_imports(body)
         imports.update(wanted)
-        parts.append(f"{signature}\n{_indented(body)}")
+        parts.append(f"{signature}\n{indented(body)}")
     code = "\n\n".join(part.strip() for part in (*parts, _body(draft, calls)))
     used = ("base64", "multiprocessing", "resource", "sys", "onnx.parser")
     imports |= {f"import {name}" for name in used if f"{name}." in code}
@@ -241,7 +235,7 @@ def script(draft: _Draft, calls: _Calls) -> str:
     imports = imports - {"import onnx"} if has_onnx else imports | {"import onnx"}
     needed = _requirements(context, "\n".join((*imports, code)))
     imports |= {"import numpy as np"} if "np." in code else set()  # onnx needs it as well
-    head = [f"# {line(title(context))}", f"# {needed}"]
+    head = [f"# {context.title}", f"# {needed}"]
     return "\n".join((*head, *_arranged(imports), code)) + "\n"
 
 
@@ -263,204 +257,37 @@ def _arranged(imports: Collection[str]) -> Iterator[str]:
 
 def _body(draft: _Draft, calls: _Calls) -> str:
     context = draft.context
-    check = context.symptom.info.check
-    if check is ScriptCheck.DEATH:
-        return _killed(draft, calls)
-    if check in _COMPARED:
-        compared = _COMPARED[check].replace("@ABOUT@", _about(context))
-        return compared.replace("@LOST@", context.less_lost)
-    if context.stage == "compare":
-        return _outputs(draft, calls)
-    step = failing_step(context)
-    if step == "checking the optimized model":
-        before = f"onnx.checker.check_model(model, full_check={context.full_check})\n"
-        before += "optimized = optimize(model)\n"
-        call = f"onnx.checker.check_model(optimized, full_check={context.full_check})"
-    elif step == "running the optimized model":
-        before = f"{calls.original}\n" if draft.takes_original else ""
-        before += calls.steps
-        call = calls.runs
-    else:
-        before, call = "", "optimize(model)"
-    return (
-        f'{before}print("expected: no error")\ntry:\n    {call}\nexcept Exception as error:\n'
-        '    print(f"actual: {type(error).__name__}: {error}")\n    sys.exit(1)\n'
-    )
-
-
-def _killed(draft: _Draft, calls: _Calls) -> str:
-    context = draft.context
-    call = "optimize(model)"
-    if failing_step(context) == "running the optimized model":
-        call = calls.optimized
-    lines = [
-        f"child = multiprocessing.get_context('fork').Process(target=lambda: {call})",
-        "child.start()",
-        f"child.join({max(context.timeout_s, 10):g})",
-        'print("expected: exit code 0")',
-        'print("actual:", "no end" if child.is_alive() else f"exit code {child.exitcode}")',
-        "failed = child.exitcode != 0",
-        "child.kill()",
-        "sys.exit(failed)\n",
-    ]
-    if context.symptom.info.limit == "memory":
-        limit = context.memory_bytes
-        lines.insert(0, f"resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))")
-    return "\n".join(lines)
-
-
-def _outputs(draft: _Draft, calls: _Calls) -> str:
-    context = draft.context
     names = context.judged or tuple(draft.expected)
-    if len(names) == 1:
-        return _one_output(draft, calls, names[0])
-    expected = (
-        calls.original
-        if draft.takes_original
-        else arrays_code({name: draft.expected[name] for name in names}, "expected = ")
-    )
-    allowed = {name: _tolerance(draft, name)[1] for name in names}
-    rtol = _tolerance(draft, names[0])[0]
-    return "\n".join(
-        (
-            f"expected = {expected}",
-            f"actual = {calls.optimized}",
-            "right = True",
-            f"for name, atol in {allowed!r}.items():  # {_what_is_allowed(context)}",
-            "    e, a = expected[name], actual[name]",
-            '    print(f"expected {name}: {e!r}", f"actual {name}: {a!r}", sep="\\n")',
-            "    right = right and (a.dtype, a.shape) == (e.dtype, e.shape)",
-            '    close = e.dtype.kind in "fc" and right',
-            f"    close = close and np.allclose(a, e, rtol={rtol!r}, atol=atol, equal_nan=True)",
-            "    right = right and (close or np.array_equal(a, e))",
-            "sys.exit(not right)\n",
-        )
+    known = {name: draft.expected[name] for name in names}
+    required = context.allowed
+    return render(
+        "inline.py",
+        context=context,
+        calls=calls,
+        outputs=names,
+        expected=array_code(known[names[0]]) if len(names) == 1 else arrays_code(known, _EXPECTED),
+        rtol=required.rtol if required else 0,
+        allowed={n: required.atol if required else _allowed(a, context) for n, a in known.items()},
+        has_nan=all(array.dtype.kind in "fc" for array in known.values()),
+        reason="required" if required else "rounding",
     )
 
 
-def _one_output(draft: _Draft, calls: _Calls, name: str) -> str:
-    known = draft.expected[name]
-    rtol, atol = _tolerance(draft, name)
-    expected = f"{calls.original}[{name_code(name)}]"
-    lines = [
-        f"expected = {expected if draft.takes_original else array_code(known)}",
-        f"actual = {calls.optimized}[{name_code(name)}]",
-        'print(f"expected: {expected!r}")',
-        'print(f"actual: {actual!r}")',
-    ]
-    if rtol or atol:
-        close = f"np.allclose(actual, expected, rtol={rtol!r}, atol={atol!r}, equal_nan=True)"
-        lines += [
-            "same = (actual.dtype, actual.shape) == (expected.dtype, expected.shape)",
-            f"same = same and {close}  # {_what_is_allowed(draft.context)}",
-        ]
-    else:
-        nan = ", equal_nan=True" if known.dtype.kind in "fc" else ""
-        equal = f"np.array_equal(actual, expected{nan})"
-        lines += [f"same = actual.dtype == expected.dtype and {equal}"]
-    return "\n".join((*lines, "sys.exit(not same)\n"))
+_EXPECTED = "expected = "
 
 
-def _tolerance(draft: _Draft, name: str) -> tuple[float, float]:
-    """The relative and the absolute difference that an output may have."""
-    required = draft.context.required
-    if isinstance(required, Tolerance):
-        return required.rtol, required.atol
-    return 0, _allowed(draft.expected[name], draft.context.tolerance)
-
-
-def _what_is_allowed(context: ReproContext) -> str:
-    return "required" if context.required is not None else "rounding"
-
-
-def _allowed(expected: np.ndarray, tolerance: float) -> float:
+def _allowed(expected: np.ndarray, context: ReproContext) -> float:
     """The allowed absolute difference, with two digits."""
     if expected.dtype.kind not in "fc":
         return 0.0
     finite = np.abs(expected[np.isfinite(expected)]).astype(np.float64)
-    return float(f"{tolerance * finite.max(initial=0.0):.1e}")
-
-
-_SHAPES = (
-    "[(v.name, [d.dim_value for d in v.type.tensor_type.shape.dim]) "
-    "for v in (*m.graph.input, *m.graph.output)]"
-)
-
-
-def _about(context: ReproContext) -> str:
-    known = {
-        "ir_version": "m.ir_version",
-        "opset_import": "[(o.domain, o.version) for o in m.opset_import]",
-        "functions": "[(f.domain, f.name) for f in m.functions]",
-        "training_info": "len(m.training_info)",
-        "metadata_props": "[(p.key, p.value) for p in m.metadata_props]",
-        "graph metadata_props": "[(p.key, p.value) for p in m.graph.metadata_props]",
-        "quantization_annotation": "len(m.graph.quantization_annotation)",
-        "sparse_initializer": "len(m.graph.sparse_initializer)",
-        "doc_string": "m.doc_string",
-        "replaceable weights": "len(set(listed) & set(weights)) if m.ir_version >= 4 else 0",
-        "weights missing among the inputs": "len(set(weights) - set(listed)) if m.ir_version < 4 "
-        "else 0",
-        **dict.fromkeys(("weaker shapes", "stronger shapes", "corrected shapes"), _SHAPES),
-    }
-    wanted = {key: known[key] for key in context.about if key in known} or {
-        key: value for key, value in known.items() if value != _SHAPES
-    }
-    return "\n".join(f'        "{key}": {value},' for key, value in wanted.items())
-
-
-_LOADED = """\
-optimized = optimize(model)
-if isinstance(optimized, bytes):
-    optimized = onnx.load_from_string(optimized)
-print("expected:", expected)
-print("actual:", facts(optimized))
-sys.exit(facts(optimized) != expected)
-"""
-_COMPARED = {
-    ScriptCheck.INTERFACE: """\
-def facts(m):
-    weights = {tensor.name for tensor in m.graph.initializer}@LOST@
-    values = [v for v in (*m.graph.input, *m.graph.output) if v.name not in weights]
-    return [f"{v.name}: {onnx.helper.printable_type(v.type)}" for v in values]
-
-expected = facts(model)
-"""
-    + _LOADED,
-    ScriptCheck.NODES: """\
-def count(graph):
-    inner = [a.g for n in graph.node for a in n.attribute if a.HasField("g")]
-    return len(graph.node) + sum(map(count, inner))
-
-before = count(model.graph)
-print(f"expected: at most {before} nodes")
-optimized = optimize(model)
-if isinstance(optimized, bytes):
-    optimized = onnx.load_from_string(optimized)
-print(f"actual: {count(optimized.graph)} nodes")
-sys.exit(count(optimized.graph) > before)
-""",
-    ScriptCheck.METADATA: """\
-def facts(m):
-    listed, weights = [v.name for v in m.graph.input], [t.name for t in m.graph.initializer]
-    return {
-@ABOUT@
-    }
-
-expected = facts(model)
-"""
-    + _LOADED,
-}
-
-
-def _indented(code: str) -> str:
-    return textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
+    return float(f"{context.tolerance * finite.max(initial=0.0):.1e}")
 
 
 def _files_code(context: ReproContext) -> Sequence[str]:
     """Statements that write the files which the call imports."""
     lines = []
-    for name, content in carried(context).items():
+    for name, content in context.carried.items():
         text = content.decode("utf-8", "replace")
         plain = "'''" not in text and "\\" not in text
         quoted = f"'''\\\n{text}'''" if plain else repr(text)

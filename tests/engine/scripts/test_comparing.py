@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
-from optvet.spec.comparing import REFUSED, SAID, SHOWN, UNTOLD, Run, compared, differences
+from optvet.engine.scripts.comparing import REFUSED, SAID, SHOWN, UNTOLD, Run, compared, differences
 
 F = np.float32
 ONE = np.array([1, 2], F)

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optvet.engine.bundle.inline import arrays_code, model_code
+from optvet.engine.scripts.literals import arrays_code, model_code
 
 
 def made_by_helpers() -> onnx.ModelProto:

@@ -1,0 +1,21 @@
+"""The script beside a part of a source, and the files that it needs to run and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from optvet.engine.scripts import comparing
+from optvet.engine.scripts.rendering import render
+from optvet.spec.converters import PartScript
+
+PART_SCRIPT = "reproduce.py"
+
+
+def part_files(script: PartScript, snippets: Sequence[str], tolerance: float) -> Mapping[str, str]:
+    """Texts by name; ``snippets`` are bodies of ``run(model, feeds)``, the best first."""
+    return {
+        PART_SCRIPT: render("part.py", script=script, tolerance=tolerance),
+        "running.py": render("running.py", snippets=snippets),
+        "comparing.py": Path(comparing.__file__).read_text("utf-8"),
+    }

@@ -1,0 +1,48 @@
+"""``repro.py`` of a bundle: a script that reproduces the finding from the files of its folder.
+
+The script is meant to be read: it contains the call that fails.
+"""
+
+from __future__ import annotations
+
+import re
+
+from optvet.engine.scripts.context import ReproContext
+from optvet.engine.scripts.rendering import render
+from optvet.spec.protocols import Explains, ExplainsRuntime, SetsEnvironment
+from optvet.spec.requirement import Requirement
+
+_PART = re.compile(r"(\[\d+\]|\.keys|\.length|\.is_none)\Z")
+"""Ends of the names of what a sequence, a map or an optional value is made of."""
+
+
+def script(context: ReproContext) -> str:
+    """The text of ``repro.py``."""
+    explained = isinstance(context.optimizer, Explains)
+    plugins = (context.optimizer, context.runtime)
+    wanted = [p.environment for p in plugins if isinstance(p, SetsEnvironment)]
+    return render(
+        "repro.py",
+        context=context,
+        environment=sorted({k: v for each in wanted for k, v in each.items()}.items()),
+        run=context.runtime.snippet(context.runtime_options)
+        if explained and isinstance(context.runtime, ExplainsRuntime)
+        else _run_by_plugin(context),
+        metric=isinstance(context.required, Requirement),
+        in_parts=any(map(_PART.search, context.outputs)),
+    )
+
+
+def _run_by_plugin(context: ReproContext) -> str:
+    options = context.runtime_options.model_dump(mode="json")
+    return f"""
+from optvet.plugin import Artifact
+from optvet.engine.discovery import Plugins
+
+if not isinstance(model, Artifact):
+    data = model if isinstance(model, bytes) else model.SerializeToString()
+    model = Artifact("onnx", data)
+runtime = Plugins().runtime({context.runtime.name!r})
+options = type(runtime.options).model_validate({options!r})
+return runtime.load(model, options).run(feeds)
+"""
