@@ -340,12 +340,15 @@ def _answered(
         return known
     from optvet.engine.bundle import with_bundles
     from optvet.engine.discovery import Plugins
-    from optvet.engine.vetting import vet_request
+    from optvet.engine.vetting import vet_request, vetted
     from optvet.report.graph_svg import draw
 
     plugins = plugins or Plugins()
-    result = known or vet_request(request, plugins, progress=progress, keep=keep)
     if not asks_for_bundles:
-        return result
-    out = request.out or BUNDLES
-    return with_bundles(result, request, out, plugins, draw=draw, progress=progress)
+        return vet_request(request, plugins, progress=progress, keep=keep)
+    about = (request, request.out or BUNDLES, plugins)
+    if known is not None:
+        return with_bundles(known, *about, draw=draw, progress=progress)
+    with vetted(request, plugins, progress=progress, keep=keep) as answer:
+        held = answer.session
+        return with_bundles(answer.result, *about, session=held, draw=draw, progress=progress)

@@ -24,6 +24,7 @@ from optvet.spec.request import VetRequest
 
 if TYPE_CHECKING:
     from optvet.engine.bundle import Bundle
+    from optvet.engine.vet.session import VetSession
     from optvet.spec.records import Finding
 
 BUNDLES = Path("optvet-bundles")
@@ -107,7 +108,14 @@ class Bundler:
     quiet: bool
     silent: bool
 
-    def write(self, request: VetRequest, result: VetResult, *, brief: bool = False) -> VetResult:
+    def write(
+        self,
+        request: VetRequest,
+        result: VetResult,
+        session: VetSession | None,
+        *,
+        brief: bool = False,
+    ) -> VetResult:
         """A bundle per finding of ``result``; the result with their fingerprints."""
         from optvet.engine import bundle as bundling
         from optvet.engine.discovery import Plugins
@@ -127,7 +135,8 @@ class Bundler:
                     result,
                     request,
                     request.out or BUNDLES,
-                    Plugins(),
+                    Plugins() if session is None else session.plugins,
+                    session=session,
                     draw=draw,
                     progress=progress,
                     refused=lambda finding, reason: refused.append((finding, reason)),

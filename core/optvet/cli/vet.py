@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,7 @@ from optvet.spec.symptoms import NOTES
 
 if TYPE_CHECKING:
     from optvet.engine.discovery import Plugins
+    from optvet.engine.vet.session import VetSession
     from optvet.engine.vetting import ModelAnswer
 
 
@@ -60,7 +62,8 @@ def command(
     view = _VetScreen(terminal, shown, quiet=quiet, silent=json_to == "-")
     one = len(choices["model"]) <= 1 and len(choices["optimizer"]) <= 1
     if one and (known := recall(request, root)) is not None:
-        document, code = _answered(known, request, terminal, view)
+        bundler = _bundler(request, terminal, view)
+        document, code = _answered(known, request, terminal, view, bundler)
     else:
         document, code = _vetted(request, choices, terminal, view)
     if json_to is not None:
@@ -88,7 +91,7 @@ def _vetted(
 ) -> tuple[str, int]:
     """The document of what has to be vetted, and the exit code."""
     from optvet.engine.discovery import Plugins
-    from optvet.engine.vetting import requests_for, vet_request
+    from optvet.engine.vetting import requests_for, vetted
 
     plugins = Plugins()
     requests = requests_for(
@@ -96,18 +99,26 @@ def _vetted(
     )
     if len(requests) > 1:
         return _vet_several(requests, plugins, terminal, view)
-    with terminal.progress(view.quiet) as progress:
-        result = vet_request(requests[0], plugins, progress=progress, keep=True)
-    return _answered(result, requests[0], terminal, view)
+    with ExitStack() as held:
+        with terminal.progress(view.quiet) as progress:
+            answer = held.enter_context(vetted(requests[0], plugins, progress=progress, keep=True))
+        if (bundler := _bundler(request, terminal, view)) is None:
+            held.close()
+        return _answered(answer.result, requests[0], terminal, view, bundler, answer.session)
 
 
 def _answered(
-    result: VetResult, request: VetRequest, terminal: Terminal, view: _VetScreen
+    result: VetResult,
+    request: VetRequest,
+    terminal: Terminal,
+    view: _VetScreen,
+    bundler: Bundler | None,
+    session: VetSession | None = None,
 ) -> tuple[str, int]:
     """The document of one model, and the exit code."""
     view.show(result)
-    if (bundler := _bundler(request, terminal, view)) is not None:
-        result = bundler.write(request, result)
+    if bundler is not None:
+        result = bundler.write(request, result, session)
     return result.to_json(), exit_code(result, request.fail_on)
 
 
@@ -125,7 +136,8 @@ def _vet_several(
             if answer.result is not None:
                 view.show_line(answer.result, several=view.names_optimizers(requests))
                 if bundler is not None:
-                    result = bundler.write(answer.request, answer.result, brief=True)
+                    about = (answer.request, answer.result, answer.session)
+                    result = bundler.write(*about, brief=True)
                     answer = type(answer)(answer.request, result)
             elif answer.error is not None:
                 report(answer.error, terminal)

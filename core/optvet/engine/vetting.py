@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import ModelProto
@@ -18,7 +17,8 @@ from optvet.engine.models import large
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.options import NoOptions
-from optvet.engine.vet.run import vet_model
+from optvet.engine.vet.run import Vetted, vetted_model
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import (
@@ -35,9 +35,6 @@ from optvet.spec.request import VetRequest
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Model, Sample
 
-if TYPE_CHECKING:
-    pass
-
 Source = str | os.PathLike[str] | bytes | ModelProto
 Data = str | Sequence[str] | Feeds | Iterable[Feeds]
 """Where inputs come from: names of datasets, the inputs of one sample, or those of several."""
@@ -50,7 +47,16 @@ def _quiet(text: str, done: int, total: int | None) -> None:
 def vet_request(
     request: VetRequest, plugins: Plugins, *, progress: Progress = _quiet, keep: bool = False
 ) -> VetResult:
-    """Answer ``request``, which must be about exactly one model; see ``vet``.
+    """Answer ``request``; see ``vetted``."""
+    with vetted(request, plugins, progress=progress, keep=keep) as answer:
+        return answer.result
+
+
+@contextmanager
+def vetted(
+    request: VetRequest, plugins: Plugins, *, progress: Progress = _quiet, keep: bool = False
+) -> Iterator[Vetted]:
+    """The answer to ``request``, which must be about exactly one model, with its session.
 
     ``keep``: the answer may be kept as a whole; see ``whole_answers``.
     """
@@ -65,7 +71,8 @@ def vet_request(
     if len(models) != 1:
         names = ", ".join(m.path.name for m in models)
         raise UsageError(f"{request.model}: {len(models)} models ({names}); vet them one at a time")
-    return vet_model(models[0], request, plugins, progress=progress, keep=keep)
+    with vetted_model(models[0], request, plugins, progress=progress, keep=keep) as answer:
+        yield answer
 
 
 # --- several models -------------------------------------------------------------------------------
@@ -73,11 +80,15 @@ def vet_request(
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """The answer for one of several models: a result or an error."""
+    """The answer for one of several models: a result or an error.
+
+    ``session`` gave the result; it is open until the next answer is asked for.
+    """
 
     request: VetRequest
     result: VetResult | None
     error: OptvetError | None = None
+    session: VetSession | None = None
 
     def document(self) -> VetResult | ErrorRecord:
         """The document for the answer."""
@@ -139,17 +150,17 @@ def vet_each(
         where = f"{number}/{len(requests)} {Path(request.model).name}: "
         try:
             reported = _within(where, progress)
-            answer = ModelAnswer(request, vet_request(request, plugins, progress=reported))
+            with vetted(request, plugins, progress=reported) as answer:
+                yield ModelAnswer(request, answer.result, session=answer.session)
         except OptvetError as error:
             # A wrong option would be wrong for all of them; a file that is gone is not.
             own = isinstance(error, (InputError, NothingTested, InfrastructureError))
             if not own and Path(request.model).exists():
                 raise
-            answer = ModelAnswer(request, None, error)
+            yield ModelAnswer(request, None, error)
         except Exception as error:
             # A defect of optvet that one model brings to light is no reason to leave the others.
-            answer = ModelAnswer(request, None, internal(error))
-        yield answer
+            yield ModelAnswer(request, None, internal(error))
 
 
 def internal(error: Exception) -> InfrastructureError:

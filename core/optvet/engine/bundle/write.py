@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -76,6 +77,7 @@ def write_bundles(
     out: Path,
     plugins: Plugins,
     *,
+    session: VetSession | None = None,
     draw: Draw | None = None,
     progress: Progress = lambda text, done, total: None,
     refused: Callable[[Finding, str], None] = lambda finding, reason: None,
@@ -89,6 +91,7 @@ def write_bundles(
             findings are reduced.
         out: Folder for the bundles; it is made if it does not exist.
         plugins: The installed plugins.
+        session: That which gave ``result``, if it is open still; otherwise one is opened.
         draw: Makes the pictures; without it there are none.
         progress: Called with what is being done.
         refused: Called with a finding that has no bundle, and why.
@@ -100,9 +103,8 @@ def write_bundles(
     wanted = [(i, f) for i, f in enumerate(result.findings) if is_written(f)]
     if not wanted:
         return []
-    (opened,) = resolve_model(request.model, plugins, request.cache_dir or cache_root())
     bundles: list[Bundle] = []
-    with open_session(opened, request, plugins, progress=progress) as session:
+    with _going_on(session, request, plugins, progress) as session:
         names = [f.witness.sample if f.witness else None for _, f in wanted]
         samples = session.find_samples(names)
         for (index, finding), witness in zip(wanted, names, strict=True):
@@ -134,12 +136,27 @@ def write_bundles(
     return bundles
 
 
+@contextmanager
+def _going_on(
+    session: VetSession | None, request: VetRequest, plugins: Plugins, progress: Progress
+) -> Iterator[VetSession]:
+    """The session, or a new one of the request."""
+    if session is not None:
+        session.runner.progress = progress
+        yield session
+        return
+    (model,) = resolve_model(request.model, plugins, request.cache_dir or cache_root())
+    with open_session(model, request, plugins, progress=progress) as opened:
+        yield opened
+
+
 def with_bundles(
     result: VetResult,
     request: VetRequest,
     out: Path,
     plugins: Plugins,
     *,
+    session: VetSession | None = None,
     draw: Draw | None = None,
     progress: Progress = lambda text, done, total: None,
 ) -> VetResult:
@@ -149,7 +166,8 @@ def with_bundles(
     """
     if result.model.size_bytes > PROTOBUF_LIMIT:
         return result
-    bundles = write_bundles(result, request, out, plugins, draw=draw, progress=progress)
+    about = (result, request, out, plugins)
+    bundles = write_bundles(*about, session=session, draw=draw, progress=progress)
     return with_fingerprints(result, bundles)
 
 

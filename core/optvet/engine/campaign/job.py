@@ -17,7 +17,8 @@ from optvet.engine.campaign.payloads import ModelPayload, as_asked, as_converted
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
-from optvet.engine.vetting import error_of, vet_request
+from optvet.engine.vet.run import Vetted
+from optvet.engine.vetting import error_of, vetted
 from optvet.engine.work.sandbox import keep_servers
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.campaign import JobRequest
@@ -83,9 +84,10 @@ def run_job(
                 told = convert_model(here, _plugins(), progress=_progress_to(report))
                 document = (as_converted(told, request) if payload else told).to_json()
             else:
-                result = vet_request(here, _plugins(), progress=_progress_to(report))
-                if bundling is not None:
-                    result, files = _bundled(result, here, bundling, report)
+                with vetted(here, _plugins(), progress=_progress_to(report)) as answer:
+                    result = answer.result
+                    if bundling is not None:
+                        result, files = _bundled(answer, here, bundling, report)
                 document = (as_asked(result, request) if payload else result).to_json()
     except OptvetError as error:
         document = error_of(request.model, error).to_json()
@@ -99,9 +101,10 @@ def _progress_to(report: Callable[[str], None]) -> Progress:
 
 
 def _bundled(
-    result: VetResult, request: VetRequest, bundling: Bundling, report: Callable[[str], None]
+    answer: Vetted, request: VetRequest, bundling: Bundling, report: Callable[[str], None]
 ) -> tuple[VetResult, tuple[NewArtifact, ...]]:
-    """``result`` with fingerprints, and the files of its bundles."""
+    """The result with fingerprints, and the files of its bundles."""
+    result = answer.result
     # A bundle holds its model in one message.
     if result.model.size_bytes > PROTOBUF_LIMIT:
         return result, ()
@@ -112,6 +115,7 @@ def _bundled(
             request,
             Path(folder),
             _plugins(),
+            session=answer.session,
             draw=bundling.draw,
             progress=_progress_to(report),
         )

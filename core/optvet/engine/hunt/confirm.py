@@ -21,7 +21,7 @@ from optvet.engine.hunt.expected import several_inputs
 from optvet.engine.hunt.probable_causes import needs, operators_that_matter
 from optvet.engine.hunt.state import Suspect
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
-from optvet.engine.vetting import GivenInputs, vet_request
+from optvet.engine.vetting import GivenInputs, vetted
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.foreign import load_model
@@ -86,18 +86,18 @@ class Confirmer:
                 cache_dir=folder / "cache",
             )
             try:
-                result = vet_request(request, plugins, progress=progress)
-                order = sorted(result.findings, key=lambda f: _rank(f, suspect))
-                result = result.model_copy(update={"findings": order[:MOST_FINDINGS]})
-                written = bundle.write_bundles(
-                    result,
-                    request,
-                    self._with_links(folder / "bundles"),
-                    plugins,
-                    draw=self.draw,
-                    progress=progress,
-                    reduction_s=_REDUCTION_S,
-                )
+                with vetted(request, plugins, progress=progress) as answer:
+                    order = sorted(answer.result.findings, key=lambda f: _rank(f, suspect))
+                    written = bundle.write_bundles(
+                        answer.result.model_copy(update={"findings": order[:MOST_FINDINGS]}),
+                        request,
+                        self._with_links(folder / "bundles"),
+                        plugins,
+                        session=answer.session,
+                        draw=self.draw,
+                        progress=progress,
+                        reduction_s=_REDUCTION_S,
+                    )
             except PluginError:
                 raise
             except OptvetError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.vet.assemble import assemble
@@ -38,6 +40,14 @@ from optvet.spec.types import Model, Sample
 _REASON_CHARS = 300
 
 
+@dataclass(frozen=True)
+class Vetted:
+    """An answer, and the session that gave it, which is open as long as the answer is held."""
+
+    result: VetResult
+    session: VetSession
+
+
 def vet_model(
     model: Model,
     request: VetRequest,
@@ -47,7 +57,23 @@ def vet_model(
     sandbox: Sandbox | None = None,
     keep: bool = False,
 ) -> VetResult:
-    """Vet one model.
+    """Vet one model; see ``vetted_model``."""
+    about = (model, request, plugins)
+    with vetted_model(*about, progress=progress, sandbox=sandbox, keep=keep) as vetted:
+        return vetted.result
+
+
+@contextmanager
+def vetted_model(
+    model: Model,
+    request: VetRequest,
+    plugins: Plugins,
+    *,
+    progress: Progress = lambda text, done, total: None,
+    sandbox: Sandbox | None = None,
+    keep: bool = False,
+) -> Iterator[Vetted]:
+    """One model vetted, with its session for what follows, such as bundles.
 
     Args:
         model: The model.
@@ -61,43 +87,54 @@ def vet_model(
         OptvetError: The request cannot be answered: wrong options, inputs on which the original
             fails, a broken plugin. Faults of the optimizer are findings of the result.
     """
-    try:
-        return _vet_by(model, request, plugins, progress, sandbox, keep)
-    except CannotLoad as error:
-        if request.runtime is not None:
-            raise
-        for other in plugins.evaluators():
-            named = request.model_copy(update={"runtime": other.name})
-            try:
-                result = _vet_by(model, named, plugins, progress, sandbox, keep)
-            except UsageError:  # an optimizer with a runtime of its own, or a model no better here
-                continue
-            why = f"judged by {other.name}: {str(error)[:_REASON_CHARS]}"
-            limited = Control(name="runtime", state="limited", detail=why)
-            return result.model_copy(update={"controls": [*result.controls, limited]})
-        raise
+    with ExitStack() as stack:
+        try:
+            vetted = _vetted_by(stack, model, request, plugins, progress, sandbox, keep)
+        except CannotLoad as error:
+            if request.runtime is not None:
+                raise
+            for other in plugins.evaluators():
+                named = request.model_copy(update={"runtime": other.name})
+                try:
+                    vetted = _vetted_by(stack, model, named, plugins, progress, sandbox, keep)
+                except UsageError:  # a runtime of the optimizer's own, or a model no better here
+                    continue
+                why = f"judged by {other.name}: {str(error)[:_REASON_CHARS]}"
+                limited = Control(name="runtime", state="limited", detail=why)
+                controls = [*vetted.result.controls, limited]
+                result = vetted.result.model_copy(update={"controls": controls})
+                vetted = Vetted(result, vetted.session)
+                break
+            else:
+                raise
+        yield vetted
 
 
-def _vet_by(
+def _vetted_by(
+    held: ExitStack,
     model: Model,
     request: VetRequest,
     plugins: Plugins,
     progress: Progress,
     sandbox: Sandbox | None,
     keep: bool,
-) -> VetResult:
+) -> Vetted:
+    """The answer; ``held`` then has its session, which is closed if there is no answer."""
     started = time.perf_counter()
-    with open_session(model, request, plugins, progress=progress, sandbox=sandbox) as session:
+    with ExitStack() as stack:
+        about = (model, request, plugins)
+        session = stack.enter_context(open_session(*about, progress=progress, sandbox=sandbox))
         try:
             result = _run(session, started)
-            if keep and not session.runner.sandbox.used:
-                modules = _modules(session)
-                whole_answers.keep(
-                    request, result, model, plugins, session.runner.cache, modules=modules
-                )
-            return result
         except Unsupported as error:
             raise Unsupported(f"{model.source}: {error}; nothing was tested") from None
+        if keep and not session.runner.sandbox.used:
+            modules = _modules(session)
+            whole_answers.keep(
+                request, result, model, plugins, session.runner.cache, modules=modules
+            )
+        held.enter_context(stack.pop_all())
+    return Vetted(result, session)
 
 
 def _modules(session: VetSession) -> set[str]:
