@@ -30,12 +30,14 @@ class ConversionInput:
 
     ``outside_domain``: it has NaN or infinity that neither the example nor a given input has; or
     what goes wrong on it is less than what outputs of usual inputs are rounded by.
+    ``number`` counts the inputs of one origin, from 1.
     """
 
     sample: Sample
     origin: Origin
     about: str = ""
     outside_domain: bool = False
+    number: int = 0
 
 
 def inputs_of(
@@ -62,7 +64,7 @@ def _make_input(
 ) -> ConversionInput:
     name = origin if not number else f"{origin} {number}"
     sample = Sample(name, {k: np.asarray(v, order="C") for k, v in feeds.items()}, origin=origin)
-    return ConversionInput(sample, origin, about, outside_domain)
+    return ConversionInput(sample, origin, about, outside_domain, number)
 
 
 def is_finite(value: np.ndarray) -> bool:

@@ -284,10 +284,7 @@ class _Repair:
 
 def _is_known(drawn: ConversionInput, random: int) -> bool:
     """Whether a search for edits saw this input, when there were ``random`` random ones."""
-    if drawn.origin == "size":
-        return False
-    number = drawn.sample.id.rpartition(" ")[2]
-    return drawn.origin != "random" or int(number) <= random
+    return drawn.origin != "size" and (drawn.origin != "random" or drawn.number <= random)
 
 
 def _is_overfitted(before: RepairNumbers, after: RepairNumbers) -> bool:

@@ -5,15 +5,11 @@ The script is meant to be read: it contains the call that fails.
 
 from __future__ import annotations
 
-import re
-
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.rendering import render
+from optvet.engine.work.trials.trial import graph_output_of
 from optvet.spec.protocols import Explains, ExplainsRuntime, SetsEnvironment
 from optvet.spec.requirement import Requirement
-
-_PART = re.compile(r"(\[\d+\]|\.keys|\.length|\.is_none)\Z")
-"""Ends of the names of what a sequence, a map or an optional value is made of."""
 
 
 def script(context: ReproContext) -> str:
@@ -29,7 +25,7 @@ def script(context: ReproContext) -> str:
         if explained and isinstance(context.runtime, ExplainsRuntime)
         else _run_by_plugin(context),
         metric=isinstance(context.required, Requirement),
-        in_parts=any(map(_PART.search, context.outputs)),
+        in_parts=any(graph_output_of(name) != name for name in context.outputs),
     )
 
 
