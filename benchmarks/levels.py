@@ -99,7 +99,7 @@ def slower(results: Sequence[BenchResult]) -> list[str]:
     timed = [(r, v) for r, v in rows if v.timing is not None]
     calls = Counter(str(v.timing.verdict) for _, v in timed if v.timing is not None)
     lines = [
-        f"Of {len(timed)} levels that were timed, {calls['slower']} are slower than a session "
+        f"Of {len(timed)} timed levels, {calls['slower']} are slower than a session "
         f"without optimizations, {calls['faster']} faster, {calls['no-difference']} neither, and "
         f"{calls['undecided']} undecided."
     ]
@@ -137,16 +137,16 @@ def page(
 ) -> str:
     """The page, with the machine on which it was made."""
     load = float(machine.environment()["load"])
-    beside = "Other work ran beside it, so many intervals are wide." if load > 1 else ""
+    beside = "Other work ran on the machine, so many intervals are wide." if load > 1 else ""
     lines = [
         "# Levels of ONNX Runtime on zoo models",
         "",
-        f"Made by `{command}`,",
-        f"which runs `{COMMAND}` for each. Nodes are those",
-        "of the graph as a session saves it, with those of nested graphs; operators are the five",
-        "most frequent with their share of all nodes. Executed on: shares of the nodes that the",
-        "session executes. Ratio: the time of one run over that with all optimizations off, with",
-        "a 99 % confidence interval, and what that says of a difference of 5 %.",
+        f"Made with `{command}`,",
+        f"which runs `{COMMAND}` for each model. *Nodes* counts",
+        "the graph that a session saves, nested graphs included. *Operators* lists the five most",
+        "frequent ones with their share of all nodes. *Executed on* shows the shares of the nodes",
+        "that the session executes. *Ratio* is the time of one run divided by the time with all",
+        "optimizations off, with a 99 % confidence interval and a verdict for a threshold of 5 %.",
         *([beside] if beside else []),
         "",
         "```text",
@@ -167,9 +167,9 @@ def page(
             f"## What `{PASS}` costs",
             "",
             f"ONNX Optimizer's `{PASS}` replaces each BatchNormalization by nodes that compute",
-            "weights, which ONNX Runtime folds unless its own optimizations are off. Nodes are",
-            "those of the models, executed are those of the session. Ratio: the time of one run",
-            "over the original's, as above.",
+            "weights. ONNX Runtime folds these nodes unless its own optimizations are off. *Nodes*",
+            "counts the models' nodes, *executed* the session's. *Ratio* is the time of one run",
+            "divided by the original's, as above.",
             "",
             "| model | optimizations | nodes | executed | session created in | ratio |",
             "|---|---|---|---|---|---|",

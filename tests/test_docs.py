@@ -234,7 +234,7 @@ def test_plugin_of_the_docs_is_blamed(place: Path, capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     assert "drop_relu" in shown
     assert "wrong-output" in shown
-    assert "forget_node_names" not in shown.replace("safe      forget_node_names", "")
+    assert "forget_node_names" not in shown.replace("verified  forget_node_names", "")
 
 
 def test_plugin_of_the_docs_conforms(place: Path) -> None:
@@ -294,6 +294,15 @@ def test_every_hook_is_in_the_guide_for_plugin_authors() -> None:
     guide = (ROOT / "docs" / "plugins.md").read_text()
     missing = [n for n in vars(hooks) if n.startswith("optvet_") and f"`{n}`" not in guide]
     assert missing == []
+
+
+def test_every_optional_capability_is_in_the_table_of_the_guide() -> None:
+    source = (ROOT / "core" / "optvet" / "plugin.py").read_text()
+    _, _, optional = source.partition("# Optional capabilities")
+    names = re.findall(r'"(\w+)"', optional.partition("    # ")[0])
+    table = (ROOT / "docs" / "plugins.md").read_text().partition("\n## Optional capabilities\n")[2]
+    assert len(names) > 30
+    assert names == [n for n in names if f"| `{n}` |" in table]
 
 
 def test_every_option_of_vet_is_documented(capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,3 +153,12 @@ def test_nothing_in_core_and_plugins_is_dead() -> None:
     assert told.returncode in (0, 3), told.stderr
     dead = [line for line in told.stdout.splitlines() if line.startswith(("core/", "plugins/"))]
     assert dead == []
+
+
+def test_each_change_is_one_line_of_the_changelog() -> None:
+    _, _, changes = (ROOT / "CHANGELOG.md").read_text().partition("\n## ")
+    lines = [line for line in changes.splitlines()[1:] if line]
+    prose = "Beyond onnx, "
+    # A merge that joins two versions leaves halves of entries, and entries that stand twice.
+    assert [n for n in lines if not n.startswith(("- ", "### ", "## ", prose))] == []
+    assert len(set(lines)) == len(lines)

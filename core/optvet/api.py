@@ -220,7 +220,7 @@ def repair(
 def hunt(
     optimizer: str, *, progress: Progress = ignore_progress, **options: Unpack[HuntOptions]
 ) -> HuntSummary:
-    """Look for faults of an optimizer on models that are made for it.
+    """Look for faults of an optimizer on models aimed at its passes.
 
     Findings and the state of the hunt are in the folder ``out``, by default ``hunts/OPTIMIZER``.
 
@@ -291,7 +291,7 @@ def reduce(
         check: A command; ``{model}`` in it stands for the path of a model.
         timeout: Limit of one command, seconds; beyond it the answer is no.
         jobs: Commands at a time.
-        max_checks: Stop after so many commands.
+        max_checks: Stop after this many commands.
         progress: Called with what is being done.
 
     Raises:

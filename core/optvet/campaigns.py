@@ -37,7 +37,7 @@ class Campaign:
 
         Args:
             file: The campaign file.
-            store: Where answers are kept; by default a folder beside the file, called as it is.
+            store: Where answers are kept; by default a folder beside the file, with its name.
             trust: Whether the file, and records beside models, may name code.
         """
         self.file = Path(os.fspath(file))

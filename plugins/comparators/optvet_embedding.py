@@ -125,7 +125,7 @@ class EmbeddingComparator:
         having = [c for c in comparisons if c.metrics.get("rows")]
         rows = int(sum(c.metrics["rows"] for c in having))
         changed = sum(c.changed for c in comparisons)
-        headline = f"{changed} of {len(comparisons)} samples' vectors turned"
+        headline = f"{changed} of {len(comparisons)} vectors changed direction"
         metrics = {"rows": float(rows)}
         if having:
             total = sum(c.metrics["mean_cosine"] * c.metrics["rows"] for c in having)

@@ -173,8 +173,8 @@ def _of_hub(
         splits = datasets.get_dataset_split_names(name, config or None, revision=sha)
     except Exception as error:  # of the network, the hub, the library: they have no common base
         raise InputError(
-            f"dataset 'huggingface': {argument!r} cannot be had ({_brief(error)}); check the name, "
-            f"your network and {'HF_ENDPOINT' if os.environ.get('HF_ENDPOINT') else 'access'}"
+            f"dataset 'huggingface': {argument!r} is not available ({_brief(error)}); check the "
+            f"name, your network and {'HF_ENDPOINT' if os.environ.get('HF_ENDPOINT') else 'access'}"
         ) from error
     if options.split and options.split not in splits:
         raise UnknownName(f"split of {name}", options.split, splits)

@@ -82,7 +82,7 @@ class HuggingFaceSource:
         """The ONNX file that ``reference`` names, with its external data beside it.
 
         Raises:
-            UsageError: There is no such repository, revision or file, or it cannot be had.
+            UsageError: There is no such repository, revision or file, or it is not available.
             InputError: What came is not what the hub lists.
             PluginError: huggingface_hub is needed and not installed.
             InfrastructureError: The cache cannot be written.
@@ -418,6 +418,6 @@ def _in_words(subject: str, error: Exception, kinds: set[str]) -> UsageError:
     words = f"the hub answers {status}" if status else f"{type(error).__name__}: {error}"
     words = " ".join(words.split())[:300]
     return _Unreachable(
-        f"{subject} cannot be had ({words}), and is not in the cache; check your network and "
+        f"{subject} is not available ({words}), and is not in the cache; check your network and "
         "HF_ENDPOINT, or try later"
     )

@@ -414,5 +414,5 @@ def test_a_kernel_without_it_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_page_is_a_command(tmp_path: Path) -> None:
     ran = Place(tmp_path).run("doctor", "--security", timeout_s=120)
     assert ran.code == 0, ran.said
-    for words in ("main process", "subject workers", "limits of workers", "not protected"):
+    for words in ("main process", "tested workers", "limits of workers", "not protected"):
         assert words in ran.out

@@ -202,6 +202,6 @@ def test_a_store_on_a_full_disk_is_called_that_and_can_still_be_shown(
     (place.work / "c.toml").write_text((place.work / "c.toml").read_text().replace("1", "2"))
     ran = place.run("campaign", "run", "c.toml", "--store", full / "c.store", timeout_s=PATIENCE_S)
     assert ran.code == 3, ran.said
-    assert "full; make room, then go on" in ran.err
+    assert "full; make room, then continue" in ran.err
     shown = place.run("campaign", "show", full / "c.store", timeout_s=PATIENCE_S)
     assert shown.code == 0, shown.said

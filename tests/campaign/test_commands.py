@@ -78,7 +78,7 @@ def test_init_writes_a_file_that_runs_and_replaces_none(run: Run, place: Path) -
     assert run("campaign", "init", "mine.toml").code == 0
     again = run("campaign", "init", "mine.toml")
     assert again.code == 2
-    assert "is there already" in again.err
+    assert "exists already" in again.err
 
 
 def test_commands_on_a_folder_that_is_no_store_say_so(run: Run, place: Path) -> None:

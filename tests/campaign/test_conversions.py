@@ -141,7 +141,7 @@ def test_what_is_wrong_is_told_with_line_and_key(place: Path, text: str) -> None
         ("nowhere.onnx", "onnx2torch", r"key 'models': .*nowhere.onnx: no such file"),
         ("a.onnx", "nothing", r"key 'via': .*'nothing'"),
         ("a.onnx", "skl2onnx", r"key 'models': .*no chain of 'via' takes it"),
-        ("a.onnx", "skl2onnx,skl2onnx", r"key 'via': .*whose formats meet"),
+        ("a.onnx", "skl2onnx,skl2onnx", r"key 'via': .*whose formats match"),
         ("source.py", "skl2onnx", r"key 'models': .*say which function"),
     ],
 )

@@ -188,7 +188,7 @@ def test_a_store_in_order_is_repaired_to_its_equal(run: Run, old: Path) -> None:
         assert [f.finding for f in one_f] == [f.finding for f in other_f]
     again = run("campaign", "repair", "s")
     assert again.code == 2
-    assert "is there already" in again.err
+    assert "exists already" in again.err
 
 
 @pytest.mark.parametrize("table", ["jobs", "campaigns"])
@@ -328,7 +328,7 @@ def test_a_full_disk_is_told_as_one(old: Path) -> None:
     with open_store(old) as store:
         pages = store.database.execute("PRAGMA page_count").fetchone()[0]
         store.database.execute(f"PRAGMA max_page_count={pages}")
-        with pytest.raises(InfrastructureError, match="is full; make room, then go on"):
+        with pytest.raises(InfrastructureError, match="is full; make room, then continue"):
             with store.transaction() as database:
                 database.execute("UPDATE jobs SET request = printf('%.*c', 99999, 'x')")
 

@@ -81,9 +81,9 @@ def test_a_set_of_jobs_takes_from_the_whole_what_it_does_not_say(models: Path, p
 WRONG = {
     'models = ["m"]\noptimizer = ["a"]': r":2: key 'optimizer': .*mean 'optimizers'",
     'models = ["m"]\n\noptimizers = ["onnxoptimiser"]': r":3: .*mean 'onnxoptimizer'",
-    'models = ["m"]\n[vet]\ntimeout = "abc"': r":3: key 'vet.timeout': 'abc' is no number",
+    'models = ["m"]\n[vet]\ntimeout = "abc"': r":3: key 'vet.timeout': 'abc' is not a number",
     'models = ["m"]\n[[jobs]]\n[[jobs]]\n[jobs.vet]\nlimt = 4': r":5: key 'jobs\[2\]\.vet\.limt'",
-    'models = ["m"]\n[vet]\ntrust = true': r":3: key 'vet.trust': .*say --trust",
+    'models = ["m"]\n[vet]\ntrust = true': r":3: key 'vet.trust': .*give --trust",
     'models = ["m"]\n[vet]\nout = "x"': r":3: key 'vet.out': .*bundles = true",
     'models = ["m"]\nruntimes = ["onnxruntime"]\n[vet]\nruntime = "x"': r":4: .*'runtimes' says",
     'models = ["m"]\n[vet]\noptimizer_options = { nope = 1 }': r":3: .*_options'.*'nope'",

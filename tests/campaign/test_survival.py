@@ -166,7 +166,7 @@ def test_ctrl_c_ends_a_campaign_in_order(campaign: Path, place: Path, spawn: Spa
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "of 14 jobs are answered and kept; go on with: optvet campaign resume s" in err
+    assert "of 14 jobs are answered and kept; continue with: optvet campaign resume s" in err
     assert "Traceback" not in err
     wait_for(lambda: not any(Path(f"/proc/{pid}/stat").exists() for pid in workers))
     found = [end for attempts in ends(place / "s").values() for end in attempts]

@@ -118,7 +118,7 @@ def test_tables_of_a_real_campaign(run: Run, models: Path, place: Path) -> None:
     document = CampaignTables.model_validate_json((place / "t.json").read_text())
     (changed,) = (t for t in document.tables if t.title == sequences.title)
     assert changed.rows == []
-    assert "Left out, since their files changed or are gone: 1." in changed.note
+    assert "Models left out because their files changed or are gone: 1." in changed.note
     onnx.save(onnx.parser.parse_model(FAULTY), models / "faulty.onnx")
 
     ran = run("campaign", "tables", "small.store", "--study", "ditox", "--format", "markdown")
@@ -416,7 +416,7 @@ def test_sequences_of_failing_models_are_those_that_no_sound_model_has() -> None
     # The triple says no more than its pair; "Abs → Neg" is in sound models too.
     assert cells(table) == {"Relu → Abs": ["opt", 2, 2]}
     assert table is not None
-    assert "Left out, since their files changed or are gone: 1." in table.note
+    assert "Models left out because their files changed or are gone: 1." in table.note
     assert only_failing([row("c"), row("d")], known) is None
 
 

@@ -195,7 +195,7 @@ def test_operators_are_shown_on_demand_within_the_screen(
 
 def test_a_runtime_that_tells_no_placement_is_told_as_such(run: Run, clean: Path) -> None:
     ran = run("bench", clean, "--runtime", "onnx_reference", *FAR)
-    assert "placement is not known: runtime onnx_reference does not tell" in " ".join(
+    assert "placement is not known: runtime onnx_reference does not report" in " ".join(
         ran.out.split()
     )
     assert "Placement" not in ran.out

@@ -93,7 +93,7 @@ def test_a_request_in_a_file_names_no_code_and_does_not_vouch_for_itself(
     config = tmp_path / "optvet.toml"
     table = '[optimizer_options.config]\n"session.model_external_initializers_file" = "x"\n'
     for text, words in (
-        ("trust = true\n", "say --trust"),
+        ("trust = true\n", "give --trust"),
         (table, "key 'optimizer_options.config'"),
         ("a = " + "[" * 100_000, "nested too deeply"),
     ):
@@ -154,7 +154,7 @@ def test_a_cache_path_that_is_a_file_is_said_once_and_the_work_goes_on(
     file = tmp_path / "file"
     file.write_text("kept")
     ran = run("vet", clean, "--cache-dir", file, "--json", "-")
-    assert (ran.code, ran.out.count("is not written any more"), ran.err) == (0, 1, "")
+    assert (ran.code, ran.out.count("is no longer written"), ran.err) == (0, 1, "")
     assert run("cache", "info", "--cache-dir", file).code in (0, 2)
     assert file.read_text() == "kept"
 

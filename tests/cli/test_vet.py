@@ -259,7 +259,7 @@ def test_answers_of_other_runtimes_stand_below_the_finding() -> None:
     assert lines[-3:] == [
         "on two: no fault",
         "on three: cannot run onnx-session",
-        "on four: no fault, but it computes the original otherwise",
+        "on four: no fault, but it computes the original differently",
     ]
 
 
@@ -284,7 +284,7 @@ def test_the_safe_pipeline_is_shown_as_code_to_paste(run: Run, clean: Path) -> N
     assert "as code   import acme" in shown
     assert "return acme.optimize(model, disabled=['a'])" in shown
     assert vet_screen._code(f"return {list(range(1000))}").endswith(
-        "the key safe_code of --json FILE"
+        "see safe_code in the output of --json FILE"
     )
 
 
@@ -485,10 +485,10 @@ def test_wrong_value_exits_2_in_one_line(
     ("options", "message"),
     [
         (["--optimzer", "x"], "--optimizer"),
-        (["--memory", "lots"], "'lots' is no size; write it as 512M or 4G"),
-        (["--memory", "0"], "is no size"),
-        (["--timeout", "nan"], "'nan' is no number of seconds"),
-        (["--timeout", "-1"], "'-1' is no number of seconds"),
+        (["--memory", "lots"], "'lots' is not a size; write it as 512M or 4G"),
+        (["--memory", "0"], "is not a size"),
+        (["--timeout", "nan"], "'nan' is not a number of seconds"),
+        (["--timeout", "-1"], "'-1' is not a number of seconds"),
         (["--limit", "0"], "--limit"),
         (["--seed", "x"], "--seed"),
         (["--fail-on", "bloatt"], "bloat"),
@@ -597,7 +597,7 @@ def test_interrupt_exits_130_and_says_what_is_kept(
     ran = run("vet", clean)
     assert ran.code == 130
     assert ran.err == (
-        "interrupted; what was computed is kept; the same command goes on from there\n"
+        "interrupted; what was computed is kept; run the same command again to continue\n"
     )
     assert "nothing is kept" in run("vet", clean, "--no-cache").err
 
@@ -674,7 +674,7 @@ def test_an_unmet_requirement_exits_1_and_stands_below_the_verdict(run: Run, cle
     assert verdict == "DRIFT     zoo:digits-cnn"
     assert re.match(r" {10}not met: rtol=1e-09, atol=0 \(output 'probabilities': \d", line)
     assert "requirement  fuse_bn_into_conv" in vetted.out
-    assert "safe      --pipeline default,-fuse_bn_into_conv" in vetted.out
+    assert "verified  --pipeline default,-fuse_bn_into_conv" in vetted.out
 
 
 def test_requirements_come_from_a_configuration_and_from_python(
@@ -686,7 +686,7 @@ def test_requirements_come_from_a_configuration_and_from_python(
     # Not even the original comes to less than no difference from itself.
     assert ran.code == 4
     plain = run("vet", clean, "--config", config)
-    assert "max_abs<=-1: cannot be told" in plain.out
+    assert "max_abs<=-1: cannot be measured" in plain.out
     assert "rtol=0, atol=0.5: met" in plain.out
     result = optvet.vet(clean, require="max_abs<=0", atol=0.5, limit=2)
     assert [r.met for r in result.requirements] == [True, True]

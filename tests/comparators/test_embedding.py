@@ -73,7 +73,8 @@ def test_neighbours_are_looked_for_in_all_samples() -> None:
     assert summary.metrics["neighbour_agreement"] == 0.5
     assert summary.metrics["cosine"] == pytest.approx(np.cos(np.radians(25)))
     assert summary.headline == (
-        "1 of 4 samples' vectors turned; lowest cosine 0.906308, 2 of 4 nearest neighbours changed"
+        "1 of 4 vectors changed direction; lowest cosine 0.906308, "
+        "2 of 4 nearest neighbours changed"
     )
 
 

@@ -168,7 +168,7 @@ def test_a_source_that_nothing_takes_apart_is_refused(tmp_path: Path) -> None:
     request = ConvertRequest(model=f"{tmp_path / 'source.py'}:net", via=("plain_to_onnx",))
     plugins = plain.plugins()
     result = convert_model(request, plugins)
-    with pytest.raises(UsageError, match="'plain' does not take its sources apart"):
+    with pytest.raises(UsageError, match="'plain' cannot split its sources"):
         parts.reduce_source(
             request, result, plugins, tmp_path / "part", progress=lambda *about: None
         )

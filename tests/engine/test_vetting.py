@@ -73,8 +73,8 @@ def test_the_safe_pipeline_can_be_asked_for_and_pasted(
     [
         ({"timeout_s": 3}, "unknown option 'timeout_s'; did you mean 'timeout'"),
         ({"strategy": "eech"}, "did you mean 'each'"),
-        ({"memory": "lots"}, "--memory: 'lots' is no size"),
-        ({"timeout": 0}, "no number of seconds above 0"),
+        ({"memory": "lots"}, "--memory: 'lots' is not a size"),
+        ({"timeout": 0}, "not a number of seconds above 0"),
         ({"dataset": [3]}, "sample 0 is a int"),
         ({"exclude": "nosuch"}, "unknown pass of onnxoptimizer 'nosuch'"),
         ({"pipeline": "default,-nosuch"}, "unknown pass of onnxoptimizer 'nosuch'"),

@@ -142,7 +142,8 @@ def test_all_reasons_are_told_where_no_source_has_it(
     use(monkeypatch, Elsewhere("onnx_hub", InputError("answers 404 Not Found")))
     with pytest.raises(
         UsageError,
-        match=r"study model 'ssd-10' cannot be had \(its name in the catalogue was never verified\)"
+        match=r"study model 'ssd-10' is not available "
+        r"\(its name in the catalogue was never verified\)"
         r": huggingface:onnxmodelzoo/ssd-10: there is no model source 'huggingface'; "
         r"onnx_hub:ssd-10: answers 404 Not Found",
     ):

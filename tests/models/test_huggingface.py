@@ -375,7 +375,9 @@ def test_a_file_of_an_impossible_name_is_not_listed(hub: Hub, cache: Path) -> No
 
 def test_no_network_is_told(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(UsageError, match=r"org/net@main cannot be had .*not in the cache; check"):
+    with pytest.raises(
+        UsageError, match=r"org/net@main is not available .*not in the cache; check"
+    ):
         fetch(cache, "org/net")
 
 

@@ -447,11 +447,11 @@ def test_a_manifest_without_end_is_refused(
         (code(500), r"answers 500 Internal Server Error \(tried 3 times\)"),
         (code(503), r"answers 503 Service Unavailable \(tried 3 times\)"),
         (code(429, Retry_After="9999"), r"answers 429 Too Many Requests \(tried 3 times\)"),
-        (code(302, Location=NET), "leads on in a circle, or to no web address"),
-        (code(302, Location="http://x.example/x"), "leads on to .*plain http"),
-        (code(302, Location="ftp://127.0.0.1/x"), "leads on to .*no web address"),
+        (code(302, Location=NET), "redirects in a circle, or to no web address"),
+        (code(302, Location="http://x.example/x"), "redirects to .*plain http"),
+        (code(302, Location="ftp://127.0.0.1/x"), "redirects to .*no web address"),
         (code(302, Location="file:///etc/passwd"), "to no web address"),
-        (code(302), "leads on in a circle, or to no web address"),
+        (code(302), "redirects in a circle, or to no web address"),
         (code(204), r"answers 204, expected 200 \(tried 3 times\)"),
         (instead(b"<html>sign in</html>"), r"announces 20 bytes \(an HTML page\), but the .* says"),
         (instead(b"version https://git-lfs.github.com/spec/v1"), "a git-lfs pointer"),
@@ -487,7 +487,7 @@ def test_half_a_file_is_gone_on_with_at_once(hub: Hub, cache: Path, answer: Answ
 def test_half_a_file_is_kept_as_a_part_and_gone_on_with_later(hub: Hub, cache: Path) -> None:
     hub.add(data=BIG)
     hub.answer(NET, half, *[code(503)] * 9)
-    with pytest.raises(InputError, match=r"Net@12: .*bytes are kept: run again to go on"):
+    with pytest.raises(InputError, match=r"Net@12: .*bytes are kept: run again to continue"):
         fetch(hub, cache)
     assert left(cache) == ["net-12.onnx.part"]
     hub.answers.clear()

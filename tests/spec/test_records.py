@@ -17,7 +17,7 @@ FINDING = {
     "confirmed": True,
     "cross_check": {
         "one": "no fault",
-        "two": "wrong-output, but it computes the original otherwise",
+        "two": "wrong-output, but it computes the original differently",
         "three": "cannot run the original: no kernel",
         "four": "runs it",
     },

@@ -20,11 +20,11 @@ COMMANDS = {
     "vet": "Say whether an optimizer keeps a model intact, and which pass is to blame if not.",
     "reduce": "Reduce a model to the smallest one for which a command still exits 0.",
     "convert": "Say whether converters keep a model intact, and which of their stages is to blame.",
-    "repair": "Repair a conversion that is not right, and say what was wrong with it.",
-    "compare": "Compare two models value by value on one input, and show where they part.",
-    "bench": "Time what optimizers make of a model, beside the original.",
+    "repair": "Repair a wrong conversion, and say what was wrong with it.",
+    "compare": "Compare two models value by value, and show where they first differ.",
+    "bench": "Time optimized models beside the original.",
     "replay": "Judge findings again under the installed versions: fixed, still there, or changed.",
-    "report": "Write what a campaign found, for people or for machines.",
+    "report": "Write a report of a campaign, for people or for machines.",
     "doctor": "Check the environment: packages, providers, plugins, sandbox, cache; "
     "say what to do.",
     "schema": "Print the JSON Schema of a document that optvet writes, or list the documents.",
@@ -32,11 +32,11 @@ COMMANDS = {
 """Single commands, each the function ``command`` of the module of its name."""
 GROUPS = {
     "campaign": "Vet many models with many optimizers.",
-    "hunt": "Look for faults of an optimizer on models that are made for it.",
-    "plugins": "Plugins that are installed.",
-    "models": "Models that can be vetted by name.",
-    "cache": "What is kept between runs.",
-    "env": "Environments of their own, for plugins whose libraries do not fit into optvet's.",
+    "hunt": "Look for faults of an optimizer on models aimed at its passes.",
+    "plugins": "List and describe installed plugins.",
+    "models": "List, fetch and make models to vet by name.",
+    "cache": "Show or clear the cache.",
+    "env": "Make and list environments for plugins whose libraries conflict with optvet's.",
 }
 """Commands with others below them, each the ``app`` of the module of its name."""
 _LAST = {"campaign": "campaign_tables", "models": "models_generate"}

@@ -70,7 +70,7 @@ def command(
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Time what optimizers make of a model, beside the original."""
+    """Time optimized models beside the original."""
     from optvet.engine.bench import bench
     from optvet.engine.discovery import Plugins
 
@@ -234,5 +234,5 @@ def _noise(result: BenchResult) -> str:
         f"{count(machine.cores, 'core')}"
     )
     if spreads:
-        words += f"; ratios vary by {max(spreads):.1%} from process to process at most"
-    return f"{words}; {count(redone, 'round')} redone"
+        words += f"; ratios vary by at most {max(spreads):.1%} between processes"
+    return f"{words}; {count(redone, 'round')} repeated"

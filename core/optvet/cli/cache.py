@@ -16,7 +16,7 @@ from optvet.cli.terminal import Terminal
 from optvet.engine.work.cache.disk import Cache, CacheInfo
 from optvet.spec.records import CacheCleared, CacheContents, CacheKind
 
-app = typer.Typer(cls=Group, help="What is kept between runs.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Show or clear the cache.", no_args_is_help=True)
 
 
 @add(app, "info")

@@ -48,7 +48,9 @@ Jobs = Annotated[
         min=1, help="Jobs at a time.", show_default="as many as processors and memory allow"
     ),
 ]
-ExecutorName = Annotated[str, typer.Option("--executor", metavar="NAME", help="What runs jobs.")]
+ExecutorName = Annotated[
+    str, typer.Option("--executor", metavar="NAME", help="Executor that runs the jobs.")
+]
 ExecutorOptions = Annotated[
     list[str] | None,
     typer.Option("--executor-option", metavar="KEY=VALUE", help="Options of the executor."),
@@ -72,7 +74,7 @@ KnownFile = Annotated[
         "--baseline",
         metavar="FILE",
         help="Known findings, which do not make the campaign fail; from `export`.",
-        show_default="those that the campaign's file names",
+        show_default="those of the campaign's file",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone, no progress.")]
@@ -91,7 +93,7 @@ def _init(
 
     terminal = context.ensure_object(Terminal)
     if file.exists():
-        raise UsageError(f"{file} is there already; choose another file")
+        raise UsageError(f"{file} exists already; choose another file")
     if not file.absolute().parent.is_dir():
         raise UsageError(f"{file}: folder {file.parent} does not exist; make it first")
     write_file(file, template(file.stem), advice="choose another file")
@@ -108,8 +110,8 @@ def _run(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where answers are kept.",
-            show_default="a folder beside the file, called as it is",
+            help="Folder of the store.",
+            show_default="a folder beside the file, with its name",
         ),
     ] = None,
     models: Models = None,
@@ -125,7 +127,7 @@ def _run(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Run a campaign; what its store has the answer of is not run again."""
+    """Run a campaign; skip jobs whose answers are in its store."""
     from optvet.engine.campaign import (
         Digests,
         add_campaign,
@@ -186,7 +188,7 @@ def _resume(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Go on with a campaign that was interrupted; its file is not read again."""
+    """Continue an interrupted campaign, without reading its file again."""
     from optvet.engine.campaign import find_campaign, open_store, stored_requests
     from optvet.engine.discovery import Plugins
 
@@ -210,7 +212,7 @@ def _status(
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Say how far the campaigns of a store are, and who works on them."""
+    """Show the progress of the campaigns of a store, and who works on them."""
     from optvet.cli.campaign_screen import status as status_screen
     from optvet.engine.campaign import open_store
     from optvet.engine.campaign.documents import status_of
@@ -232,8 +234,8 @@ def _show_command(
         str | None,
         typer.Argument(
             metavar="[TRIAL]",
-            help="One trial, by the beginning of its key or of the fingerprint of a finding; "
-            "without one, all as a table.",
+            help="One trial, given by the first characters of its key or of a finding's "
+            "fingerprint; without it, a table of all.",
         ),
     ] = None,
     which: Which = "",
@@ -378,7 +380,7 @@ def _repair(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Make a new store of what can be read of a damaged one, which is left as it is."""
+    """Make a new store from the readable part of a damaged one, which stays unchanged."""
     from optvet.engine.campaign import rescue_store
 
     terminal = context.ensure_object(Terminal)
@@ -444,7 +446,7 @@ def _go_on(
         cached = f" --cache-dir {chosen.cache_dir}" if chosen.cache_dir else ""
         raise Interrupted(
             f"{sum(counts.values()) - left} of {sum(counts.values())} jobs are answered and kept; "
-            f"go on with: optvet campaign resume {store.path}{cached}"
+            f"continue with: optvet campaign resume {store.path}{cached}"
         ) from None
 
 

@@ -61,7 +61,7 @@ class _CampaignLines:
             )
             self._terminal.complain(place + _line(event.trial).plain + left)
         elif event.kind == "lost" and event.trial is not None:
-            words = f"{_about(event.trial)}: {event.text}; it is run again"
+            words = f"{_about(event.trial)}: {event.text}; running it again"
             self._terminal.complain(words)
         elif event.kind == "waiting" and not self._waits:
             self._terminal.complain(event.text)

@@ -31,7 +31,9 @@ def command(
     a: Annotated[
         str, typer.Argument(metavar="A", help="An ONNX file, or `zoo:NAME`.", show_default=False)
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="What was made of it.", show_default=False)],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="The model to compare with A.", show_default=False)
+    ],
     layers: Annotated[
         bool,
         typer.Option("--layers", help="Show every shared value, and sums by operator and type."),
@@ -42,30 +44,30 @@ def command(
     ] = None,
     runtime: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What runs both models.", show_default=False),
+        typer.Option(metavar="NAME", help="Runtime of both models.", show_default=False),
     ] = None,
     limit: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Samples; of several, the layers that differ where the models answer otherwise.",
+            help="Number of samples; with several, show which layers explain different answers.",
         ),
     ] = 1,
     comparator: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="With several samples: what says whether two answers are alike.",
+            help="With several samples: comparator that says whether two answers are equal.",
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seeds everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
     trust: Trust = False,
     cache_dir: CacheDir = None,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Compare two models value by value on one input or more, and show where they part."""
+    """Compare two models value by value, and show where they first differ."""
     from optvet.engine.compare import compare_files
     from optvet.engine.discovery import Plugins
 
@@ -108,7 +110,7 @@ def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
     shared = count(len(found.layers), "shared value")
     yield text(f"{count(was, 'node')} and {now:,}, {shared}", "dim")
     if not found.layers:
-        yield text("nothing is shared, so nothing was compared", "yellow")
+        yield text("the models share no value, so nothing was compared", "yellow")
         return
     if found.diverges_at is None:
         yield Text("no value differs by more than rounding", "bold green")

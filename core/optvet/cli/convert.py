@@ -149,7 +149,7 @@ def _finding(finding: ConversionFinding) -> Table:
     grid.add_row(label, Text(finding.symptom, style))
     where = " or ".join(finding.stages)
     if finding.kind == "target-runtime":
-        where = f"runtime {finding.culprit}, with what {where} makes"
+        where = f"runtime {finding.culprit}, on the result of {where}"
     grid.add_row("culprit", text(f"{where} ({finding.kind})"))
     grid.add_row("", text(one_line(finding.message, _LINE_CHARS)))
     if finding.place is not None and (words := finding.place.words()):
@@ -158,7 +158,7 @@ def _finding(finding: ConversionFinding) -> Table:
         if where:
             grid.add_row("", text(where, "dim"))
         if finding.place.preprocessing:
-            grid.add_row("", text("preprocessing: weights are used behind it alone", "dim"))
+            grid.add_row("", text("preprocessing: all weights come after it", "dim"))
         for name, (now, wanted) in finding.place.attributes.items():
             grid.add_row("", text(f"{name} is {now}, in the source {wanted}"))
         for weight in finding.place.parameters[:_WARNINGS]:
@@ -169,7 +169,7 @@ def _finding(finding: ConversionFinding) -> Table:
     if finding.witness is not None:
         seen = finding.witness
         about = f" ({seen.about})" if seen.about else ""
-        grid.add_row("witness", text(f"{seen.sample}{about}, {count(finding.samples, 'input')}"))
+        grid.add_row("sample", text(f"{seen.sample}{about}, {count(finding.samples, 'input')}"))
     for check in finding.cross_check:
         words = f"{check.runtime}: {check.outcome}; {check.detail}".rstrip("; ")
         grid.add_row("also on", text(one_line(words, _LINE_CHARS), "dim"))

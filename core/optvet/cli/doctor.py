@@ -33,8 +33,8 @@ def command(
         bool,
         typer.Option(
             "--security",
-            help="Tell instead what runs in which process, under which limits, what protects "
-            "here, and what is not protected.",
+            help="Report instead what runs in which process, under which limits, what protection "
+            "works here, and what is not protected.",
         ),
     ] = False,
     deep: Annotated[

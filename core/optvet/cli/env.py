@@ -24,7 +24,7 @@ from optvet.spec.records import EnvironmentList
 
 app = typer.Typer(
     cls=Group,
-    help="Environments of their own, for plugins whose libraries do not fit into optvet's.",
+    help="Make and list environments for plugins whose libraries conflict with optvet's.",
     no_args_is_help=True,
 )
 

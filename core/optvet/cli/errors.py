@@ -52,7 +52,7 @@ def report(error: Exception, terminal: Terminal) -> int:
     if terminal.debug and not isinstance(error, Interrupted):
         terminal.complain("".join(traceback.format_exception(error)))
     if isinstance(error, Interrupted):
-        kept = "what was computed is kept; the same command goes on from there"
+        kept = "what was computed is kept; run the same command again to continue"
         lost = "nothing is kept"
         words = str(error) or (kept if terminal.keeps else lost)
         terminal.error(f"interrupted; {words}", label="")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=CommandGroup,
-    help="Look for faults of an optimizer on models that are made for it.",
+    help="Look for faults of an optimizer on models aimed at its passes.",
     invoke_without_command=True,
     no_args_is_help=True,
 )
@@ -67,7 +67,7 @@ def _run(terminal: Terminal, request: HuntRequest, *, quiet: bool) -> HuntSummar
         with _following(terminal, quiet=quiet) as progress:
             return hunt(request, Plugins(), draw=draw, progress=progress)
     except KeyboardInterrupt:
-        words = f"what was found is in {request.folder}; the same command with --resume goes on"
+        words = f"findings are in {request.folder}; run the same command with --resume to continue"
         raise Interrupted(words) from None
 
 
@@ -133,7 +133,7 @@ def _numbers(event: HuntProgress) -> str:
     share = f" ({event.valid / event.candidates:.0%} valid)" if event.candidates else ""
     changes = f"{event.changed} of {event.passes} passes changed a model"
     changes = changes if event.passes else f"{count(event.signatures, 'kind')} of changes"
-    waiting = f", {event.pending} to be vetted" if event.pending else ""
+    waiting = f", {event.pending} not vetted yet" if event.pending else ""
     return (
         f"{count(event.candidates, 'model')}{share}, {rate}{changes}, "
         f"{count(event.findings, 'finding')}{waiting}"
@@ -161,7 +161,7 @@ def _screen(summary: HuntSummary, folder: Path) -> list[RenderableType]:
         )
         for finding in order:
             note = "" if finding.severity == "fault" else f" ({finding.severity})"
-            size = f"{count(finding.nodes, 'node')}, by {count(finding.models, 'model')}"
+            size = f"{count(finding.nodes, 'node')}, in {count(finding.models, 'model')}"
             words = text(f"{finding.symptom}{note}, {size}\n")
             words.append_text(text(one_line(finding.message, _MESSAGE_CHARS), "dim"))
             table.add_row(text(",\n".join(finding.culprit) or "import and export"), words)
@@ -170,11 +170,11 @@ def _screen(summary: HuntSummary, folder: Path) -> list[RenderableType]:
     rate = summary.valid / summary.seconds if summary.seconds else 0.0
     passes = len(summary.fired) + len(summary.unfired)
     more = [
-        f"{len(summary.known)} known met again" if summary.known else "",
+        f"{len(summary.known)} known found again" if summary.known else "",
         f"{count(summary.refuted, 'suspicion')} not confirmed" if summary.refuted else "",
         f"{count(summary.deaths, 'worker')} killed" if summary.deaths else "",
         f"{summary.refused:,} models not supported" if summary.refused else "",
-        f"{summary.pending} to be vetted" if summary.pending else "",
+        f"{summary.pending} not vetted yet" if summary.pending else "",
     ]
     ways = f"{count(summary.signatures, 'kind')} of changes"
     changes = f"{len(summary.fired)} of {passes} passes changed a model, {ways}" if passes else ways
@@ -206,21 +206,21 @@ def _report(
         typer.Option(
             "--python",
             metavar="PYTHON",
-            help="An interpreter that has other versions, such as that of a virtual environment; "
-            "`repro.py` of each bundle is run by it, and a table says where each finding shows. "
-            "Repeatable. Only for a hunt of your own: it runs code of the folder.",
+            help="A Python interpreter with other versions, such as that of a virtual environment: "
+            "it runs `repro.py` of each bundle, and a table says which findings it shows. "
+            "May be given several times. Only for your own hunts: it runs code of the folder.",
             show_default=False,
         ),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Write the findings of a hunt as Markdown, by pass, with what is needed to file them."""
+    """Write the findings of a hunt as Markdown, by pass, ready to file."""
     from optvet.engine.hunt.findings_report import packages_of, read_summary, report_of
     from optvet.engine.hunt.versions import environment_of
 
     check_file("--out", out)
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder; give the --out of a hunt")
+        raise InputError(f"{folder} is not a folder; give the --out of a hunt")
     summary = read_summary(folder)
     packages = packages_of(summary, folder) if python else set[str]()
     environments = [environment_of(path, packages) for path in python or ()]

@@ -35,7 +35,9 @@ from optvet.spec.records import (
     PulledModels,
 )
 
-app = typer.Typer(cls=Group, help="Models that can be vetted by name.", invoke_without_command=True)
+app = typer.Typer(
+    cls=Group, help="List, fetch and make models to vet by name.", invoke_without_command=True
+)
 
 IR_FLOOR = 4
 _LISTED_INPUTS = 12
@@ -68,7 +70,7 @@ def _models_list(
         typer.Option(
             "--source",
             metavar="NAME",
-            help="Only of this source; one that needs a network is asked only if it is named.",
+            help="Only from this source; sources on the network are contacted only if named.",
         ),
     ] = None,
     tags: Annotated[
@@ -87,7 +89,7 @@ def _models_list(
         typer.Option(
             "--min-opset",
             metavar="N",
-            help="Only of this opset or a later one, or of one that is not told.",
+            help="Only of this opset or a later one, or of an unknown one.",
             min=0,
         ),
     ] = 0,
@@ -107,7 +109,7 @@ def _show(
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Say what a model is: inputs, outputs, opsets, what is declared of it. Fetches it first."""
+    """Fetch a model, and show its inputs, outputs, opsets and declarations."""
     from optvet.engine.models.sources import resolve_model
 
     terminal, plugins = context.ensure_object(Terminal), Plugins()
@@ -141,7 +143,7 @@ def _pull(
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Fetch a model, check that it is whole, and say where it lies."""
+    """Fetch a model, check that it is complete, and print its path."""
     from optvet.engine.models.sources import resolve_model
 
     terminal = context.ensure_object(Terminal)
@@ -369,7 +371,7 @@ def _copied(model: Model, folder: Path) -> Path:
     if not intact:
         target.unlink(missing_ok=True)
         raise InfrastructureError(
-            f"the copy of {model.source} in {folder} is not what was copied; check that disk"
+            f"the copy of {model.source} in {folder} differs from the original; check that disk"
         )
     return target
 

@@ -32,9 +32,9 @@ def _generate(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Make synthetic models that are connected, checked, and run; tell which operators they have.
+    """Make synthetic models, check and run them, and list their operators.
 
-    Operators that were used least come first. Equal options, seed and count make equal files.
+    The least used operators come first. Equal options, seed and count make equal files.
     """
     from optvet.engine.discovery import Plugins
     from optvet.engine.generate.run import generate
@@ -49,7 +49,7 @@ def _generate(
             with terminal.progress() as progress:
                 made = generate(request, Plugins(), progress=progress)
     except KeyboardInterrupt:
-        words = f"the models that were made by then are whole, in {request.out}"
+        words = f"the finished models are in {request.out}"
         raise Interrupted(words) from None
     if json_to is not None:
         write_document(terminal, json_to, made.to_json())
@@ -80,7 +80,7 @@ def _screen(made: GeneratedModels) -> Iterator[RenderableType]:
     dropped = f", {made.dropped:,} dropped ({made.killed:,} ended their worker{killers})"
     yield text(
         f"{count(len(nodes), 'model')} of {min(nodes)} to {max(nodes)} nodes in {made.folder}, "
-        f"each checked and run twice alike by {made.runtime} {made.version}"
+        f"each checked, and run twice with equal results by {made.runtime} {made.version}"
         f"{dropped if made.dropped else ''}",
         "bold",
     )
@@ -92,7 +92,7 @@ def _older(coverage: Coverage) -> str:
     for name, opset in coverage.older.items():
         names.setdefault(opset, []).append(name)
     parts = (f"{', '.join(names[v])} of opset {v}" for v in sorted(names, reverse=True))
-    return f"of these only in models of older ones: {'; '.join(parts)}"
+    return f"of these, only in models of older operator sets: {'; '.join(parts)}"
 
 
 def _attributes(coverage: Coverage) -> str:

@@ -29,7 +29,7 @@ CacheDir = Annotated[
     typer.Option(
         "--cache-dir",
         envvar="OPTVET_CACHE",
-        help="Folder where results are kept.",
+        help="Folder of the cache.",
         show_default="the user's cache folder",
     ),
 ]
@@ -40,14 +40,15 @@ Environments = Annotated[
         metavar="NAME=PATH",
         envvar="OPTVET_ENVIRONMENTS",
         help="Where an environment is: a folder, or a Python in it.",
-        show_default="what optvet env make made",
+        show_default="the one that optvet env make made",
     ),
 ]
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Let what came with the model (or the bundle) name code, commands and files.",
+        help="Allow files that came with the model (or the bundle) to name code, commands and "
+        "files.",
     ),
 ]
 

@@ -29,7 +29,9 @@ from optvet.plugin import Optimizer, Pass, Runtime
 from optvet.spec.described import descriptions
 from optvet.spec.records import PluginDescription, PluginDescriptions, PluginEntry, PluginList
 
-app = typer.Typer(cls=Group, help="Plugins that are installed.", invoke_without_command=True)
+app = typer.Typer(
+    cls=Group, help="List and describe installed plugins.", invoke_without_command=True
+)
 
 
 @app.callback()

@@ -45,17 +45,19 @@ def command(
         ),
     ],
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where the reduced model goes.", show_default=False)
+        Path, typer.Option(metavar="FILE", help="File for the reduced model.", show_default=False)
     ],
     jobs: Annotated[int, typer.Option(min=1, help="Commands at a time.")] = 1,
     timeout: Annotated[
         Any,
         typer.Option(
-            parser=seconds_typed, metavar="SECONDS", help="Limit of one command; beyond it is a no."
+            parser=seconds_typed,
+            metavar="SECONDS",
+            help="Limit of one command; a command that exceeds it counts as failed.",
         ),
     ] = "60",
     max_checks: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many commands.")
+        int | None, typer.Option(min=1, help="Stop after this many commands.")
     ] = None,
     cache_dir: CacheDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,

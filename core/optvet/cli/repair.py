@@ -33,7 +33,7 @@ _CODES = {
 }
 _LINE_CHARS = 240
 _PARTS: dict[InputPart, str] = {
-    "witnesses": "the edits were chosen on",
+    "witnesses": "used to choose the edits",
     "held_out": "held out",
     "fresh": "drawn afterwards",
 }
@@ -46,7 +46,7 @@ def command(
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Repair a conversion that is not right, and say what was wrong with it."""
+    """Repair a wrong conversion, and say what was wrong with it."""
     from optvet.engine.discovery import Plugins
 
     terminal = context.ensure_object(Terminal)
@@ -87,7 +87,9 @@ def _screen(result: RepairResult, request: RepairRequest) -> Iterator[Renderable
     if result.before:
         yield Padding(_table(result), (1, 0, 1, 0))
     if result.tried:
-        left = f", {count(len(result.needless), 'edit')} left out again" * bool(result.needless)
+        left = f", {count(len(result.needless), 'edit')} unnecessary and left out" * bool(
+            result.needless
+        )
         yield text(f"{count(result.tried, 'model')} tried{left}", "dim")
     if result.files:
         yield text(f"wrote {', '.join(result.files)} in {request.out}")

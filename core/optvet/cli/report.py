@@ -22,8 +22,8 @@ Format = Annotated[
     typer.Option(
         "--format",
         metavar="NAME",
-        help="What to write: the name of a reporter.",
-        show_default="what the name of FILE ends in, or else markdown",
+        help="Format: the name of a reporter.",
+        show_default="by the suffix of FILE, else markdown",
     ),
 ]
 Out = Annotated[
@@ -42,7 +42,7 @@ def command(
     known: Known = None,
     debug: Debug = False,
 ) -> None:
-    """Write what a campaign found, for people or for machines."""
+    """Write a report of a campaign, for people or for machines."""
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.report import files_of, render_report, report_of
     from optvet.engine.campaign.tables import charts_of, read_known, tables_of

@@ -18,7 +18,7 @@ def command(
     context: typer.Context,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="A document; without one, all are listed."),
+        typer.Argument(metavar="[NAME]", help="A document; without it, a list of all."),
     ] = None,
     debug: Debug = False,
 ) -> None:

@@ -23,7 +23,7 @@ def structure_words(result: VetResult) -> Mapping[str, str]:
         words["structure"] = "\n".join(
             [
                 f"{before.nodes:,} nodes became {after.nodes:,}, "
-                f"{before.size_bytes:,} bytes {after.size_bytes:,}",
+                f"{before.size_bytes:,} bytes became {after.size_bytes:,}",
                 f"most: {_operators(after)}",
             ]
         )

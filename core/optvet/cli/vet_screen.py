@@ -116,7 +116,7 @@ def _grid(rows: Sequence[tuple[str, RenderableType]]) -> Table:
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
-    table = table_of(("symptom", "red"), ("culprit and witness", ""))
+    table = table_of(("symptom", "red"), ("culprit and failing sample", ""))
     sized = any(f.error is not None or f.noise_floor is not None for f in findings)
     if sized:
         table.add_column("error", justify="right", no_wrap=True)
@@ -172,9 +172,9 @@ def _where(finding: Finding, several: bool) -> Table:
         rows.append(("", text(finding.blamed(), "dim")))
     if found.value is not None:
         line = text(one_line(found.value, NODE_CHARS), "bold")
-        words = " is the first value that is beyond its noise"
+        words = " is the first value that differs by more than its noise"
         if finding.layer is not None:
-            words = " is wrong, given the quantized values that it is computed from"
+            words = " is wrong for the quantized values that it is computed from"
         if found.error is not None:
             words += f": error {number(found.error)}, noise {number(found.noise)}"
         rows.append(("where", line.append_text(text(words, "not bold"))))
@@ -273,7 +273,7 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
     if words := warnings_text(result.warnings, in_table=asked.warnings):
         rows.append(("warnings", text(words, "dim")))
     rows += [(name, text(words)) for name, words in structure_words(result).items()]
-    rows.append(("safe", text(_safe(result, asked))))
+    rows.append(("verified", text(_safe(result, asked))))
     if result.safe_code and result.safe_pipeline != result.optimizer.pipeline:
         rows.append(("as code", text(_code(result.safe_code))))
     rows.append(("cost", text(_cost(result))))
@@ -324,7 +324,7 @@ def _fixed(record: FixedTolerance) -> str:
 
 def _requirement(record: RequirementRecord) -> str:
     """Whether it is met, what was measured, and who requires it if the user did not type it."""
-    how = {True: "met", False: "not met", None: "cannot be told"}[record.met]
+    how = {True: "met", False: "not met", None: "cannot be measured"}[record.met]
     who = "" if record.origin.startswith("--") else f", required by {record.origin}"
     by = f" ({record.comparator})" if record.comparator else ""
     return f"{record.requirement}: {how}, {one_line(record.detail, _MESSAGE_CHARS)}{by}{who}"
@@ -357,7 +357,7 @@ def _answer(check: CrossCheck) -> str:
     if check.outcome in ("not-judged", "does-not-run"):
         return check.detail
     words = {"no-fault": "no fault", "runs": "runs it"}.get(check.outcome, str(check.symptom))
-    remark = ", but it computes the original otherwise" if check.same_original is False else ""
+    remark = ", but it computes the original differently" if check.same_original is False else ""
     return words + remark
 
 
@@ -394,14 +394,14 @@ def _safe(result: VetResult, asked: VetRequest) -> str:
     whole, safe = result.optimizer.pipeline, result.safe_pipeline
     name = f"the pipeline {asked.pipeline!r}" if _is_named(result, asked) else "the pipeline"
     if safe == whole:
-        unless = " (nothing was found against it)" if result.verdict == "undecided" else ""
+        unless = " (no fault was found)" if result.verdict == "undecided" else ""
         return f"all of {name}{unless}"
     if not safe:
         if any(not f.localized for f in result.findings):
-            return "not searched, since --strategy is none"
+            return "not searched: --strategy is none"
         if result.verdict != "faulty" and any(r.met is False for r in result.requirements):
-            return "none: no pipeline meets the requirements"
-        return "none: no pipeline is safe for this model"
+            return "No pipeline meets the requirements."
+        return "No safe pipeline."
     return f"--pipeline {result.safe_option}"
 
 
@@ -410,7 +410,9 @@ def _code(code: str) -> str:
     lines = [line for line in code.splitlines() if line.strip()]
     wrapped = [part for line in lines for part in textwrap.wrap(line, _CODE_WIDTH) or [""]]
     if len(wrapped) > _CODE_LINES:
-        return f"{count(len(wrapped), 'line')} of Python: the key safe_code of --json FILE"
+        return (
+            f"{count(len(wrapped), 'line')} of Python: see safe_code in the output of --json FILE"
+        )
     return "\n".join(lines)
 
 

@@ -78,7 +78,7 @@ def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> No
         InputError: The request is refused.
     """
     if request.get("trust"):
-        raise InputError(f"{file}: key 'trust' is for the command line alone; say --trust")
+        raise InputError(f"{file}: only the command line grants trust; give --trust")
     model = request.get("model")
     if request.get("via") and isinstance(model, str) and parts_of(model)[1]:
         raise _refusal(file, "model", model, "runs the code of that file")

@@ -116,8 +116,8 @@ def _placement(known: Mapping[str, Placement]) -> ReportTable:
     columns = ["variant", "executed", *providers, "ms", "no kernel"]
     return ReportTable(
         title="Placement",
-        note="Nodes as the runtime executes them, and the time of all of them under its profiler."
-        + " No kernel: operators that are not on the provider asked for first." * elsewhere,
+        note="Nodes that the runtime executes, and their total time under its profiler."
+        + " No kernel: operators that do not run on the preferred provider." * elsewhere,
         columns=columns if elsewhere else columns[:-1],
         rows=rows if elsewhere else [row[:-1] for row in rows],
     )

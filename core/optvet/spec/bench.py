@@ -42,7 +42,7 @@ class BenchRequest(BaseModel):
     """Options of the optimizers."""
 
     runtime: str | None = option(
-        None, group=_HOW, metavar="NAME", shown="one that runs what the optimizer makes"
+        None, group=_HOW, metavar="NAME", shown="one that runs the optimizer's format"
     )
     """What runs the models."""
     provider: Names = option((), group=_HOW, metavar="NAME")
@@ -61,7 +61,7 @@ class BenchRequest(BaseModel):
     comparator_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the comparator, such as vocabulary=FILE."""
     ncu: bool = option(False, group=_HOW)
-    """Profile the kernels of 5 to 10 samples with Nsight Compute, where that is installed."""
+    """Profile the kernels of 5 to 10 samples with Nsight Compute, if it is installed."""
     blame: bool = option(True, group=_HOW)
     """Find the passes that make a slower variant slow."""
 
@@ -69,7 +69,7 @@ class BenchRequest(BaseModel):
         (),
         group=_INPUTS,
         metavar="NAME[:PATH]",
-        shown="what the model's record says, else random",
+        shown="that of the model's record, else random",
     )
     """Where inputs come from; may be given several times."""
     dataset_options: dict[str, Any] = option({}, group=_INPUTS, metavar="KEY=VALUE")
@@ -77,7 +77,7 @@ class BenchRequest(BaseModel):
     limit: int = option(1, group=_INPUTS, ge=1)
     """Samples to run."""
     seed: int = option(0, group=_INPUTS, ge=0)
-    """Seeds everything random."""
+    """Seed of all random choices."""
 
     timeout: Annotated[float, BeforeValidator(seconds_of)] = option(
         120.0, group=_LIMITS, metavar="SECONDS"
@@ -92,7 +92,8 @@ class BenchRequest(BaseModel):
     )
     """Folder where models are kept."""
     trust: bool = option(False, group=_LIMITS)
-    """Let what came with the model name code, commands, and data outside of its folder."""
+    """Allow files that came with the model to name code, commands, and data outside of its
+    folder."""
 
     def of(self, optimizer: str, pipeline: str) -> VetRequest:
         """The question about one variant, as ``vet`` would be asked."""

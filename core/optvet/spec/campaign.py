@@ -46,7 +46,7 @@ class JobSet(BaseModel):
     runtimes: Names = ()
     """What runs the models."""
     comparators: Names = ()
-    """What says what a difference means."""
+    """Comparator that explains what a difference means."""
     vet: dict[str, Any] = Field(default_factory=dict)
     """Options of `optvet vet` that hold for all of these jobs."""
     via: Texts = ()

@@ -36,17 +36,17 @@ class ConvertRequest(BaseModel):
     takes."""
 
     via: Chain = option((), group=_HOW, metavar="C1,C2,…")
-    """Converters, in order, whose formats meet."""
+    """Converters in order; each takes the format that the one before makes."""
     converted: Path | None = option(None, group=_HOW, metavar="FILE.onnx")
-    """A model that was converted elsewhere, to be judged; then there is no `--via`."""
+    """A model that was converted elsewhere, to judge instead of using `--via`."""
     converter_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the converters; `NAME.KEY=VALUE` for one of several."""
     runtime: str | None = option(
-        None, group=_HOW, metavar="NAME", shown="one that runs what the last converter makes"
+        None, group=_HOW, metavar="NAME", shown="one that runs the last converter's format"
     )
     """What runs the converted model."""
     cross_check: Names = option((), group=_HOW, metavar="R1,R2,…", shown="the next best one")
-    """Runtimes that a wrong model is run on before a converter is blamed."""
+    """Runtimes that run a wrong model before a converter is blamed."""
 
     environments: Places = option({}, group=_HOW, metavar="NAME=PATH")
     """Where an environment of its own is, as `tf=/opt/tf`: a folder, or a Python in it; by default
@@ -55,13 +55,13 @@ class ConvertRequest(BaseModel):
     dataset: Texts = option((), group=_INPUTS, metavar="NAME[:PATH]", shown="random")
     """Where the inputs of a source in ONNX come from; other sources bring their own."""
     random: int = option(2, group=_INPUTS, ge=0, le=1000)
-    """Inputs drawn like the example, beside it."""
+    """Number of random inputs to draw beside the example."""
     edges: bool = option(True, group=_INPUTS)
     """Whether to try edge values: zeros, negative and large numbers, NaN, all false."""
     sizes: bool = option(True, group=_INPUTS)
     """Whether to try two other sizes of each dynamic axis."""
     seed: int = option(0, group=_INPUTS, ge=0)
-    """Seeds everything random, the source's factory included."""
+    """Seed of all random choices, those of the source's factory included."""
 
     jobs: int | None = option(None, group=_LIMITS, ge=1, shown="one per processor, at most 8")
     """Worker processes at a time."""

@@ -68,20 +68,20 @@ class GenerateRequest(BaseModel):
     """Operators to use. Cast, Clip, Concat, Gather and Reshape join them where types or shapes
     differ."""
     exclude_operators: Names = option((), group=_WHAT, metavar="A,B,…")
-    """Operators that no model has."""
+    """Operators to exclude."""
     exclude_types: Names = option((), group=_WHAT, metavar="A,B,…")
-    """Element types that no value has, such as float16, string or double."""
+    """Element types to exclude, such as float16, string or double."""
 
     pools: Texts = option(
         (), group=_WITH, metavar="NAME[:ARGUMENT]", shown="all that need no argument"
     )
-    """What models are made of, such as windows:FOLDER."""
+    """Source of model fragments, such as windows:FOLDER."""
     runtime: str | None = option(
         None, group=_WITH, metavar="NAME", shown="the preferred one that runs ONNX"
     )
-    """Runtime that has to run the models."""
+    """Runtime that must be able to run the models."""
     seed: int = option(0, group=_WITH, ge=0)
-    """Seeds everything random."""
+    """Seed of all random choices."""
 
     jobs: int | None = option(
         None, group=_LIMITS, ge=1, shown="one per processor, at most 8", metavar="N"

@@ -91,7 +91,7 @@ class PoolRequest:
     Attributes:
         argument: The part after the colon of ``--pool NAME:ARGUMENT``; None without one.
         passes: Passes of the optimizer that is hunted in.
-        seed: Seeds everything random.
+        seed: Seed of all random choices.
         limit: Maximal number of fragments.
         values: Runs a serialized model on the given inputs; all values by name, also inner ones.
     """

@@ -47,24 +47,24 @@ class HuntRequest(BaseModel):
     optimizer: str = option(group=_WHERE, metavar="NAME")
     """Optimizer to hunt in."""
     passes: Names = option((), group=_WHERE, metavar="PASS", shown="all")
-    """Hunt in these passes alone."""
+    """Hunt only in these passes."""
     optimizer_options: dict[str, Any] = option({}, group=_WHERE, metavar="KEY=VALUE")
     """Options of the optimizer."""
 
     pools: Texts = option(
         (), group=_WITH, metavar="NAME[:ARGUMENT]", shown="all that need no argument"
     )
-    """What models are made of, such as windows:FOLDER."""
+    """Source of model fragments, such as windows:FOLDER."""
     seed: int = option(0, group=_WITH, ge=0)
-    """Seeds everything random."""
+    """Seed of all random choices."""
     known: tuple[Path, ...] = option((), group=_WITH, metavar="FILE|DIR")
-    """A baseline, a bundle, or a folder of bundles: findings that are not reported again."""
+    """Findings not to report again: a baseline, a bundle, or a folder of bundles."""
 
     budget: Annotated[str, BeforeValidator(_checked_budget)] = option(
         "10m", group=_LIMITS, metavar="TIME|N"
     )
     """CPU time of making and judging models, such as 90s, 10m or 2h, or a number of models. Vetting
-    what looks faulty comes on top."""
+    suspicions takes extra time."""
     jobs: int | None = option(
         None, group=_LIMITS, ge=1, shown="one per processor, at most 8", metavar="N"
     )
@@ -77,7 +77,7 @@ class HuntRequest(BaseModel):
     out: Path | None = option(None, group=_ANSWER, metavar="DIR", shown="hunts/OPTIMIZER")
     """Folder for findings and state."""
     resume: bool = option(False, group=_ANSWER)
-    """Go on with the hunt in the folder."""
+    """Continue the hunt in the folder."""
 
     @property
     def folder(self) -> Path:

@@ -15,16 +15,15 @@ class RepairRequest(ConvertRequest):
     """One question: which edits make this conversion right?"""
 
     optimizer: str | None = option(None, group=_HOW, metavar="NAME")
-    """Repair what an optimizer makes of a model in ONNX; then there is no `--via`."""
+    """Repair the result of this optimizer on an ONNX model, instead of using `--via`."""
     pipeline: str = option("default", group=_HOW, metavar="PASSES")
     """Its passes, or the name of one of its pipelines."""
     optimizer_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the optimizer."""
     apply: Path | None = option(None, group=_HOW, metavar="PATCH.json")
-    """Only make the edits of a patch that was written before; the source is then a model in
-    ONNX."""
+    """Only apply this patch of an earlier repair; the source must be an ONNX model."""
     tries: int = option(300, group=_HOW, ge=1, le=100000)
-    """Models to try at most."""
+    """Maximum number of models to try."""
     out: Path = option(Path("repaired"), group=_ANSWER, metavar="DIR")
     """Folder for `repaired.onnx` and `patch.json`."""
 

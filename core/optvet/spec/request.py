@@ -34,7 +34,7 @@ def bytes_of(size: object) -> int:
     """
     match = _SIZE.fullmatch(str(size).strip()) if not isinstance(size, bool) else None
     if match is None or not float(match[1]):
-        raise ValueError(f"{size!r} is no size; write it as 512M or 4G")
+        raise ValueError(f"{size!r} is not a size; write it as 512M or 4G")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
@@ -49,7 +49,7 @@ def seconds_of(time: object) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= _WEEK_S:
-        raise ValueError(f"{time!r} is no number of seconds above 0; write it as 120")
+        raise ValueError(f"{time!r} is not a number of seconds above 0; write it as 120")
     return seconds
 
 
@@ -113,7 +113,7 @@ Requirements = Annotated[tuple[str, ...], BeforeValidator(_requirements)]
 Tolerances = Annotated[tuple[str, ...], BeforeValidator(_tolerances)]
 
 _HOW, _INPUTS, _LIMITS, _ANSWER = "How to vet", "Inputs", "Limits and cache", "The answer"
-_REQUIRED = "What is required"
+_REQUIRED = "Requirements"
 
 
 def option(
@@ -146,15 +146,15 @@ class VetRequest(BaseModel):
     exclude: Names = option((), group=_HOW, metavar="PASS")
     """Pass to leave out of the pipeline."""
     strategy: Strategy = option("auto", group=_HOW)
-    """How culprits are searched; `each` tries every pass alone, `none` only detects."""
+    """How to search for culprits; `each` tries every pass alone, `none` only detects."""
     pairs: bool | None = option(None, group=_HOW, shown="if the model is small")
     """Whether `each` tries ordered pairs too."""
     runtime: str | None = option(
-        None, group=_HOW, metavar="NAME", shown="one that runs what the optimizer makes"
+        None, group=_HOW, metavar="NAME", shown="one that runs the optimizer's format"
     )
     """What runs the models."""
     cross_check: Names = option((), group=_HOW, metavar="R1,R2,…")
-    """Runtimes that every finding is judged on once more."""
+    """Runtimes on which to judge every finding again."""
     as_deployed: bool = option(False, group=_HOW)
     """Judge a second time under the runtime's own defaults."""
     measure: bool = option(False, group=_HOW)
@@ -167,12 +167,12 @@ class VetRequest(BaseModel):
     comparator: str | None = option(
         None, group=_HOW, metavar="NAME", shown="the one that fits the model best"
     )
-    """What says what a difference means."""
+    """Comparator that explains what a difference means."""
     comparator_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the comparator."""
 
     require: Requirements = option((), group=_REQUIRED, metavar="[OUTPUT:]METRIC>=N")
-    """What a metric of the comparator must be over all samples, such as `top1_agreement>=0.99`; of
+    """A bound on a metric of the comparator over all samples, such as `top1_agreement>=0.99`; of
     one output alone, `boxes:cosine>=0.999`."""
     rtol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
     """Relative difference from the original that every element may have, beside `atol`."""
@@ -185,25 +185,25 @@ class VetRequest(BaseModel):
         (),
         group=_INPUTS,
         metavar="NAME[:PATH]",
-        shown="what the model's record says, else random",
+        shown="that of the model's record, else random",
     )
-    """Where inputs come from; may be given several times. `auto:FOLDER` makes of a folder what
-    suits the model."""
+    """Where inputs come from; may be given several times. `auto:FOLDER` chooses what suits
+    the model."""
     user_model: str | None = option(None, group=_INPUTS, metavar="FILE:CLASS")
-    """A `UserModel`: inputs, score and comparison in one class. Its file is executed, which needs
-    `trust`; a registered one is named."""
+    """A `UserModel`: inputs, score and comparison in one class. optvet executes its file, which
+    needs `trust`; for a registered one, give its name."""
     dataset_options: dict[str, Any] = option({}, group=_INPUTS, metavar="KEY=VALUE")
     """Options of the datasets that have them."""
     start: int = option(0, group=_INPUTS, ge=0)
-    """Samples to leave out at the beginning of each dataset."""
+    """Samples to skip at the start of each dataset."""
     limit: int | None = option(None, group=_INPUTS, ge=1)
-    """Samples per dataset at most."""
+    """Maximum number of samples per dataset."""
     shuffle: bool = option(False, group=_INPUTS)
     """Take samples in random order; with `limit`, a random subset."""
     on_bad: OnBad = option("refuse", group=_INPUTS)
-    """What becomes of data that cannot be read: an error, or left out and counted."""
+    """What to do with unreadable data: report an error, or skip and count it."""
     seed: int = option(0, group=_INPUTS, ge=0)
-    """Seeds everything random."""
+    """Seed of all random choices."""
 
     jobs: int | None = option(None, group=_LIMITS, ge=1, shown="one per processor, at most 8")
     """Worker processes at a time."""
@@ -220,18 +220,21 @@ class VetRequest(BaseModel):
     cache_dir: Path | None = option(
         None, group=_LIMITS, metavar="DIR", shown="the user's cache folder"
     )
-    """Folder where results are kept."""
+    """Folder of the cache."""
 
     trust: bool = option(False, group=_LIMITS)
-    """Let what came with the model name code, commands, and data outside of its folder."""
+    """Allow files that came with the model to name code, commands, and data outside of its
+    folder."""
 
     structure: bool = option(False, group=_ANSWER)
-    """Tell what the optimized model is made of and where it is executed, beside the original, under
-    the runtime's own defaults."""
+    """Show the structure of the optimized model and where it is executed, beside the original,
+    under the runtime's own defaults."""
     fixed_tolerances: bool = option(False, group=_ANSWER)
-    """Show how many samples exceed tolerances of papers and other tools; the JSON always tells."""
+    """Show how many samples exceed tolerances of papers and other tools; the JSON always has
+    them."""
     warnings: bool = option(False, group=_ANSWER)
-    """Show what optimizer and runtime warned of, before and after; the JSON always tells."""
+    """Show warnings of optimizer and runtime, before and after optimization; the JSON always has
+    them."""
     reduce: bool = option(False, group=_ANSWER)
     """Reduce each finding to a minimal model, and write a bundle."""
     out: Path | None = option(

@@ -112,7 +112,7 @@ class StudySource:
             )
             return files
         hint = "" if entry.is_seen else " (its name in the catalogue was never verified)"
-        raise UsageError(f"study model {entry.name!r} cannot be had{hint}: {'; '.join(reasons)}")
+        raise UsageError(f"study model {entry.name!r} is not available{hint}: {'; '.join(reasons)}")
 
     def pinned(self, reference: str, cache: Path) -> str:
         """The full reference, at its own source, of what ``fetch`` gave."""

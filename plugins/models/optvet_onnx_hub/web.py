@@ -112,7 +112,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             why = "is on this machine, and the hub is not"
         if why:
             fp.close()
-            raise Failed(f"{req.full_url} leads on to {newurl!r}, which {why}")
+            raise Failed(f"{req.full_url} redirects to {newurl!r}, which {why}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -177,7 +177,7 @@ class Web:
                         file.write(chunk)
         except _Unsatisfiable as error:
             part.unlink(missing_ok=True)
-            raise _Again("cannot go on where the kept part ends") from error
+            raise _Again("cannot continue where the kept part ends") from error
         got = part.stat().st_size
         if size is not None and got < size:
             raise _Again(f"ends after {got:,} of {size:,} bytes")
@@ -215,7 +215,7 @@ class Web:
             try:
                 chunk = response.read1(CHUNK if length is None else min(CHUNK, length - total))
             except TimeoutError as error:
-                raise _Again(f"falls silent for {policy.timeout_s:g} s") from error
+                raise _Again(f"sends nothing for {policy.timeout_s:g} s") from error
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise _Again(f"breaks off: {error or type(error).__name__}") from error
             if not chunk:
@@ -246,7 +246,7 @@ def _answer(url: str, error: urllib.error.HTTPError, start: int) -> Exception:
         after = error.headers.get("Retry-After", "") if error.headers else ""
         return _Again(words, float(after) if re.fullmatch(r"\d{1,6}", after) else 0.0)
     if 300 <= error.code < 400:
-        return Failed(f"{url} leads on in a circle, or to no web address ({error.code})")
+        return Failed(f"{url} redirects in a circle, or to no web address ({error.code})")
     return Failed(f"{url} {words}")
 
 
@@ -310,7 +310,7 @@ def bring(
             found = file_sha256(part)
     except Failed as error:
         kept = part.stat().st_size if part.exists() and error.resumable else 0
-        advice = f"{kept:,} bytes are kept: run again to go on from there"
+        advice = f"{kept:,} bytes are kept: run again to continue from there"
         if not kept:
             part.unlink(missing_ok=True)
             advice = "try later, or another hub"

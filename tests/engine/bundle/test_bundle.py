@@ -560,7 +560,9 @@ def test_a_bundle_tells_where_in_the_graph_the_fault_is_and_shows_it(tmp_path: P
     found = bundle.record.finding.divergence
     assert found is not None
     assert (found.value, found.agreeing) == ("y", ["r"])
-    assert "First value beyond its noise: y" in (bundle.path / "ISSUE.md").read_text("utf-8")
+    assert "First value that differs by more than its noise: y" in (
+        bundle.path / "ISSUE.md"
+    ).read_text("utf-8")
     before, after = ((bundle.path / f"{w}.svg").read_text("utf-8") for w in ("before", "after"))
     assert ">Pad<" in before
     assert ">Pad<" not in after

@@ -161,7 +161,7 @@ def test_the_same_from_the_same_seeds_is_the_same_without_statistics() -> None:
 def test_runs_that_continue_each_other_are_compared_by_distribution() -> None:
     (judgement,) = judge_random(Given(masks, masks, seeds=False), ["y"]).values()
     assert judgement.call == "drift"
-    assert judgement.detail.startswith("random: other draws of one distribution, as ")
+    assert judgement.detail.startswith("random: draws of one distribution, as ")
 
 
 @pytest.mark.parametrize("seeds", [True, False])

@@ -129,7 +129,7 @@ def test_a_dropped_quantizer_that_stands_for_relu_is_told_as_such(vet: Vet) -> N
     finding = fault_of(vet(quantized_model(1), Rewriter(), "saturation_dropped"))
     assert finding.layer is not None
     assert finding.layer.outcome == "saturation"
-    assert "that also cuts values off" in finding.message
+    assert "that also clips values" in finding.message
 
 
 def test_the_verdict_does_not_depend_on_the_number_of_samples(vet: Vet) -> None:

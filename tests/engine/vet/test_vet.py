@@ -189,7 +189,7 @@ def test_a_second_hang_ends_the_search(vet: Vet) -> None:
     assert (finding.culprit, finding.confirmed, result.verdict) == (["hang"], True, "faulty")
     assert result.safe_pipeline == []
     (words,) = [c.detail for c in result.controls if c.name == "time limit"]
-    assert words == "something else runs into the time limit as well, and was not searched"
+    assert words == "something else also reaches the time limit; it was not searched"
 
 
 def test_an_original_that_hangs_is_waited_for_twice(tmp_path: Path) -> None:
@@ -526,7 +526,7 @@ def test_without_a_search_the_whole_pipeline_shows_the_fault(vet: Vet) -> None:
     assert fault.divergence is None
     assert fault.blamed() == "the whole pipeline (10 passes, culprits not searched)"
     assert result.safe_pipeline == []
-    assert detail(result, "culprits") == "not searched, since --strategy is none"
+    assert detail(result, "culprits") == "not searched: --strategy is none"
     assert result.cost.applications <= 3  # the pipeline, once more, and the empty one
 
 
@@ -663,7 +663,7 @@ def test_one_draw_of_a_random_output_is_not_compared_with_another(vet: Vet) -> N
     assert result.impact is not None
     assert (result.impact.changed, list(result.impact.details[0].detail["outputs"])) == (0, ["z"])
     assert {tuple(t.outputs) for t in result.fixed_tolerances} == {("z",)}
-    words = "not compared, since no two runs of the original need to agree: y"
+    words = "not compared, since two runs of the original may differ: y"
     assert detail(result, "comparator") == words
     alone = vet(DROPOUT, planted())
     assert (alone.verdict, alone.impact, alone.fixed_tolerances) == ("clean", None, [])

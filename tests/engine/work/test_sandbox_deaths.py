@@ -100,7 +100,7 @@ def test_where_every_process_is_killed_nothing_is_known_of_the_task(
         thread.join()
     assert failure is not None
     assert (failure.kind, failure.signal) == ("killed", "SIGKILL")
-    assert "somebody kills processes on this machine" in failure.message
+    assert "something kills processes on this machine" in failure.message
     assert sandbox.call(faults.echo, 1).value == 1
 
 

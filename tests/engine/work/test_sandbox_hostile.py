@@ -264,7 +264,7 @@ def test_a_long_type_name_is_cut(sandbox: Sandbox) -> None:
 
 def test_an_exception_without_a_text_has_its_type(sandbox: Sandbox) -> None:
     found = failure(timed(sandbox, hostile.raise_speechless))
-    assert found.message == "tests.engine.work.hostile.Speechless (its text cannot be had)"
+    assert found.message == "tests.engine.work.hostile.Speechless (its text is not available)"
 
 
 def test_a_text_can_always_be_encoded(sandbox: Sandbox) -> None:

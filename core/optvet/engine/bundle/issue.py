@@ -47,7 +47,7 @@ def issue(context: ReproContext, shown: Standalone | None) -> str:
     ]
     if context.after:
         parts += [
-            "What the optimizer makes of it:\n",
+            "The optimized model:\n",
             markdown_block(_cut(context.after, _ISSUE_CHARS)),
         ]
     return "\n".join(parts)

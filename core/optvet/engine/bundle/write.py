@@ -291,7 +291,7 @@ def _write_bundle(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
     shows = observed is not None and observed.signature.symptom == finding.symptom
     if not shows:
         words = "shows nothing" if observed is None else f"shows {observed.signature.symptom}"
-        note = f"did not show again: judged once more, the model {words}"
+        note = f"did not show again: judged again, the model {words}"
     else:
         finding = _update_finding(finding, evidence)
     reduced = small.end is not None
@@ -391,7 +391,7 @@ _REST = 6
 
 _ENDS = {
     "done": "",
-    "budget": "not reduced to the end: it took too long",
+    "budget": "not fully reduced: it took too long",
     "interrupted": "the reduction was interrupted; this is the smallest model so far",
 }
 

@@ -63,7 +63,7 @@ def keep(folder: Path, content: bytes) -> str:
         # A new time of change keeps a file that is used again from being swept.
         os.utime(path)
     except FileNotFoundError:
-        write_file(path, content, private=True, advice="make room, then go on")
+        write_file(path, content, private=True, advice="make room, then continue")
     return digest
 
 

@@ -69,7 +69,7 @@ def cause_of_conversion(finding: ConversionFinding) -> Cause:
     if place.parameters:
         return Cause("algorithmic", f"weights differ: {place.words()}")
     if after and set(after) == {"Cast"}:
-        return Cause("type", "nothing but a Cast stands where the values part")
+        return Cause("type", "only a Cast is where the values diverge")
     return Cause("algorithmic", place.words())
 
 
@@ -105,7 +105,7 @@ def _of_values(finding: Finding) -> Cause:
         return Cause("unclear")
     before, after = operators_of(found.before), operators_of(found.after)
     if "Cast" in {*before} ^ {*after} and {*before} - {"Cast"} == {*after} - {"Cast"}:
-        return Cause("type", "nothing but a Cast was added or removed where the values part")
+        return Cause("type", "only a Cast was added or removed where the values diverge")
     return Cause("algorithmic", f"{_joined(before)} became {_joined(after)}")
 
 

@@ -64,7 +64,7 @@ def explained(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> OptvetEr
     if code in BUSY:
         return InfrastructureError(
             f"store {path} is locked by another process ({error}); wait until that has ended, or "
-            "end it, then go on"
+            "end it, then continue"
         )
     if code in _READ_ONLY:
         return read_only(path)
@@ -103,7 +103,7 @@ def read_only(path: Path) -> UsageError:
 def full(path: Path, reason: str) -> InfrastructureError:
     """The error for a store on a full disk."""
     return InfrastructureError(
-        f"store {path} cannot be written: {reason}; make room, then go on with: optvet campaign "
+        f"store {path} cannot be written: {reason}; make room, then continue with: optvet campaign "
         f"resume {path}"
     )
 

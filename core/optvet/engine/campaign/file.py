@@ -35,7 +35,7 @@ _AXES: Mapping[str, str] = {
 """The field of a request, by the key of the file that lists its values."""
 _ELSEWHERE: Mapping[str, str] = {
     "out": "bundles are kept in the store; say bundles = true beside 'models'",
-    "trust": "no file says that files are trusted; say --trust on the command line",
+    "trust": "a file cannot grant trust; give --trust on the command line",
     "jobs": "say --jobs on the command line",
     "cache_dir": "say --cache-dir on the command line",
 }
@@ -56,7 +56,7 @@ _CONVERT_ELSEWHERE: Mapping[str, str] = {
     "via": "chains are listed by 'via', beside 'models'",
     "converted": "a campaign converts; use `optvet convert --converted` for a single model",
     "out": "say --out to `optvet convert` for a single source",
-    "trust": "no file says that files are trusted; say --trust on the command line",
+    "trust": "a file cannot grant trust; give --trust on the command line",
     "jobs": "say --jobs on the command line",
 }
 

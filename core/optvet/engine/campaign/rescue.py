@@ -71,7 +71,7 @@ def rescue_store(path: Path, out: Path) -> Rescued:
         InfrastructureError: The new store cannot be written.
     """
     if os.path.lexists(out):
-        raise UsageError(f"{out} is there already; choose another folder with --out")
+        raise UsageError(f"{out} exists already; choose another folder with --out")
     if not (path / DATABASE).exists():
         raise UsageError(f"{path} is no store; give the folder that has a {DATABASE}")
     found = Rescued(out)
@@ -264,7 +264,7 @@ def _add_campaigns(source: _DamagedDatabase, store: CampaignStore, found: Rescue
         names = f": {', '.join(incomplete)}" if incomplete else ""
         found.lost.append(
             f"{len(incomplete) or 'all'} campaigns do not have all their jobs any more{names}; run "
-            f"their files again with --store {found.path}, which runs what is missing alone"
+            f"their files again with --store {found.path}, which runs only the missing ones"
         )
 
 

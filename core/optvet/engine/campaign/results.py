@@ -269,7 +269,7 @@ def trial(store: CampaignStore, key: str) -> JobResult:
         number = f"{len(rows)} trials have" if rows else "no trial and no finding has"
         raise UsageError(
             f"{number} a key that begins with {key!r} in {store.path}; `optvet campaign show "
-            f"{store.path} --json -` tells all keys"
+            f"{store.path} --json -` lists all keys"
         )
     return trial_from(rows[0], store.path)
 

@@ -135,7 +135,7 @@ class _Runner:
             request = self.requests.get(key)
             if request is None:
                 release(self.store, self.owner, [key])
-                raise damaged(self.store.path, f"nobody asked for its job {key[:12]!r}")
+                raise damaged(self.store.path, f"no campaign has its job {key[:12]!r}")
             asked = trial(self.store, key)
             self.near[slot] = asked.optimizer
             self._tell("started", asked, slot)

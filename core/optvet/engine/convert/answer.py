@@ -194,7 +194,7 @@ def _verdict(
     if "fault" in severities:
         return "faulty", ""
     if "refusal" in severities:
-        return "refused", "the converter does not take this source; that is no fault of the model"
+        return "refused", "the converter does not support this source; this is not a fault"
     undecided = [s for s in answer.stations[-1].seen.values() if s.state == "undecided"]
     if undecided:
         return "undecided", undecided[0].message or "the noise could not be measured"
@@ -239,7 +239,7 @@ def _state(answer: ConversionEvidence, index: int) -> tuple[State, str]:
     if not seen:
         if answer.artifacts[index] is None:
             return "not-reached", ""
-        return "not-run", "there is nothing here that runs it alone"
+        return "not-run", "no runtime can run it alone"
     worst = max(seen, key=lambda s: (STATES.index(s.state), s.failed))
     return _state_of(worst), worst.message
 

@@ -63,7 +63,7 @@ def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
             takes = ", ".join(sorted(after.consumes))
             raise UsageError(
                 f"--via {','.join(request.via)}: {before.name} makes {before.produces}, but "
-                f"{after.name} takes {takes}; choose converters whose formats meet"
+                f"{after.name} takes {takes}; choose converters whose formats match"
             )
     return [_link(c, given) for c, given in _options(request, converters)]
 

@@ -116,7 +116,7 @@ def _parts(conversion: Conversion, sample: Sample) -> Sequence[SourcePart]:
     if not isinstance(conversion.source.runtime, SplitsSource):
         name = conversion.source.runtime.name
         raise UsageError(
-            f"{conversion.request.model}: runtime {name!r} does not take its sources apart; "
+            f"{conversion.request.model}: runtime {name!r} cannot split its sources; "
             "leave out --reduce"
         )
     outcome = sandbox.call(parts_in, conversion.reference, conversion.source.artifact, sample)

@@ -43,7 +43,7 @@ def check_duplicates(found: Mapping[str, Sequence[str]]) -> list[Check]:
             name="packages",
             status="broken",
             message=f"{name} is installed in several versions: {', '.join(versions)}",
-            cure=f"pip uninstall {name}, until there is none; then: pip install {name}",
+            cure=f"pip uninstall {name}, until none is left; then: pip install {name}",
         )
         for name, versions in found.items()
     ]
@@ -215,7 +215,7 @@ def check_plugins(plugins: Sequence[Loaded]) -> list[Check]:
             absent.setdefault(extra, []).append(who)
         elif plugin.problem is not None:
             words = f"{who} ({plugin.origin}): {one_paragraph(plugin.problem)}"
-            cure = "reinstall or uninstall the distribution that it came with"
+            cure = "reinstall or uninstall its distribution"
             status: Status = "warning" if plugin.idle or plugin.displaced else "broken"
             checks.append(Check(name="plugins", status=status, message=words, cure=cure))
         elif (more := wanted_extra(plugin)) is not None:

@@ -144,7 +144,7 @@ def _diagnosis_of(entry: Loaded, installation: Installation) -> list[Check]:
             family, plugin, "diagnose", lambda: plugin.diagnose(installation), Check, entry.origin
         )
     except OptvetError as error:
-        cure = "report it to whoever maintains the plugin"
+        cure = "report it to the maintainer of the plugin"
         return [Check(name="plugins", status="broken", message=str(error), cure=cure)]
     return found
 

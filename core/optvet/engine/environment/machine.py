@@ -57,10 +57,10 @@ def check_sandbox(sandbox: Sandbox) -> Check:
         return bad(f"no worker process can be started: {error}")
     if not (first.ok and second.ok):
         failure = first.failure or second.failure
-        return bad(f"a worker fails at nothing: {describe(failure) if failure else ''}")
+        return bad(f"a worker fails at an empty task: {describe(failure) if failure else ''}")
     if crash.failure is None or crash.failure.kind != "abort":
         return bad("the crash of a worker is not noticed")
-    words = "a worker started, crashed as it was told to, and was replaced"
+    words = "a worker started, crashed as requested, and was replaced"
     return Check(name="sandbox", status="ok", message=words)
 
 

@@ -30,17 +30,16 @@ _MEANS = {
     "processes": "RLIMIT_NPROC: number of processes; workers set none",
 }
 _NOT_PROTECTED = (
-    "what workers send back is read with pickle: one that means harm can run code in the main "
-    "process",
-    "plugins are code of the main process; so is what they declare (passes, options), and what "
-    "comparators and datasets make",
-    "workers read all that you can read: Landlock is not used against reading",
-    "UDP and sockets of the file system: Landlock does not cover them",
-    "/dev/shm: workers may write there, and what they leave stays (nothing tells whose it is)",
-    "workers of one run may write into each other's temporary files",
+    "optvet reads workers' answers with pickle: a malicious one can run code in the main process",
+    "the main process runs code of plugins: their declarations (passes, options), comparators and "
+    "datasets",
+    "workers can read whatever you can read: optvet does not use Landlock against reading",
+    "UDP and Unix sockets: Landlock does not cover them",
+    "/dev/shm: workers can write there, and their files stay (optvet cannot tell whose they are)",
+    "workers of one run can write into each other's temporary files",
     "sources that are code (convert FILE.py:FUNCTION, --trust), commands (reduce --check), "
     "and pip (env make) run unconfined",
-    "size of files, and number of processes, of a task have no limit",
+    "a task has no limit on the size of files and the number of processes",
 )
 
 
@@ -59,9 +58,7 @@ def examine() -> Diagnosis:
 def _processes() -> dict[str, str]:
     """What runs in which process, and with which limits."""
     limits, inherited = Limits(), _limit(resource.RLIMIT_NPROC)
-    confined = (
-        "writes among temporary files alone, no TCP" if landlock.is_active() else "unconfined"
-    )
+    confined = "can only write to temporary files, no TCP" if landlock.is_active() else "unconfined"
     bounds = (
         f"{limits.timeout_s:g} s and {limits.memory_bytes >> 30} GiB a task unless --timeout or "
         f"--memory say otherwise; size of files {_limit(resource.RLIMIT_FSIZE)}, processes "
@@ -70,10 +67,10 @@ def _processes() -> dict[str, str]:
     return {
         "main process": "commands, search and judgement; parses models with onnx; asks plugins",
         "server": "imports libraries once, forks workers, and kills and reaps them; runs no task",
-        "subject workers": f"optimizers, and runtimes of live artifacts: {confined}",
-        "referee workers": f"runtimes, checker, comparators that decode: {confined}",
+        "tested workers": f"optimizers, and runtimes of live artifacts: {confined}",
+        "judging workers": f"runtimes, checker, comparators that decode: {confined}",
         "limits of workers": bounds,
-        "job workers": "jobs of campaigns, with workers of their own below; unconfined",
+        "job workers": "jobs of campaigns, which start their own workers; unconfined",
     }
 
 
@@ -103,7 +100,7 @@ def _confinement() -> Iterator[Check]:
     version, said = landlock.version(), landlock.setting()
     name = f"Landlock version {version}"
     if version < landlock.OLDEST:
-        words = "not in this kernel" if not version else "too old: files could not be moved"
+        words = "not in this kernel" if not version else "too old: it forbids moving files"
         cure = "run in a container (docs/security.md), or with Linux 5.19 or later"
         message = f"Landlock is {words}; workers write wherever you can, and connect"
         yield Check(name="tried here", status="warning", message=message, cure=cure)

@@ -314,10 +314,10 @@ def _tried(plot: Plot, step: AddedNodes) -> Values:
     """
     for node in step.nodes:
         if node.op_type in RANDOM_OPERATORS and attribute_of(node, "seed") is None:
-            raise Refused("it draws other random numbers in each run")
+            raise Refused("its random numbers differ between runs")
     made = _results(plot, step, {})
     if not same(made, _results(plot, step, {})):
-        raise Refused("its results are others in each run")
+        raise Refused("its results differ between runs")
     if any(v.size > ELEMENTS for v in made.values()):
         raise Refused("its results are large")
     return made
@@ -360,5 +360,5 @@ def _whole(plot: Plot, model: _GrowingModel, random: Random) -> bytes:
         plot.config, model.nodes, model.weights, model.feeds, outputs, model.opsets
     )
     if not same(first, results(plot.config, data, model.feeds)):
-        raise Refused("its results are others in each run")
+        raise Refused("its results differ between runs")
     return data

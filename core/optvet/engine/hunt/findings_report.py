@@ -57,10 +57,10 @@ def report_of(summary: HuntSummary, folder: Path, environments: Sequence[Environ
         f"# {markdown_text(f'{summary.optimizer} {summary.version}')}: {len(faults)} faults, "
         f"{len(notes)} notes",
         "",
-        f"The faults have probably {causes} {'cause' if causes == 1 else 'causes'}. "
+        f"The faults probably have {causes} {'cause' if causes == 1 else 'causes'}. "
         f"{summary.candidates:,} models, {summary.valid:,} of them valid; seed {summary.seed}. "
         "Each finding was confirmed in processes of its own; `repro.py` in its folder exits with 1 "
-        "while it is there.",
+        "while it shows.",
         "",
     ]
     if environments:
@@ -137,7 +137,7 @@ def _finding(finding: HuntFinding, folder: Path, *, named: bool = False) -> Iter
     message = markdown_code(" ".join(finding.message.split())[:300])
     of = f" of {_culprit(finding)}" if named else ""
     where = markdown_code(finding.bundle)
-    yield f"**{finding.symptom}**{of}, {finding.nodes} nodes, {where}: {message}"
+    yield f"**{finding.symptom}**{of}, {_count(finding.nodes, 'node')}, {where}: {message}"
     yield ""
     place = folder / finding.bundle
     try:
@@ -150,10 +150,14 @@ def _finding(finding: HuntFinding, folder: Path, *, named: bool = False) -> Iter
         f"{markdown_text(name)} {markdown_text(version)}"
         for name, version in record.versions.items()
     )
-    yield f"Shown with {versions}; by {finding.models:,} models of the hunt."
+    yield f"Shown with {versions}; in {_count(finding.models, 'model')} of the hunt."
     if finding.needs:
         yield f"It does not show without {', '.join(map(markdown_text, finding.needs))}."
     yield ""
     text = place / TEXT
     if text.is_file():
         yield markdown_block(read_text(text).strip())
+
+
+def _count(amount: int, noun: str) -> str:
+    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"

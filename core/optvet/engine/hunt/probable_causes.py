@@ -104,7 +104,7 @@ def probable_causes(findings: Sequence[HuntFinding]) -> list[HuntCause]:
         operators = ", ".join(first.operators)
         title = ", ".join(first.culprit) or ROUND_TRIP
         matter = f"the same operators matter: {operators}" if operators else "no operator matters"
-        why = f"the same passes, and {matter}" if len(group) > 1 else "alone of its kind"
+        why = f"the same passes, and {matter}" if len(group) > 1 else "the only one of its kind"
         causes.append(_cause(f"{title}: {operators}" if operators else title, why, group))
     return causes
 

@@ -183,7 +183,7 @@ def _open_store(
         raise UsageError(f"--resume: {folder} holds no hunt; leave --resume out to begin one")
     if exists and not request.resume:
         raise UsageError(
-            f"{folder} holds a hunt already; say --resume to go on with it, or another --out"
+            f"{folder} holds a hunt already; say --resume to continue it, or another --out"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -197,8 +197,8 @@ def _open_store(
         elif stored != identity:
             changed = sorted(k for k in identity if stored.get(k) != identity[k])
             raise UsageError(
-                f"--resume: {folder} holds a hunt with another {', '.join(changed)}; ask as "
-                "then, or give another --out"
+                f"--resume: {folder} holds a hunt with another {', '.join(changed)}; use "
+                "the same options, or give another --out"
             )
         yield store, store.load()
     finally:
@@ -332,7 +332,7 @@ class _Hunter:
             logged = read_log(batch.log, failure.signal or failure.kind)
             if failure.kind == "killed" or logged is None or logged[0] != len(results):
                 raise InfrastructureError(
-                    f"a worker ended, not by a model of the hunt: {failure.message}; run it again "
+                    f"a worker ended, but not because of a model: {failure.message}; run it again "
                     "with --resume"
                 )
             results.append(logged[1])

@@ -192,7 +192,7 @@ def _unusable(sides: Sequence[Runs], names: Sequence[str]) -> str:
 
 
 def _alike(names: Iterable[str], runs: int) -> dict[str, Judgement]:
-    detail = f"random: other draws of one distribution, as {runs} runs of each model tell"
+    detail = f"random: draws of one distribution, as {runs} runs of each model show"
     return {name: Judgement(name, "drift", detail=detail) for name in names}
 
 

@@ -233,7 +233,7 @@ class ReductionOracle:
                 self.case = self.case.under(**fewer)
                 opened = self._open(model, feeds)
         if opened is None:
-            raise UsageError("the model itself is not valid, or does not run on the witness")
+            raise UsageError("the model itself is not valid, or does not run on the failing sample")
         known = frozenset(u.kind for u in undefined_in(model, feeds))
         self._open_kinds = known | self._find_undefined(opened, model)
         self.target = self._observe_once(opened, self.culprit)
@@ -243,7 +243,7 @@ class ReductionOracle:
                 what = f"nothing against {self.sought.required}"
             raise UsageError(
                 f"{' then '.join(self.culprit) or 'the round trip'} shows {what} on "
-                "this model and sample; give the culprit and witness of a finding"
+                "this model and sample; give the culprit and failing sample of a finding"
             )
         self._contradicted = self._is_contradicted(opened, model)
 

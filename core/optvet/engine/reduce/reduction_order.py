@@ -408,7 +408,7 @@ class _Reducer:
         plan: Sequence[tuple[str, Callable[[Graph], Iterator[Graph | None]], bool]] = (
             ("cleaning", simplify_names.cleaner, False),
             ("dropping arguments", simplify.fewer_arguments, True),
-            ("standing in plain operators", plain_parts.plain_operators, True),
+            ("substituting plain operators", plain_parts.plain_operators, True),
             ("renaming functions", plain_parts.functions_of_their_own, False),
             ("writing the usual form", plain_parts.plain_form, False),
             ("renaming values", simplify_names.one_short_name, False),

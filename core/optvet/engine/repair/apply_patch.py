@@ -28,7 +28,7 @@ def apply_patch(request: RepairRequest) -> str:
     """
     assert request.apply is not None
     if request.via or request.converted is not None:
-        raise UsageError("--apply takes a model in ONNX alone; leave out --via and --converted")
+        raise UsageError("--apply takes only a model in ONNX; leave out --via and --converted")
     patch, model = read_patch(request.apply), _read(Path(request.model))
     result = apply_edits(model, patch.edits).SerializeToString()
     try:

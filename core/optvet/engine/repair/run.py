@@ -96,7 +96,9 @@ def _conversion_request(request: RepairRequest, plugins: Plugins) -> tuple[Conve
     if request.optimizer is None:
         return asked, plugins
     if request.via or request.converted is not None:
-        raise UsageError("--optimizer is what is repaired; leave out --via and --converted")
+        raise UsageError(
+            "--optimizer repairs an optimizer's result; leave out --via and --converted"
+        )
     optimizer = plugins.optimizer(request.optimizer)
     converter = OptimizerAsConverter(optimizer, request.pipeline, request.optimizer_options)
     return (
@@ -137,13 +139,15 @@ class _Repair:
         if verdict == "faulty":
             return self._answer(
                 verdict="not-repaired",
-                reason="it shows on no input that can be repaired for: see optvet convert",
+                reason="the fault shows on no input that repair can use: see optvet convert",
             )
         return self._answer(verdict=verdict, reason=reason)
 
     def lossy(self) -> RepairResult:
         """The answer where a stage loses more than it declares: to mend that is to undo it."""
-        reason = "a stage that loses precision is to blame: quantize less, or declare more"
+        reason = (
+            "a stage that loses precision is to blame: quantize less, or declare a larger tolerance"
+        )
         return self._answer(verdict="not-repaired", reason=reason)
 
     def result(
@@ -174,7 +178,7 @@ class _Repair:
         end = search.run()
         before, after = search.acceptance.numbers(start), search.acceptance.numbers(end)
         if not search.edits:
-            reason = "no edit that was tried makes it better without making anything worse"
+            reason = "no tried edit makes the model better without making an input worse"
             return self._answer(
                 verdict="not-repaired", reason=reason, before=before, tried=search.tried
             )
@@ -192,7 +196,7 @@ class _Repair:
             tried=search.tried,
         )
         if _is_overfitted(*fresh):
-            reason = "what mended the known inputs makes others worse; nothing was written"
+            reason = "the edits that fix the known inputs make others worse; nothing was written"
             return answer.model_copy(update={"verdict": "not-repaired", "reason": reason})
         return answer.model_copy(update={"files": self._write(artifact.data, data, answer)})
 

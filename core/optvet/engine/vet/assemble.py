@@ -212,7 +212,7 @@ def _control_reference(session: VetSession, examiner: Examiner) -> None:
 def _control_samples(session: VetSession, detected: Detected, inputs: Inputs) -> None:
     words = f"{detected.judged} judged"
     if not detected.complete:
-        words += "; it fails on these, so it was not tried on the others"
+        words += "; it fails on these, so the others were not tried"
     if inputs.skipped:
         words += f"; {len(inputs.skipped)} skipped as bad data"
     if detected.refused:

@@ -66,7 +66,7 @@ class FindingsLedger:
         """Whether it is a second timeout, not searched because it costs the time limit twice."""
         if observation.symptom.info.limit != "time" or not self.has(observation.symptom):
             return False
-        words = "something else runs into the time limit as well, and was not searched"
+        words = "something else also reaches the time limit; it was not searched"
         self.control("time limit", "limited", words)
         self.add_undecided_reason(words)
         return True

@@ -241,7 +241,7 @@ def _mark_whole_pipeline_culprits(session: VetSession) -> None:
         if len(set(finding.culprit) - required) > 1:
             ledger.amend(i, {"localized": False})
     if not all(f.localized for f in ledger.findings):
-        ledger.control("culprits", "limited", "not searched, since --strategy is none")
+        ledger.control("culprits", "limited", "not searched: --strategy is none")
 
 
 def _explain(session: VetSession, samples: Sequence[Sample], judged: int, layers: Layers) -> None:

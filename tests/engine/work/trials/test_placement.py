@@ -159,7 +159,7 @@ def test_nodes_without_a_kernel_on_the_wanted_provider_are_named(opened: Open) -
 def test_a_runtime_that_cannot_tell_is_a_reason_not_an_error(opened: Open) -> None:
     runner, samples = opened(runtime="onnx_reference")
     words = find_placement(runner, None, samples)
-    assert words == "runtime onnx_reference does not tell where it executes nodes"
+    assert words == "runtime onnx_reference does not report where it executes nodes"
 
 
 def test_a_runtime_that_breaks_the_contract_is_named(opened: Open) -> None:

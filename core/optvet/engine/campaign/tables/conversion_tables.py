@@ -146,11 +146,11 @@ def funnel(found: Sequence[ConversionRow]) -> ReportTable:
         groups["all"] = list(found)
     return ReportTable(
         title="Funnel of conversions",
-        note="Refused: the converter raised an error, which is no fault of the model. A source "
-        "that a chain cannot take by its format is not counted. Of 1,761 real models, the "
-        "failure study has 4 % that tf2onnx refuses, 1 % that do not load, 1 % that differ, "
-        "68 % right; of torch.onnx 2, 2, 1 and 75 %. Its models are others, and its tolerance "
-        "is 1e-7 throughout, where optvet measures the noise.",
+        note="Refused: the converter raised an error; this is not counted as a fault. Sources "
+        "whose format a chain does not support are not counted. In the failure study of 1,761 real "
+        "models, tf2onnx refuses 4 %, 1 % do not load, 1 % differ, and 68 % are right; for "
+        "torch.onnx 2, 2, 1 and 75 %. Its models are others, and its tolerance is always 1e-7, "
+        "while optvet measures noise.",
         columns=["chain", "asked", *OUTCOMES, "share right"],
         rows=[[chain, *_counted(group)] for chain, group in groups.items()],
     )
@@ -175,9 +175,9 @@ def kinds(found: Sequence[ConversionRow]) -> ReportTable:
     return ReportTable(
         title="Faults and refusals by converter, stage, symptom and cause",
         note="The stage is the one to blame; several with 'or' if artifacts between cannot be run. "
-        "Target runtime: another runtime runs the same model right. An issue is what has one "
-        "fingerprint; a refusal has none. Causes are proposed from messages and places; where "
-        "these name none or several, it is unclear. The failure study has 74 % node "
+        "Target runtime: another runtime runs the same model right. Findings with one "
+        "fingerprint are one issue; a refusal has none. Causes are guessed from messages and "
+        "places; if these suggest none or several, it is unclear. The failure study has 74 % node "
         "conversion, 10 % optimization, 6 % load, 2 % validation, 1 % export, 9 % unclear of "
         "200 reported issues.",
         columns=["converter", "stage", "symptom", "cause", "issues", "sources"],
@@ -224,8 +224,8 @@ def frameworks(found: Sequence[ConversionRow], reach: Reach | None) -> ReportTab
     return ReportTable(
         title="Frameworks × frameworks",
         note="Rows are formats of sources, columns formats of converted models; a cell counts "
-        "conversions by what became of them. No chain: no installed converters lead there; not "
-        "asked: some do.",
+        "conversions by outcome. No chain: no installed converters lead there; not asked: there "
+        "are converters, but no conversion.",
         columns=["source", *targets],
         rows=[
             [
@@ -257,8 +257,8 @@ def matrix(found: Sequence[ConversionRow]) -> ReportTable:
     cells = {(c.source, c.chain): c for c in found}
     return ReportTable(
         title="Each source through each chain",
-        note="A number is the error of the worst output, relative to its largest magnitude; it is "
-        "a fault where ! stands before it. An empty cell was not asked.",
+        note="A number is the error of the worst output, relative to its largest magnitude; ! "
+        "marks a fault. An empty cell was not asked.",
         columns=["source", *chains],
         rows=[
             [source, *(_cell(cells.get((source, chain))) for chain in chains)]
@@ -292,8 +292,8 @@ def blame(found: Sequence[ConversionRow]) -> ReportTable:
     return ReportTable(
         title="Which stage breaks the model",
         note="Decided: one stage, whose artifact differs from the source and from its predecessor, "
-        "on every runtime that could run it. On one runtime: no other could, so it may be the "
-        "runtime that is wrong. The localization study's Table I would be undecided in rows 2 "
+        "on every runtime that could run it. On one runtime: no other could run it, so the "
+        "runtime may be wrong. The localization study's Table I would be undecided in rows 2 "
         "and 3: there the intermediate ONNX model agrees with TFLite, not with TensorFlow, "
         "which does not support the printed conclusion.",
         columns=["source", "chain", "symptom", "stage", "decided", "other runtimes", "inside"],
@@ -345,8 +345,8 @@ def repaired(results: Sequence[RepairResult]) -> ReportTable:
     words = ", ".join(f"{amount} {verdict}" for verdict, amount in sorted(counts.items()))
     return ReportTable(
         title="Repairs",
-        note=f"{len(results)} repairs: {words}. Wrong inputs of all kinds, before and after; held "
-        "out are those that no edit was chosen by. The localization study repaired one case.",
+        note=f"{len(results)} repairs: {words}. Wrong inputs of all kinds, before and after; "
+        "no edit was chosen by held-out inputs. The localization study repaired one case.",
         columns=["source", "chain", "verdict", "edits", "wrong", "after", "held out, after", "of"],
         rows=[
             [

@@ -45,12 +45,12 @@ def only_failing(rows: Sequence[TrialRow], known: Known) -> ReportTable | None:
     if not any(row.faulty for row in judged):
         return None
     unread = len({row.digest for row in judged} - known.keys())
-    more = f" Left out, since their files changed or are gone: {unread}." if unread else ""
+    more = f" Models left out because their files changed or are gone: {unread}." if unread else ""
     return ReportTable(
         title="Operator sequences that occur only in failing models",
-        note="Operators that read what the one before makes. What occurs in failing models alone "
-        f"may be a cause, or stand beside it by chance; at most {_LISTED} per optimizer, the most "
-        f"frequent first.{more}",
+        note="Each operator reads the output of the one before it. A sequence that occurs only in "
+        f"failing models may be a cause or a coincidence. At most {_LISTED} per optimizer, the "
+        f"most frequent first.{more}",
         columns=["sequence", "optimizer", "failing models", "of"],
         rows=lines,
     )

@@ -25,9 +25,9 @@ def kinds(rows: Iterable[TrialRow]) -> ReportTable:
     ordered = sorted(groups.items(), key=lambda item: (-len(_issues(item[1])), item[0]))
     return ReportTable(
         title="Faults by symptom, stage and cause",
-        note="An issue is what has one fingerprint; crashes of an optimizer at one stage in the "
-        "same words, names and numbers aside, are one issue. Causes are proposed from messages, "
-        "operators and the first wrong value; where these name none or several, it is unclear.",
+        note="Findings with one fingerprint are one issue; so are crashes of an optimizer at one "
+        "stage whose messages differ only in names and numbers. Causes are guessed from messages, "
+        "operators and the first wrong value; if these suggest none or several, it is unclear.",
         columns=["symptom", "stage", "cause", "issues", "models", "jobs"],
         rows=[
             [*about, len(_issues(found)), _models(found), len({row.key for row, _ in found})]
@@ -183,7 +183,7 @@ def _correlation(pairs: Sequence[tuple[int, int]]) -> str:
     'not defined, since all of one side are equal'
     """
     if len(pairs) < _FEWEST:
-        return f"not told of fewer than {_FEWEST} jobs"
+        return f"not computed for fewer than {_FEWEST} jobs"
     first, second = zip(*pairs, strict=True)
     if len({*first}) < 2 or len({*second}) < 2:
         return "not defined, since all of one side are equal"
@@ -207,8 +207,8 @@ def each_model(rows: Iterable[TrialRow]) -> ReportTable:
     cells = {name: by_model(group) for name, group in columns.items()}
     return ReportTable(
         title="Each model under each variant",
-        note="A number is the error of the worst output, relative to its largest magnitude; it is "
-        "a fault where ! stands before it. Words tell what failed.",
+        note="A number is the error of the worst output, relative to its largest magnitude; ! "
+        "marks a fault. Words name a failure.",
         columns=["model", *columns],
         rows=[
             [name, *(_moved(cells[variant].get(digest)) for variant in columns)]
@@ -235,10 +235,10 @@ def against_each_other(rows: Iterable[TrialRow]) -> ReportTable | None:
         return None
     return ReportTable(
         title="Variants against each other",
-        note="Of the models on which both made a result: those where one keeps the outputs and the "
-        "other does not, so that the two differ. Two that are both wrong may be so alike: such "
-        "models are counted with a question mark. Crashed: models where either made no result. "
-        "A variant against itself: models that it changes.",
+        note="A cell counts models on which both variants gave a result, and only one keeps the "
+        "outputs. Two wrong results may be equal: such models are counted with a question mark. "
+        "Crashed: models on which a variant gave no result. A variant against itself: models "
+        "that it changes.",
         columns=["", *groups],
         rows=[
             [name, *(_against(first, second) for second in groups.values())]

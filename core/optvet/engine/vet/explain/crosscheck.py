@@ -129,9 +129,8 @@ def _location(runtime: str, answers: Sequence[CrossCheck]) -> str:
             return (
                 f"only in {runtime}'s reading, unless {others} misread the original: no fault there"
             )
-        return (
-            f"unclear where: {others} compute{'s' * (len(judgements) == 1)} the original otherwise"
-        )
+        compute = "computes" if len(judgements) == 1 else "compute"
+        return f"unclear where: {others} {compute} the original differently"
     if not faultless:
         return f"in the model: {', '.join(fellows)} agree{'' if len(fellows) > 1 else 's'}"
     if faultless == fellows:

@@ -84,7 +84,7 @@ def explain(
         )
     if runner.subject(None).scratch is not None:
         size = in_units(runner.model.size_bytes)
-        return Divergence(note=f"the values inside of a model of {size} are not looked at")
+        return Divergence(note=f"inner values of a model of {size} are not compared")
     compares = not symptom.info.failed
     jitters = JITTERS if inferences is None else min(JITTERS, inferences - 2)
     fixed = 2 + jitters if compares else 1
@@ -154,7 +154,7 @@ def divergence_text(found: Divergence) -> str:
     lines = []
     if found.value is not None:
         size = f" (error {found.error:.2g})" if found.error is not None else ""
-        lines.append(f"First value beyond its noise: {found.value}{size}")
+        lines.append(f"First value that differs by more than its noise: {found.value}{size}")
     if found.agreeing:
         lines.append(f"Made from: {', '.join(found.agreeing)}")
     lines += ["Before:", *(f"    {n}" for n in found.before or ["nothing"])]
@@ -190,7 +190,7 @@ def _find_divergence(artifact: Artifact, task: ExplainTask, tried: Counter[str])
     facts = structure.facts(after, len(data))
     alignment = align(task.model, facts, task.interface)
     if alignment.problem:
-        return Divergence(note=f"inputs or outputs are others: {alignment.problem}")
+        return Divergence(note=f"inputs or outputs differ: {alignment.problem}")
     feeds = {
         alignment.inputs.get(name, name): value.astype(alignment.casts[name])
         if name in alignment.casts
@@ -234,7 +234,7 @@ def _first_difference(
     before: ModelProto, after: ModelProto, found: ModelComparison, sites: Divergence
 ) -> Divergence:
     if found.diverges_at is None:
-        note = "no value is beyond its noise once all values are outputs"
+        note = "no value differs by more than its noise once all values are outputs"
         return _with_note(sites, note)
     layer = found.layers[-1]
     differences = [f"attribute {k}: {v}" for k, v in layer.attributes.items()]

@@ -92,8 +92,8 @@ def explain_no_repeat(finding: Finding) -> str:
     """The reason why a fault that does not show again is undecided."""
     culprit = " then ".join(finding.culprit) or "import and export"
     return (
-        f"{culprit} showed {finding.symptom} once and not again in a fresh process: what the "
-        "optimizer makes is not the same each time, or depends on what its process did before "
+        f"{culprit} showed {finding.symptom} once and not again in a fresh process: the "
+        "optimizer's result differs between runs, or depends on what its process did before "
         f"({finding.message})"
     )
 

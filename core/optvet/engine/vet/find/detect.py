@@ -158,7 +158,7 @@ def _run_unchecked(
     session.ledger.control(
         "checker",
         "limited",
-        "no invalid-model can be told, since onnx.checker refuses the original, which "
+        "invalid-model cannot be found: onnx.checker refuses the original, which "
         f"{session.case.reference.runtime.name} runs: {words[:_COMPLAINT_CHARS]}",
     )
     return runner, reference

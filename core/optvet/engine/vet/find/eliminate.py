@@ -100,7 +100,7 @@ def clear(
                 continue
             optional = [n for n in culprit if n not in table.required]
             if not optional or rounds >= MAX_ROUNDS or session.request.strategy == "none":
-                ledger.reasons.append(f"no safe pipeline was found in {rounds} rounds")
+                ledger.reasons.append(f"found no safe pipeline in {rounds} rounds")
                 return Cleared(table.required_of(pipeline), runner)
             pipeline = tuple(n for n in pipeline if n != optional[-1])
         found = examiner.examine(runner.trial(pipeline, samples, "verify"), samples)

@@ -63,6 +63,6 @@ def _words(file: Path, was: State, now: State) -> str:
     else:
         what = "changed"
     return (
-        f"{file} was {what} during the vet, which never does so itself; nothing here tells "
-        "whether the optimizer did it or something else on this machine"
+        f"{file} was {what} during the vet, which optvet never does; either the "
+        "optimizer did it or another process on this machine"
     )

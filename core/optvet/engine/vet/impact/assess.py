@@ -48,7 +48,7 @@ class Assessor:
         first = next((s for s in samples if s.id in reference and s.id in runs), None)
         if unsteady:
             names = ", ".join(sorted(unsteady))
-            words = f"not compared, since no two runs of the original need to agree: {names}"
+            words = f"not compared, since two runs of the original may differ: {names}"
             self._ledger.control("comparator", "limited", words)
         if first is None:
             return

@@ -225,13 +225,13 @@ def layer_words(layer: LayerJudgement) -> str:
     what = f"{_chain(layer.operators)} {name}" if layer.operators else f"layer {name}"
     if layer.outcome == "saturation":
         count = len(layer.skipped)
-        left = "a quantization is left out that also cuts values off"
+        left = "a quantization that also clips values is left out"
         if count > 1:
-            left = f"{count} quantizations are left out that also cut values off"
+            left = f"{count} quantizations that also clip values are left out"
         some = ", ".join(layer.skipped[:2]) + (", …" if count > 2 else "")
         return f"before {what} {left}: {some}"
     if layer.share is None:
-        return f"{what} is not what follows from the quantized values before it"
+        return f"{what} does not follow from the quantized values before it"
     words = f"{what} is up to {_number(layer.steps)} steps from the exact result of its own inputs"
     return f"{words} (0.5 allowed), {layer.share:.1%} of its elements are too far"
 

@@ -170,8 +170,8 @@ class LostInputs(Structural):
         return self._note(
             culprit,
             f"{len(self.lost)} weights are no longer among the inputs, such as {self.lost[0]!r}: "
-            "a caller who replaced them no longer can. A model that lists most of its weights "
-            "seldom means that",
+            "callers can no longer replace them. A model that lists most of its weights rarely "
+            "intends that",
         )
 
 

@@ -269,7 +269,9 @@ class _MetricGauge(Gauge):
             raise unknown_metric(required, [(comparator, sorted(metrics))])
         if assessment.gaps or required.metric not in metrics:
             there = ", ".join(sorted(metrics))
-            lacks = f"comparator {name!r} gave no {required.metric!r} of these samples, but {there}"
+            lacks = (
+                f"comparator {name!r} has no {required.metric!r} for these samples, only {there}"
+            )
             return RequirementReading(None, words=assessment.gaps or lacks, comparator=name)
         value = float(metrics[required.metric])
         met, shown = required.is_met(value), f"{value:.6g}"
@@ -316,11 +318,11 @@ class _ToleranceGauge(Gauge):
         if self._witness is None or found.ratio > self._worst:
             self._worst, self._witness = found.ratio, replace(sample, feeds={})
             self._words = (
-                f"output {name!r}: {found.beyond:,} of {found.elements:,} elements beyond it, "
+                f"output {name!r}: {found.beyond:,} of {found.elements:,} elements exceed it, "
                 + (
-                    f"by up to {found.ratio:.3g} times"
+                    f"by a factor of up to {found.ratio:.3g}"
                     if math.isfinite(found.ratio)
-                    else "where nothing is allowed"
+                    else "where no difference is allowed"
                 )
             )
 
@@ -331,14 +333,14 @@ class _ToleranceGauge(Gauge):
         met = self._worst <= 1
         words = self._words
         if met:
-            words = f"the largest difference is {self._worst:.3g} of what is allowed"
+            words = f"the largest difference is {self._worst:.3g} of the allowed one"
             words = words if self._worst else "nothing differs"
         return RequirementReading(met, self._worst, words, None, self._witness, tuple(self._beyond))
 
 
 def _explain_no_agreement(outputs: Collection[str]) -> RequirementReading:
     names = ", ".join(map(repr, sorted(outputs)))
-    return RequirementReading(None, words=f"no two runs of the original need to agree on {names}")
+    return RequirementReading(None, words=f"two runs of the original may differ in {names}")
 
 
 def _only(output: str | None, runs: Runs) -> Runs:

@@ -115,7 +115,7 @@ def _search(
         if answer == "unresolved":
             return None, blamed, "whether the passes that are left are slower is within the noise"
         if len(blamed) == _MOST_CULPRITS:
-            return None, blamed, f"more is slower than {_MOST_CULPRITS} culprits, not searched"
+            return None, blamed, f"more passes are slower; stopped after {_MOST_CULPRITS} culprits"
         culprit = blame(runner, pipeline, Slower(watch), strategy)
         applied = table.complete(culprit)
         again = watch.again(applied)

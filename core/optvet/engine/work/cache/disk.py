@@ -337,7 +337,7 @@ class Cache:
     def _degrade(self, error: Exception) -> None:
         if self.degraded is None:
             reason = "it is a file" if self._root and self._root.is_file() else str(error)
-            self.degraded = f"cache {str(self._root)!r} is not written any more: {reason}"
+            self.degraded = f"cache {str(self._root)!r} is no longer written: {reason}"
 
     def _get(self, database: sqlite3.Connection, key: str) -> bytes | None:
         query = "SELECT digest, value, file, used FROM entries WHERE key = ?"

@@ -179,7 +179,7 @@ def text_of(error: BaseException) -> str:
     try:
         return cut(str(error) or type(error).__name__)
     except Exception:
-        return f"{type_name(error)} (its text cannot be had)"
+        return f"{type_name(error)} (its text is not available)"
 
 
 def type_name(error: BaseException) -> str:

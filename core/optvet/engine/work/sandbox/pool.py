@@ -385,5 +385,5 @@ def _explain_deaths(*deaths: Outcome[Any], idle_lived: bool) -> Outcome[Any]:
     if idle_lived and same:
         words = "each of 3 times, while an idle process lived: the task seems to do so itself"
         return Outcome(None, replace(last, kind="abort", message=f"{last.message}\n{words}"))
-    words = "somebody kills processes on this machine, so nothing is known of the task"
+    words = "something kills processes on this machine, so the task has no result"
     return Outcome(None, replace(last, kind="killed", message=f"{last.message}\n{words}"))

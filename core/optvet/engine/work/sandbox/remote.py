@@ -51,8 +51,8 @@ _DEATH_S = 1.0  # How long the report of a death may take.
 _STAGES: tuple[Stage, ...] = get_args(Stage)
 _NOT_BEGUN = b"not begun".ljust(16)
 _CONFINED = (
-    "optvet lets its workers write among temporary files alone, and open no TCP socket; if that "
-    f"is why, and you trust it, set {VARIABLE}=off, or to the folders that it needs"
+    "optvet lets workers write only to temporary files, and open no TCP socket; if this is why "
+    f"it failed, and you trust it, set {VARIABLE}=off, or to the folders that it needs"
 )
 LEFT_OUT = "[... the rest is left out ...]"
 OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP"})

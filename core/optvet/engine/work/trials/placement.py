@@ -44,7 +44,7 @@ def find_placement(
     assert order.config is not None
     runtime = order.config.runtime
     if not isinstance(runtime, Profiles):
-        return f"runtime {runtime.name} does not tell where it executes nodes"
+        return f"runtime {runtime.name} does not report where it executes nodes"
     # Made and removed here: a worker that is killed removes nothing.
     with temporary_folder("optvet-profile-") as folder:
         outcome = runner.submit(subject, profile, order, Path(folder)).result()

@@ -120,7 +120,7 @@ def inspect(
     """
     ids = tuple(s.id for s in samples)
     if runner.subject(None).scratch is not None:
-        return Inspection("none", ids, reason="the model is too large to be looked into")
+        return Inspection("none", ids, reason="the model is too large to examine its layers")
     fed = [runner.sample_digest(s) for s in samples]
     got = sample_digests(Sample(i, runs[i]) for i in ids)
     key = caching.key("layers", VERSION, basis(), runner.identity, list(passes), fed, got)
@@ -300,7 +300,7 @@ def _judge_inner_values(
     original, run = plain(model), _Runs(task.reference)
     matches = match(original, run, task.feeds[0], inner[0], grids, named=named)
     if not matches:
-        return "none of its quantized tensors is one of the original"
+        return "none of its quantized tensors is in the original"
     noise = Noise(longest_reduction=task.longest_reduction, measured=False)
     answer = layer_checks.check(original, run, task.feeds, inner, matches, noise)
     there = dict(renamed or {}) | {n: m.name for n, m in matches.items()}
