@@ -168,7 +168,7 @@ def test_a_bug_report_gets_versions_machine_and_plugins_of_others(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broken = EntryPoint("broken", "optvet_no_such_module", "optvet")
-    installed = [*discovery.entry_points(group="optvet"), broken]
+    installed = [*metadata.entry_points(group="optvet"), broken]
     monkeypatch.setattr(discovery, "entry_points", lambda **_: installed)
     ran = run("--version", "--json")
     told = json.loads(ran.out)
