@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from optvet.engine.vet.observe import examine
-from optvet.engine.work.trials.trial import normalized_message
+from optvet.engine.work.trials.trial import graph_output_of, normalized_message
 
 SIZE = 200_000
 HOSTILE = {
@@ -51,7 +50,7 @@ def matchers() -> dict[str, Callable[[str], object]]:
     }
     found: dict[str, Callable[[str], object]] = {
         "gist": normalized_message,
-        "base of an output": examine._base,
+        "base of an output": graph_output_of,
         "out of memory": NO_MEMORY.search,
         "extra": extras._NAMED.search,
         "module": extras._NO_MODULE.search,
@@ -109,4 +108,4 @@ def test_the_gist_of_a_message_has_no_names_numbers_and_paths(message: str, expe
     ],
 )
 def test_the_base_of_an_output_is_the_graphs(name: str, expected: str) -> None:
-    assert examine._base(name) == expected
+    assert graph_output_of(name) == expected
