@@ -47,7 +47,7 @@ _MODULES = {
         ExplainsTogether Feeds FindingFiles LoadsFiles Logs ModelSource NeedsNetwork
         Optimizer Pins Preferred Probe Profiles Ragged ReadsFiles Reporter ReportsChanges
         Run Runtime Saves Session SetsEnvironment Suits TakesFiles TakesSuggestions
-        TellsMetrics TellsProvenance UsesLibraries Wants
+        TellsInnerValues TellsMetrics TellsProvenance UsesLibraries Wants
     """,
     "spec.pythons": "NeedsPython PythonEnvironment",
     "spec.records.bench": "BenchResult",

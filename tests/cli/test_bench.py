@@ -39,6 +39,11 @@ def test_a_variant_is_timed_beside_the_original(run: Run, clean: Path) -> None:
         assert side.load_s > 0
         assert side.memory_bytes is not None
         assert side.memory_bytes > 0
+        assert side.samples_per_s is not None
+        assert side.samples_per_s >= side.throughput > 0
+        # Two rounds at least before the timed ones, and a run before each of their blocks.
+        assert side.warm_ups >= 3 * (2 * 2 + 5 * 2)
+        assert side.warm_up_s > 0
     assert variant.optimization_s is not None
     # Under the defaults of the runtime in production, not those of a vet.
     assert variant.runtime.options["optimization"] == "all"

@@ -218,3 +218,18 @@ def test_passes_whose_transformations_found_nothing_are_not_reported() -> None:
 
 def test_a_model_that_cannot_be_compiled_leaves_no_log() -> None:
     assert changed_by(b"no model", ["moc"]) is None
+
+
+def test_values_inside_of_what_it_made_are_told(tmp_path: Path) -> None:
+    from optvet_openvino.runtime import OpenVinoRuntime
+
+    runtime = OpenVinoRuntime()
+    source = Artifact("onnx", onnx.parser.parse_model(CONV).SerializeToString())
+    made = OPTIMIZER.apply(source, OPTIMIZER.pipelines()["default"], OPTIMIZER.options)
+    feeds = {"x": np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)}
+    before = runtime.load(made, runtime.options).run(feeds)
+    inside = runtime.artifact_values(made, feeds, runtime.options)
+    (last,) = (i for i in inside if i.output == 0)
+    np.testing.assert_allclose(last.value, next(iter(before.values())), rtol=1e-5, atol=1e-6)
+    again = runtime.load(made, runtime.options).run(feeds)
+    assert again.keys() == before.keys(), "the artifact stays as it was"

@@ -433,3 +433,22 @@ def test_a_kernel_pass_whose_absence_kills_takes_nothing_down(vet: Vet, sandbox:
     (finding,) = faults(result)
     assert finding.symptom in ("optimizer-error", "optimizer-abort")
     assert (finding.culprit, finding.confirmed) == ([], True)
+
+
+def test_values_inside_of_an_executable_are_told_behind_fusions_too() -> None:
+    model, optimizer, runtime = onnx.parser.parse_model(CONV), TvmOptimizer(), TvmRuntime()
+    feeds = {"x": np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float32)}
+    for pipeline in ("default", "lowering"):
+        passes = optimizer.pipelines()[pipeline]
+        made = optimizer.apply(
+            Artifact("onnx", model.SerializeToString()), passes, optimizer.options
+        )
+        inside = runtime.artifact_values(made, feeds, runtime.options)
+        (output,) = (i for i in inside if i.output == 0)
+        assert output.names == ("y",)
+        expected = runtime.load(made, runtime.options).run(feeds)["y"]
+        np.testing.assert_array_equal(output.value, expected)
+        known = {"x", *(i.names[0] for i in inside)}
+        assert known.issuperset(name for i in inside for name in i.reads)
+    # Unfused, the sum of products is a value of its own; ReLU is fused where passes fuse.
+    assert [inside[0].operator, inside[-1].operator] == ["conv2d", "relu"]

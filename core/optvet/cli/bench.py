@@ -16,7 +16,7 @@ from rich.text import Text
 from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED, Interrupted, worst
 from optvet.cli.options import Debug, cache_folder
 from optvet.cli.output import Json, check_file, write_document
-from optvet.cli.render import count, ratio_of, seconds, size, table_of, text
+from optvet.cli.render import count, ratio_of, seconds, size, table_of, text, warm_up_words
 from optvet.cli.request import takes
 from optvet.cli.tables import shown_table
 from optvet.cli.terminal import Terminal, one_line
@@ -111,7 +111,7 @@ def screen(
     result: BenchResult, width: int = 80, *, operators: bool = False
 ) -> Iterator[RenderableType]:
     """All parts of the screen, in order; ``operators`` says whether these are shown."""
-    yield text(_subject(result), "dim")
+    yield text("\n".join(one_line(words, width) for words in _subject(result)), "dim")
     yield Padding(_speeds(result), (1, 0))
     costs = _costs(result)
     if costs.row_count:
@@ -137,12 +137,14 @@ def screen(
     yield text(_noise(result), "dim")
 
 
-def _subject(result: BenchResult) -> str:
+def _subject(result: BenchResult) -> tuple[str, str]:
+    """The model, and what runs it where: a line each."""
     machine, model = result.machine, result.model
     first = result.variants[0].runtime
     return (
         f"{model.source}: {count(model.nodes, 'node')}, {size(model.size_bytes)}; "
-        f"{count(result.samples, 'sample')}; {first.name} {first.version}; {machine.processor}"
+        f"{count(result.samples, 'sample')}",
+        f"{first.name} {first.version}; {machine.processor}",
     )
 
 
@@ -178,15 +180,9 @@ def _speeds(result: BenchResult) -> Table:
 
 
 def _costs(result: BenchResult) -> Table:
-    """What else differs: throughput, time to load and to optimize, memory, busy processors."""
-    table = table_of(
-        ("variant", ""),
-        ("runs per s", ""),
-        ("session", ""),
-        ("optimization", ""),
-        ("memory", ""),
-        ("CPUs", ""),
-    )
+    """What else differs: throughput, time to create a session and to optimize, memory, CPUs."""
+    names = ("variant", "runs/s", "samples/s", "session", "optimizing", "memory", "CPUs")
+    table = table_of(*((name, "") for name in names))
     shown: set[str] = set()
     for variant in result.variants:
         timing = variant.timing
@@ -201,9 +197,10 @@ def _costs(result: BenchResult) -> Table:
 
 def _side(side: TimedSide, optimization_s: float | None) -> list[str]:
     memory = "–" if side.memory_bytes is None else size(side.memory_bytes)
-    cost = seconds(optimization_s)
     busy = "–" if side.cpu_utilization is None else f"{side.cpu_utilization:.1f}"
-    return [f"{side.throughput:,.0f}", seconds(side.load_s), cost, memory, busy]
+    rates = [side.throughput, side.samples_per_s]
+    shown = ["–" if rate is None else f"{rate:,.0f}" for rate in rates]
+    return [*shown, seconds(side.load_s), seconds(optimization_s), memory, busy]
 
 
 def _blame(variant: BenchVariant) -> Text:
@@ -235,4 +232,5 @@ def _noise(result: BenchResult) -> str:
     )
     if spreads:
         words += f"; ratios vary by at most {max(spreads):.1%} between processes"
-    return f"{words}; {count(redone, 'round')} repeated"
+    warm = warm_up_words(timings)
+    return f"{words}; {count(redone, 'round')} repeated{'; ' if warm else ''}{warm}"

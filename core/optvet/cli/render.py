@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from rich.table import Table
 from rich.text import Text
@@ -99,3 +100,21 @@ def timing_line(timing: Timing) -> str:
         return words
     sides = timing.candidate.latency_s, timing.reference.latency_s
     return f"{words}, {seconds(sides[0])} beside {seconds(sides[1])}"
+
+
+def timing_costs(timing: Timing) -> str:
+    """Throughput, peak memory and busy processors of the candidate and of the reference."""
+    sides = [side for side in (timing.candidate, timing.reference) if side is not None]
+    shown = {
+        "runs per s": [f"{side.throughput:,.0f}" for side in sides],
+        "added": [size(s.memory_bytes) for s in sides if s.memory_bytes is not None],
+        "CPUs busy": [f"{s.cpu_utilization:.1f}" for s in sides if s.cpu_utilization is not None],
+    }
+    return "; ".join(f"{' beside '.join(each)} {what}" for what, each in shown.items() if each)
+
+
+def warm_up_words(timings: Iterable[Timing]) -> str:
+    """How many runs were not timed, to warm up, and how long they took; empty if there are none."""
+    sides = [s for t in timings for s in (t.reference, t.candidate) if s is not None]
+    runs, spent = sum(s.warm_ups for s in sides), sum(s.warm_up_s for s in sides)
+    return f"{count(runs, 'run')} to warm up, not timed: {seconds(spent)}" if runs else ""

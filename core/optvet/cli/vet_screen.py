@@ -21,7 +21,9 @@ from optvet.cli.render import (
     number,
     table_of,
     text,
+    timing_costs,
     timing_line,
+    warm_up_words,
 )
 from optvet.cli.structure import structure_words
 from optvet.cli.terminal import one_line
@@ -265,7 +267,9 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
     if result.requirements:
         rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
     if result.timing is not None:
-        rows.append(("timing", text(timing_line(result.timing))))
+        parts = [timing_line(result.timing), timing_costs(result.timing)]
+        parts.append(warm_up_words([result.timing]))
+        rows.append(("timing", text("\n".join(part for part in parts if part))))
     if result.changing_passes is not None:
         rows.append(("changing", text(_changing_passes(result))))
     if asked.fixed_tolerances and result.fixed_tolerances:

@@ -408,6 +408,25 @@ class ReadsFiles(Protocol[OptionsT_contra]):
 
 
 @runtime_checkable
+class TellsInnerValues(Protocol[OptionsT_contra]):
+    """Optional part of a runtime: the values inside of artifacts of a format of its own."""
+
+    def artifact_values(
+        self, artifact: Artifact, feeds: Feeds, options: OptionsT_contra
+    ) -> Sequence[Inner]:
+        """All values of one run except inputs and weights, in the order of computation.
+
+        Called in the process that built the artifact, to show where a fault begins. Outputs have
+        the names of the model's; other names are those of its values only if they are the same.
+        ``artifact`` stays as it was.
+
+        Raises:
+            Unsupported: The values of this artifact cannot be told.
+        """
+        ...
+
+
+@runtime_checkable
 class Profiles(Protocol[OptionsT_contra]):
     """Optional part of a runtime: it tells where each node is executed, and how long that takes."""
 

@@ -139,20 +139,33 @@ class OpenVinoRuntime:
 
     def inner_values(self, file: Path, feeds: Feeds, options: OpenVinoOptions) -> Sequence[Inner]:
         """Values of an IR file (its weights lie beside it), all of them made outputs."""
-        model = _core().read_model(file)
-        fed = _fed(model, feeds)
-        places = {_key(r.input_value(0)): i for i, r in enumerate(model.get_results())}
-        ports = [p for op in _operations(model) for p in op.outputs() if _is_readable(p)]
-        # Before they become outputs, which gives names to those that have none.
-        inner = [(_key(p), _names(p), p.get_node().get_type_name(), _reads(p)) for p in ports]
-        model.add_outputs(ports)
-        index = {_key(r.input_value(0)): i for i, r in enumerate(model.get_results())}
-        request = _core().compile_model(model, "CPU", _properties(options)).create_infer_request()
-        for at, value in enumerate(fed):
-            request.set_input_tensor(at, _tensor(value))
-        request.infer()
-        values = {k: np.array(request.get_output_tensor(i).data) for k, i in index.items()}
-        return [Inner(names, op, reads, values[k], places.get(k)) for k, names, op, reads in inner]
+        return _inner_values(_core().read_model(file), feeds, _properties(options))
+
+    def artifact_values(
+        self, artifact: Artifact, feeds: Feeds, options: OpenVinoOptions
+    ) -> Sequence[Inner]:
+        """Values of what the optimizer made, all of them made outputs of a copy."""
+        if artifact.format != "openvino-model":
+            return _inner_values(_core().read_model(artifact.data), feeds, _properties(options))
+        properties = {**_properties(options), **artifact.handle["properties"]}
+        return _inner_values(artifact.handle["model"].clone(), feeds, properties)
+
+
+def _inner_values(model: Any, feeds: Feeds, properties: Mapping[str, Any]) -> list[Inner]:
+    """All values of ``model``, which becomes one that has them as outputs."""
+    fed = _fed(model, feeds)
+    places = {_key(r.input_value(0)): i for i, r in enumerate(model.get_results())}
+    ports = [p for op in _operations(model) for p in op.outputs() if _is_readable(p)]
+    # Before they become outputs, which gives names to those that have none.
+    inner = [(_key(p), _names(p), p.get_node().get_type_name(), _reads(p)) for p in ports]
+    model.add_outputs(ports)
+    index = {_key(r.input_value(0)): i for i, r in enumerate(model.get_results())}
+    request = _core().compile_model(model, "CPU", properties).create_infer_request()
+    for at, value in enumerate(fed):
+        request.set_input_tensor(at, _tensor(value))
+    request.infer()
+    values = {k: np.array(request.get_output_tensor(i).data) for k, i in index.items()}
+    return [Inner(names, op, reads, values[k], places.get(k)) for k, names, op, reads in inner]
 
 
 _RUN_BY_NAME = (

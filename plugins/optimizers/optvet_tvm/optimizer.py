@@ -208,7 +208,7 @@ class TvmOptimizer:
         imported = _import(source.data)
         order = self._arranged(passes)
         try:
-            module, content, changing_passes = self._transform(imported.module, order)
+            module, content, changing_passes, inside = self._transform(imported.module, order)
             executable, kernels = self._build(module, order)
         except TvmError as error:
             missing = [p.name for p in self.passes() if p.required and p.name not in order]
@@ -222,6 +222,8 @@ class TvmOptimizer:
                 "executable": executable,
                 "inputs": imported.inputs,
                 "outputs": imported.outputs,
+                "module": inside,
+                "target": options.target,
             },
             # A kernel is told by its module and by the passes that changed it on the way.
             fingerprint="|".join((content, *kernels)),
@@ -280,18 +282,22 @@ class TvmOptimizer:
         # Stable: passes over the graph share one key, so they stay as they were given.
         return sorted(passes, key=lambda n: max(place[n], lowering - 1))
 
-    def _transform(self, module: Any, order: Sequence[str]) -> tuple[Any, str, list[str]]:
-        """The module that is to be built, its content in a word, and the passes that changed it."""
+    def _transform(self, module: Any, order: Sequence[str]) -> tuple[Any, str, list[str], Any]:
+        """The module that is to be built, its content in a word, and the passes that changed it.
+
+        Last comes the module before ``ToNonDataflow``, whose values can still be looked at.
+        """
         import tvm
         import tvm_ffi
 
         extras = {e.name: e for e in _extras(self.options)}
         changing_passes: list[str] = []
         content = [self.options.target, str(self.options.opt_level)]
-        hashed = False
+        hashed, inside = False, None
         context = tvm.transform.PassContext(opt_level=self.options.opt_level)
         with tvm.target.Target(self.options.target), context:
             for name in (n for n in order if n not in _TIR):
+                inside = module if name == "ToNonDataflow" else inside
                 if name == _NUMBERING and not hashed:
                     content.append(str(tvm_ffi.structural_hash(module)))
                     hashed = True
@@ -305,7 +311,7 @@ class TvmOptimizer:
                     content += [name] if hashed else []
                 module = after
         content += [] if hashed else [str(tvm_ffi.structural_hash(module))]
-        return module, "|".join(content), changing_passes
+        return module, "|".join(content), changing_passes, inside
 
     def _build(self, module: Any, order: Sequence[str]) -> tuple[Any, list[str]]:
         """The executable, and which of the listed passes over kernels changed them."""

@@ -15,10 +15,13 @@ from optvet.plugin import (
     Artifact,
     Check,
     Feeds,
+    Inner,
     Installation,
     Session,
+    Unsupported,
     version_of,
 )
+from optvet_tvm.inside import values_of
 
 # What an executable cannot be built without, in TVM's order; nothing here optimizes.
 _LOWERING = (
@@ -125,6 +128,15 @@ class TvmRuntime:
             raise ValueError("a TVM executable lives in the process that built it; there is none")
         handle = artifact.handle
         return TvmSession(handle["executable"], handle["inputs"], handle["outputs"])
+
+    def artifact_values(
+        self, artifact: Artifact, feeds: Feeds, options: TvmRuntimeOptions
+    ) -> Sequence[Inner]:
+        """Values of what the optimizer made, built once more with all of them as outputs."""
+        _use_threads(options.threads)
+        if artifact.handle is None or artifact.handle.get("module") is None:
+            raise Unsupported("no module of TVM is known of this artifact")
+        return values_of(artifact.handle, feeds)
 
     def snippet(self, options: TvmRuntimeOptions) -> str:
         """An executable, with names, is run; a model is lowered first, with no optimization."""

@@ -16,6 +16,9 @@ class TimedSide(Record):
     to, ``load_s`` the median time to create the session. ``memory_bytes`` is the peak memory that
     loading and running it adds to a process of its own, ``cpu_utilization`` the processors that it
     keeps busy while it runs (1.0 is one processor all of the time); None if that was not measured.
+    ``samples_per_s`` is the throughput times the rows of a sample, which are the leading size that
+    all its inputs of two or more dimensions share, else 1. ``warm_ups`` runs, which took
+    ``warm_up_s`` seconds, were not timed, in all processes together.
     """
 
     latency_s: float
@@ -23,6 +26,9 @@ class TimedSide(Record):
     load_s: float
     memory_bytes: int | None = None
     cpu_utilization: float | None = None
+    samples_per_s: float | None = None
+    warm_ups: int = 0
+    warm_up_s: float = 0.0
 
 
 class Pace(Record):

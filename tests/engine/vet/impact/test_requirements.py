@@ -323,3 +323,31 @@ def test_fixed_tolerances_are_told_beside_a_verdict_that_they_do_not_change(vet:
         "ONNX backend tests": (2, {"y": 2, "z": 0}),
     }
     assert all(t.samples == 2 for t in result.fixed_tolerances)
+
+
+# Values inside of the model
+
+CHAIN = """
+<ir_version: 8, opset_import: ["" : 17]>
+chain (float[4,3] x) => (float[4,3] y)
+<float[3] a = {1, 1, 1}, float[3] b = {1, 1, 1}, float[3] c = {1, 1, 1}>
+{ s = Mul(x, a)  t = Add(s, b)  u = Mul(t, c)  y = Sigmoid(u) }
+"""
+
+
+def test_an_error_inside_is_blamed_on_the_pass_that_makes_it(vet: Vet) -> None:
+    # Pass "a" doubles a factor; pass "b" adds a little, to another value.
+    required = ["layer_error<=0.4", "t:layer_error<=2", "Sigmoid:layer_error<=1"]
+    result = vet(CHAIN, Biasing(order=("a", "b"), steps=(1.0, 1e-3, 0.0)), require=required)
+    assert [(f.culprit, f.requirement) for f in unmet(result)] == [(["a"], "layer_error<=0.4")]
+    assert result.safe_pipeline == ["b"]
+    inside, one, operator = result.requirements
+    assert (inside.met, inside.detail) == (False, "layer_error is 1 at s (Mul)")
+    assert one.detail.endswith("at t (Add)")
+    assert operator.detail.endswith("at y (Sigmoid)")
+
+
+def test_a_requirement_on_values_that_are_not_there_is_undecided(vet: Vet) -> None:
+    result = vet(CHAIN, Biasing(order=("b",)), require=["Conv:layer_error<=1"])
+    assert result.verdict == "undecided"
+    assert "both models have no value or operator 'Conv'" in result.requirements[0].detail

@@ -40,9 +40,9 @@ from optvet.graph.text import attribute_text, node_text
 from optvet.graph.walk import opset_versions, reads
 from optvet.graph.weights import constants_of
 from optvet.spec.errors import InputError, UsageError
-from optvet.spec.protocols import ReadsFiles
+from optvet.spec.protocols import ReadsFiles, TellsInnerValues
 from optvet.spec.records import Layer, ModelComparison, Parameter
-from optvet.spec.types import Inner
+from optvet.spec.types import Artifact, Inner
 
 Values = Mapping[str, np.ndarray]
 
@@ -128,6 +128,22 @@ def _compare_file(
     a = onnx.load_from_string(ours)
     b, values = as_graph(inside, first.values.keys())
     return compare_values(a, b, first, RecordedValues(values))
+
+
+def told_values(
+    artifact: Artifact, config: RuntimeConfig, feeds: Values, known: Collection[str]
+) -> tuple[ModelProto, RecordedValues] | None:
+    """Values inside of an artifact that is no ONNX, as its runtime tells them, and their graph.
+
+    None if the runtime tells none. ``known`` are names of the model that it was made of. Called in
+    a worker; raises what the runtime raises.
+    """
+    if not isinstance(config.runtime, TellsInnerValues):
+        return None
+    enter("run")
+    inside = config.runtime.artifact_values(artifact, feeds, config.options)
+    graph, values = as_graph(inside, known)
+    return graph, RecordedValues(values)
 
 
 def as_graph(

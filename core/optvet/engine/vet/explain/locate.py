@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
 from onnx import ModelProto
 from pydantic import TypeAdapter
 
+from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.vet.explain.divergence import (
     JITTERS,
     compare_values,
     record_with_jitter,
+    told_values,
 )
 from optvet.engine.vet.explain.site_search import (
     _LINES,
@@ -42,7 +45,7 @@ from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph import structure
 from optvet.graph.interface import align
 from optvet.spec.memory import in_units
-from optvet.spec.protocols import Saves
+from optvet.spec.protocols import Saves, TellsInnerValues
 from optvet.spec.records import Divergence, ModelComparison
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Sample
@@ -77,7 +80,8 @@ def explain(
     if not symptom.info.located:
         return None
     made = runner.case.optimizer.traits.produces
-    if made != "onnx" and not isinstance(runner.case.optimizer, Saves):
+    told = isinstance(runner.case.candidate.runtime, TellsInnerValues)
+    if made != "onnx" and not told and not isinstance(runner.case.optimizer, Saves):
         return Divergence(
             differs=_outer_values(runner, symptom, outputs, passes, sample),
             note=f"{runner.case.optimizer.name} makes {made}, whose inner values are hidden",
@@ -92,6 +96,7 @@ def explain(
         runner.subject(None),
         runner.subject(passes),
         runner.case.candidate,
+        runner.case.reference,
         runner.model,
         runner.order(runner.subject(passes), [sample]).interface,
         sample.feeds,
@@ -185,7 +190,7 @@ def _find_divergence(artifact: Artifact, task: ExplainTask, tried: Counter[str])
     # An artifact of another format stays in the optimizer's process, so it is made again here.
     after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)
     if after is None:
-        return Divergence(note="the optimizer makes a format whose inner values are hidden")
+        return _located_inside(artifact, task, before)
     data = after.SerializeToString()
     facts = structure.facts(after, len(data))
     alignment = align(task.model, facts, task.interface)
@@ -219,6 +224,30 @@ def _find_divergence(artifact: Artifact, task: ExplainTask, tried: Counter[str])
     found = compare_values(before, after, first, second, outputs=task.outputs)
     sites = tried_sites(task, before, after, first, tried, found.diverges_at)
     return _first_difference(before, after, found, sites)
+
+
+def _located_inside(artifact: Artifact, task: ExplainTask, before: ModelProto) -> Divergence:
+    """The same for an artifact of another format, whose runtime may tell its values.
+
+    The original is run by the runtime of ONNX models, so other kernels' rounding is allowed for.
+    """
+    if task.symptom.info.failed:
+        return Divergence(note="what cannot be run has no values")
+    try:
+        first = record_with_jitter(
+            before.SerializeToString(), task.feeds, task.reference, task.jitters
+        )
+        told = told_values(artifact, task.config, task.feeds, first.values.keys())
+    except Exception as error:
+        if isinstance(error, MemoryError):
+            raise
+        return Divergence(note=f"values inside are not known: {_line(error)}")
+    if told is None:
+        return Divergence(note="the optimizer makes a format whose inner values are hidden")
+    enter("compare")
+    first = replace(first, thresholds=OTHER_KERNELS)
+    found = compare_values(before, told[0], first, told[1], outputs=task.outputs)
+    return _first_difference(before, told[0], found, Divergence())
 
 
 def _with_note(divergence: Divergence, note: str) -> Divergence:

@@ -47,11 +47,15 @@ _LINES = 40
 
 @dataclass(frozen=True)
 class ExplainTask:
-    """What a worker needs to explain one finding; ``max_runs`` limits its inferences."""
+    """What a worker needs to explain one finding; ``max_runs`` limits its inferences.
+
+    ``config`` runs the optimized model, ``reference`` the original.
+    """
 
     original: BuildSubject
     optimized: BuildSubject
     config: RuntimeConfig
+    reference: RuntimeConfig
     model: Model
     interface: frozenset[InterfaceChange]
     feeds: Mapping[str, np.ndarray]

@@ -10,7 +10,12 @@ from optvet.engine.vet.impact.comparator_options import calibrate_options, compa
 from optvet.engine.vet.impact.decoding import Decoder
 from optvet.engine.vet.impact.fixed_tolerances import FixedTolerances
 from optvet.engine.vet.impact.impact import Answers, Assessment, choose, fallback
-from optvet.engine.vet.impact.requirements import candidates, fitting, required_of
+from optvet.engine.vet.impact.requirements import (
+    candidates,
+    fitting,
+    is_of_layers,
+    required_of,
+)
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.inputs import Inputs
@@ -109,7 +114,7 @@ def begin(request: VetRequest, plugins: Plugins, model: Model, outputs: Outputs)
     options = parse_options(f"comparator {comparator.name}", comparator.options, given)
     begun = Assessment(choice, options, model)
     for required in required_of(request, model):
-        if isinstance(required, Requirement):
+        if isinstance(required, Requirement) and not is_of_layers(required):
             fitting(required, candidates(begun, request, plugins, model))
     return begun
 

@@ -24,6 +24,13 @@ FEW = 2
 """Messages list all metrics only if at most this many comparators have any."""
 COUNTS = ("samples_changed", "samples_undecided")
 """Metrics of every comparator: numbers of samples that changed, and that are undecided."""
+LAYER_ERROR = "layer_error"
+"""The metric of values inside of the model; what stands before it names values or operators."""
+
+
+def is_of_layers(required: Required) -> bool:
+    """Whether it is about values inside of the model, which no comparator measures."""
+    return isinstance(required, Requirement) and required.metric == LAYER_ERROR
 
 
 def required_of(request: VetRequest, model: Model) -> tuple[Required, ...]:
@@ -46,6 +53,8 @@ def required_of(request: VetRequest, model: Model) -> tuple[Required, ...]:
     found: tuple[Required, ...] = (*asked, *tolerances_of(source.rtol, source.atol, words))
     for required in found:
         names = [o.name for o in model.outputs]
+        if is_of_layers(required):
+            continue
         if required.output is not None and not belongs_to(required.output, names):
             raise UnknownName("output", required.output, names, f"(in {required.origin})")
     return found
@@ -70,6 +79,8 @@ def check_metrics(
     comparators = [plugins.comparator(str(name)) for name in sorted(map(str, names))]
     known = [(c, metrics_of(c, options_for(c, model, request))) for c in comparators]
     for requirement in required:
+        if is_of_layers(requirement):
+            continue
         if isinstance(requirement, Requirement) and requirement.metric not in COUNTS:
             if any(names is None or has_metric(requirement.metric, names) for _, names in known):
                 continue

@@ -20,14 +20,17 @@ from optvet.engine.vet.impact.assess import begin, decode_answers
 from optvet.engine.vet.impact.comparator_options import calibrate_options, metrics_of
 from optvet.engine.vet.impact.impact import Answers, Assessment, ComparatorChoice
 from optvet.engine.vet.impact.requirements import (
+    LAYER_ERROR,
     Candidate,
     belongs_to,
     candidates,
     fitting,
+    is_of_layers,
     required_of,
     unknown_metric,
 )
 from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.require.layer_errors import LayerError, layer_errors
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials import noise_floor
@@ -132,7 +135,7 @@ class RequirementMeter:
             self._among = candidates(begin(*about, outputs), *about)
         return [
             gauge_of(r, self._calibrate(r.output, fitting(r, self._among)))
-            if isinstance(r, Requirement)
+            if isinstance(r, Requirement) and not is_of_layers(r)
             else gauge_of(r)
             for r in self.required
         ]
@@ -161,6 +164,7 @@ class Chunk:
         unsteady: Outputs that differ between runs of one model: random or flaky ones.
         levels: Absolute noise of the reference's outputs by sample id and output, where measured.
         decode: What a comparator that decodes makes of both models; None for others.
+        layers: Errors of the values that both models have inside, by sample id.
     """
 
     model: Model
@@ -170,6 +174,7 @@ class Chunk:
     unsteady: frozenset[str] = frozenset()
     levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     decode: Callable[[Assessment], Answers | None] = lambda assessment: None
+    layers: Callable[[], Mapping[str, Sequence[LayerError]]] = dict
 
 
 def chunk_of(
@@ -194,6 +199,7 @@ def chunk_of(
         frozenset(examiner.flaky | random),
         examiner.levels(candidate) if has_metric else {},
         partial(decode_answers, runner, passes, samples),
+        partial(layer_errors, runner, passes, samples),
     )
 
 
@@ -338,6 +344,42 @@ class _ToleranceGauge(Gauge):
         return RequirementReading(met, self._worst, words, None, self._witness, tuple(self._beyond))
 
 
+@dataclass
+class _LayerGauge(Gauge):
+    """Measures the largest error of values inside of the model, relative to their magnitudes."""
+
+    required: Requirement
+    _errors: dict[str, LayerError] = field(default_factory=dict)
+    _reason: str = ""
+
+    def add(self, chunk: Chunk) -> None:
+        """Keep the worst of the values that the requirement is about, for each sample."""
+        try:
+            found = chunk.layers()
+        except InputError as error:
+            self._reason = str(error)
+            return
+        wanted = self.required.output
+        for sample, errors in found.items():
+            meant = [e for e in errors if wanted in (None, e.name, *e.operators)]
+            if meant:
+                self._errors[sample] = max(meant, key=lambda e: e.error)
+
+    def reading(self) -> RequirementReading:
+        """The largest error over all samples, and where it is."""
+        if self._reason or not self._errors:
+            wanted = self.required.output
+            which = "no value" if wanted is None else f"no value or operator {wanted!r}"
+            return RequirementReading(None, words=self._reason or f"both models have {which}")
+        sample, worst = max(self._errors.items(), key=lambda item: item[1].error)
+        words = f"{LAYER_ERROR} is {worst.error:.6g} at {worst.name} ({worst.operators[0]})"
+        shortfalls = {s: self.required.shortfall(e.error) for s, e in self._errors.items()}
+        met = self.required.is_met(worst.error)
+        return RequirementReading(
+            met, worst.error, words, None, Sample(sample, {}), shortfalls=shortfalls
+        )
+
+
 def _explain_no_agreement(outputs: Collection[str]) -> RequirementReading:
     names = ", ".join(map(repr, sorted(outputs)))
     return RequirementReading(None, words=f"two runs of the original may differ in {names}")
@@ -355,6 +397,8 @@ def _only(output: str | None, runs: Runs) -> Runs:
 def gauge_of(required: Required, among: Sequence[Candidate] = ()) -> Gauge:
     """What measures ``required``: a metric by the first of ``among`` that accepts the outputs."""
     if isinstance(required, Requirement):
+        if is_of_layers(required):
+            return _LayerGauge(required)
         return _MetricGauge(required, list(among))
     return _ToleranceGauge(required)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optvet.engine.vet.impact.comparator_options import calibrate_options, options_for
-from optvet.engine.vet.impact.requirements import Candidate, required_of
+from optvet.engine.vet.impact.requirements import Candidate, is_of_layers, required_of
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.require.metrics import (
     Chunk,
@@ -98,6 +98,8 @@ def portable_of(
     """
     every = required_of(session.request, session.case.model)
     required = next(r for r in every if str(r) == finding.requirement)
+    if is_of_layers(required):
+        raise UsageError("it is about values inside of the model, which a reduced one may not have")
     name = next(r.comparator for r in records if r.requirement == finding.requirement)
     if name is None:
         return PortableRequirement(required)

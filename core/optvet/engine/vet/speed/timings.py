@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
+
+import numpy as np
 
 from optvet.engine.judge.failures import symptom_of
 from optvet.engine.models import large
@@ -83,8 +85,9 @@ def timing_record(watch: Stopwatch, timed: Timed, *, memory: bool = True) -> Tim
     repeats, interval = timed.repeats, timed.interval
     about: dict[str, Any] = {}
     if interval is not None:
+        rows = _rows(watch.samples)
         sides = [
-            _side(timed, i, watch.footprint(passes) if memory else None)
+            _side(timed, i, watch.footprint(passes) if memory else None, rows)
             for i, passes in enumerate((watch.base, timed.passes))
         ]
         differences = [r.difference for r in repeats]
@@ -113,15 +116,25 @@ def timing_record(watch: Stopwatch, timed: Timed, *, memory: bool = True) -> Tim
     )
 
 
-def _side(timed: Timed, index: int, footprint: Footprint | None) -> TimedSide:
+def _side(timed: Timed, index: int, footprint: Footprint | None, rows: float) -> TimedSide:
     latency_s = median(median(r.latencies[index]) for r in timed.repeats)
+    uses = [r.uses[index] for r in timed.repeats]
     return TimedSide(
         latency_s=latency_s,
         throughput=1 / latency_s,
         load_s=median(r.load_s[index] for r in timed.repeats),
         memory_bytes=footprint.memory_bytes if footprint else None,
         cpu_utilization=footprint.cpu_utilization if footprint else None,
+        samples_per_s=rows / latency_s,
+        warm_ups=sum(use.warm_ups for use in uses),
+        warm_up_s=sum(use.warm_up_s for use in uses),
     )
+
+
+def _rows(samples: Sequence[Sample]) -> float:
+    """Rows of a sample, at the mean: the leading size that all its matrices share, else 1."""
+    sizes = [{np.shape(v)[0] for v in s.feeds.values() if np.ndim(v) > 1} for s in samples]
+    return mean(each.pop() if len(each) == 1 else 1 for each in sizes)
 
 
 def _detail(watch: Stopwatch, timed: Timed) -> str:

@@ -94,6 +94,19 @@ class RepeatSpec:
     timeout_s: float
 
 
+@dataclass
+class SideUse:
+    """Runs of one model that warm up, over all blocks.
+
+    Attributes:
+        warm_ups: Runs that were not timed: those before the rounds, and the first of each block.
+        warm_up_s: Their time, seconds.
+    """
+
+    warm_ups: int = 0
+    warm_up_s: float = 0.0
+
+
 @dataclass(frozen=True)
 class Repeat:
     """What one repeat measured; of each pair, the first is the reference's.
@@ -104,12 +117,14 @@ class Repeat:
         redone: Rounds that were measured again, since they took unusually long or short.
         difference: Largest difference of an output, relative to the reference's largest magnitude;
             None where the outputs cannot be compared element by element.
+        uses: What else the runs took.
     """
 
     latencies: tuple[tuple[float, ...], tuple[float, ...]]
     load_s: tuple[float, float]
     redone: int
     difference: float | None
+    uses: tuple[SideUse, SideUse]
 
     @property
     def log_ratios(self) -> tuple[float, ...]:
@@ -173,8 +188,9 @@ def repeat(spec: RepeatSpec) -> Repeat | SideFailure:
                 outputs[i].append(_rename_outputs(named, sides[i].alignment))
         except Exception as error:
             return SideFailure(bool(i), failure_of(error))
-    latencies, redone = _rounds(spec, (runs[0], runs[1]), feeds_of)
-    return Repeat(latencies, (load_s[0], load_s[1]), redone, _difference(*outputs))
+    uses = SideUse(), SideUse()
+    latencies, redone = _rounds(spec, (runs[0], runs[1]), feeds_of, uses)
+    return Repeat(latencies, (load_s[0], load_s[1]), redone, _difference(*outputs), uses)
 
 
 @dataclass(frozen=True)
@@ -243,21 +259,24 @@ Latencies = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def _rounds(
-    spec: RepeatSpec, runs: Runs, inputs: Sequence[Sequence[Feeds]]
+    spec: RepeatSpec,
+    runs: Runs,
+    inputs: Sequence[Sequence[Feeds]],
+    uses: tuple[SideUse, SideUse],
 ) -> tuple[Latencies, int]:
     """Median times per round and side, and how many rounds were redone.
 
     A round is redone because of its whole duration, never of its ratio, so that redoing favours
     neither side. At most as many are redone as there are rounds.
     """
-    times = max(1, math.ceil(_BLOCK_S / max(_warm_up(runs, inputs), 1e-9)))
+    times = max(1, math.ceil(_BLOCK_S / max(_warm_up(runs, inputs, uses), 1e-9)))
     order = (1, 0, 0, 1) if spec.candidate_first else (0, 1, 1, 0)
 
     def once() -> tuple[float, tuple[float, float]]:
         started = time.perf_counter()
         taken = list[list[float]]([[], []])
         for i in order:
-            taken[i] += _block(runs[i], inputs[i], times)
+            taken[i] += _block(runs[i], inputs[i], times, uses[i])
         medians = float(np.median(taken[0])), float(np.median(taken[1]))
         return time.perf_counter() - started, medians
 
@@ -276,17 +295,23 @@ def _rounds(
     return (tuple(a for a, _ in medians), tuple(b for _, b in medians)), redone
 
 
-def _warm_up(runs: Runs, inputs: Sequence[Sequence[Feeds]]) -> float:
+def _warm_up(runs: Runs, inputs: Sequence[Sequence[Feeds]], uses: tuple[SideUse, SideUse]) -> float:
     """Run both until memory and threads are in place; seconds in which the faster one runs all."""
     fastest, started, done = math.inf, time.perf_counter(), 0
     while done < _WARM_UPS or time.perf_counter() - started < _WARM_UP_S:
-        for run, feeds in zip(runs, inputs, strict=True):
-            fastest = min(fastest, sum(_block(run, feeds, 1)))
+        for run, feeds, use in zip(runs, inputs, uses, strict=True):
+            within = SideUse()
+            taken = _block(run, feeds, 1, within)
+            fastest = min(fastest, sum(taken))
+            use.warm_ups += within.warm_ups + len(taken)
+            use.warm_up_s += within.warm_up_s + sum(taken)
         done += 1
     return fastest
 
 
-def _block(run: Callable[[Feeds], object], inputs: Sequence[Feeds], times: int) -> list[float]:
+def _block(
+    run: Callable[[Feeds], object], inputs: Sequence[Feeds], times: int, use: SideUse
+) -> list[float]:
     """Seconds of each run of a block: ``times`` runs of each sample, or fewer if they take long.
 
     On a machine with more to do than processors, some runs take a hundred times as long as others.
@@ -294,6 +319,7 @@ def _block(run: Callable[[Feeds], object], inputs: Sequence[Feeds], times: int) 
     clock = time.perf_counter
     begun = clock()
     run(inputs[0])
+    warm = clock()
     taken = []
     for _ in range(times):
         for feeds in inputs:
@@ -303,6 +329,7 @@ def _block(run: Callable[[Feeds], object], inputs: Sequence[Feeds], times: int) 
             taken.append(ended - started)
         if ended - begun > _LONGEST * _BLOCK_S:
             break
+    use.warm_ups, use.warm_up_s = use.warm_ups + 1, use.warm_up_s + warm - begun
     return taken
 
 

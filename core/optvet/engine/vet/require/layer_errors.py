@@ -1,0 +1,132 @@
+"""How far values inside of the optimized model are from the original's, for requirements on them.
+
+Values of both models are recorded on each sample and matched as ``optvet compare`` matches them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from optvet.engine.judge.thresholds import OTHER_KERNELS
+from optvet.engine.vet.explain.divergence import (
+    JITTERS,
+    compare_values,
+    record_with_jitter,
+    told_values,
+)
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.trial import (
+    BuildSubject,
+    RuntimeConfig,
+    align_feeds,
+    build,
+    visible,
+)
+from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.graph import structure
+from optvet.graph.interface import align
+from optvet.spec.errors import InputError, Unsupported
+from optvet.spec.records import Layer
+from optvet.spec.types import Artifact, InterfaceChange, Model, Sample
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """How far one value differs, on one sample.
+
+    Attributes:
+        name: The original's value.
+        operators: The operators that compute it, in the original and in the optimized model.
+        error: Largest difference, relative to the largest magnitude of the original's value;
+            infinite where shape, type, or what is NaN or infinite differs.
+    """
+
+    name: str
+    operators: tuple[str, str]
+    error: float
+
+
+@dataclass(frozen=True)
+class LayerTask:
+    """What a worker needs to compare the values of both models on one sample."""
+
+    original: BuildSubject
+    optimized: BuildSubject
+    reference: RuntimeConfig
+    candidate: RuntimeConfig
+    model: Model
+    interface: frozenset[InterfaceChange]
+    feeds: Mapping[str, np.ndarray]
+
+
+def layer_errors(
+    runner: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample]
+) -> dict[str, list[LayerError]]:
+    """The errors of all shared values after ``passes``, by sample id; None is the original again.
+
+    Raises:
+        InputError: The values cannot be recorded, or the model is used from its file.
+    """
+    if runner.subject(None).scratch is not None:
+        raise InputError("the values inside of a model this large are not looked at")
+    case, subject = runner.case, runner.subject(passes)
+    found = {}
+    for sample in samples:
+        task = LayerTask(
+            runner.subject(None),
+            subject,
+            case.reference,
+            case.reference if passes is None else case.candidate,
+            runner.model,
+            runner.order(subject, [sample]).interface,
+            sample.feeds,
+        )
+        outcome = runner.submit(subject, shared_values, task).result()
+        if outcome.value is None:
+            words = describe(outcome.failure) if outcome.failure else "no answer"
+            raise InputError(f"values inside of the models cannot be compared: {words}")
+        found[sample.id] = [_error_of(layer) for layer in outcome.value]
+    return found
+
+
+def _error_of(layer: Layer) -> LayerError:
+    beyond = math.inf if layer.call == "fault" else 0.0
+    operators = layer.op_a, layer.op_b
+    return LayerError(layer.name, operators, beyond if layer.error is None else layer.error)
+
+
+# --- in the worker --------------------------------------------------------------------------------
+
+
+def shared_values(artifact: Artifact, task: LayerTask) -> list[Layer]:
+    """The values that both models have. Called in a worker; raises what a runtime raises.
+
+    Raises:
+        Unsupported: The optimizer makes a format whose inner values are hidden.
+    """
+    enter("build")
+    ours = build(task.original).data
+    first = record_with_jitter(ours, task.feeds, task.reference, JITTERS)
+    onnx_bytes = artifact.data if artifact.format == "onnx" else None
+    # An artifact of another format stays in the optimizer's process, so it is made again here.
+    after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)
+    if after is None:
+        told = told_values(artifact, task.candidate, task.feeds, first.values.keys())
+        if told is None:
+            raise Unsupported("the optimizer makes a format whose inner values are hidden")
+        after, second = told
+        first = replace(first, thresholds=OTHER_KERNELS)
+    else:
+        data = after.SerializeToString()
+        alignment = align(task.model, structure.facts(after, len(data)), task.interface)
+        if alignment.problem:
+            raise ValueError(f"inputs or outputs are others: {alignment.problem}")
+        second = record_with_jitter(data, align_feeds(task.feeds, alignment), task.candidate, 0)
+    enter("compare")
+    return compare_values(onnx.load_from_string(ours), after, first, second).layers
