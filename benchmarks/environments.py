@@ -64,7 +64,11 @@ def main() -> None:
     import machine
 
     from optvet.engine.discovery import Plugins
-    from optvet.engine.environment.environments import Pythons, declared, environments_root
+    from optvet.engine.environment.environments import (
+        Pythons,
+        declared_environments,
+        environments_root,
+    )
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--environment", nargs="*", default=[], metavar="NAME=PATH")
@@ -74,7 +78,7 @@ def main() -> None:
     print("            start, s    RSS, MB  new worker, ms  warm, ms   an abort is told as")
     print(measured("optvet", None, ("environments", "onnx")))
     plugins = Plugins()
-    for name in declared(plugins.all()):
+    for name in declared_environments(plugins.all()):
         if pythons.python_of(name) is None:
             print(f"{name:10} not made: optvet env make {name}")
             continue

@@ -30,7 +30,7 @@ import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.random_outputs import Side, judge_random
-from optvet.graph.randomness import SeedBy, seeded
+from optvet.graph.randomness import SeedBy, seed_operators
 from optvet.graph.walk import attribute_of, graphs
 from optvet.plugin import Artifact
 
@@ -254,7 +254,7 @@ class InProcess:
         """One run for each number."""
         if numbers.start < 1_000_000 and not self.shared:
             return None
-        return [self._run(seeded(self.models[side], number, by)) for number in numbers]
+        return [self._run(seed_operators(self.models[side], number, by)) for number in numbers]
 
     def in_turn(self, side: Side, session: int, runs: int) -> Runs:
         """Not needed: these models take seeds."""

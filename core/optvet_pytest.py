@@ -108,7 +108,7 @@ class ModelFile(pytest.File):
             for name in names:
                 plugins.optimizer(name)
         except OptvetError as error:
-            raise self.CollectError(_shown(str(error))) from None
+            raise self.CollectError(_show(str(error))) from None
         for name in dict.fromkeys(names):
             yield ModelItem.from_parent(self, name=name)
 
@@ -148,7 +148,7 @@ def _vet(config: pytest.Config, asked: Mapping[str, Any]) -> VetResult:
     except optvet.NothingTested as error:
         _leave_out(config, str(error), pytest.xfail.Exception)
     except optvet.OptvetError as error:
-        raise pytest.fail.Exception(_shown(str(error)), pytrace=False) from None
+        raise pytest.fail.Exception(_show(str(error)), pytrace=False) from None
     code = exit_code(result, request.fail_on)
     if code == FINDINGS:
         raise pytest.fail.Exception(_message(result, request), pytrace=False)
@@ -162,12 +162,12 @@ def _leave_out(
 ) -> NoReturn:
     """End a test without a verdict on the optimizer: it is skipped or, if strict, fails."""
     if config.getoption("optvet_strict"):
-        raise pytest.fail.Exception(_shown(reason), pytrace=False) from None
+        raise pytest.fail.Exception(_show(reason), pytrace=False) from None
     # Not by pytest.xfail(), which does nothing under --runxfail: then it would have passed.
-    raise outcome(_shown(reason), pytrace=False) from None
+    raise outcome(_show(reason), pytrace=False) from None
 
 
-def _shown(words: str) -> str:
+def _show(words: str) -> str:
     """A message for pytest's output, which a CI system searches for commands."""
     from optvet.spec.words import printable, without_commands
 

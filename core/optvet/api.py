@@ -77,15 +77,15 @@ def vet(
         InfrastructureError: optvet's own machinery failed.
     """
     if isinstance(model, VetRequest):
-        return _answered(model, None, progress, keep=True)
+        return _answer(model, None, progress, keep=True)
     if isinstance(model, (str, os.PathLike)) and (names := _names(dataset)) is not None:
         request = _request(os.fspath(model), names, options)
-        return _answered(request, None, progress, keep=True)
-    from optvet.engine.vetting import given
+        return _answer(request, None, progress, keep=True)
+    from optvet.engine.vetting import resolve_inputs
 
-    with given(model, dataset) as (reference, plugins, names):
+    with resolve_inputs(model, dataset) as (reference, plugins, names):
         is_file = isinstance(model, (str, os.PathLike))
-        return _answered(_request(reference, names, options), plugins, progress, keep=is_file)
+        return _answer(_request(reference, names, options), plugins, progress, keep=is_file)
 
 
 def bench(
@@ -108,10 +108,10 @@ def bench(
         NothingTested: The original cannot be run.
     """
     from optvet.engine.bench import bench as timed
-    from optvet.engine.vetting import given
+    from optvet.engine.vetting import resolve_inputs
     from optvet.spec.bench import BenchRequest
 
-    with given(model, dataset) as (reference, plugins, names):
+    with resolve_inputs(model, dataset) as (reference, plugins, names):
         request = request_of(BenchRequest, {"model": reference, "dataset": names, **options})
         return timed(request, plugins, progress=progress)
 
@@ -139,11 +139,14 @@ def compare(
         UsageError: A model, dataset or runtime cannot be used.
     """
     from optvet.engine.compare import compare_files
-    from optvet.engine.vetting import given
+    from optvet.engine.vetting import resolve_inputs
 
     asked: dict[str, Any] = {**options}
     root = Path(asked.pop("cache_dir", None) or cache_root())
-    with given(a, dataset) as (first, plugins, names), given(b, ()) as (second, _, _):
+    with (
+        resolve_inputs(a, dataset) as (first, plugins, names),
+        resolve_inputs(b, ()) as (second, _, _),
+    ):
         return compare_files(
             first, second, plugins, dataset=names[0], cache_dir=root, progress=progress, **asked
         )
@@ -174,10 +177,10 @@ def convert(
     """
     from optvet.engine.convert.parts import reduce_source
     from optvet.engine.convert.run import convert_model
-    from optvet.engine.vetting import given
+    from optvet.engine.vetting import resolve_inputs
     from optvet.spec.convert import ConvertRequest
 
-    with given(model, dataset) as (reference, plugins, names):
+    with resolve_inputs(model, dataset) as (reference, plugins, names):
         request = request_of(ConvertRequest, {"model": reference, "dataset": names, **options})
         result = convert_model(request, plugins, progress=progress)
         if reduce is None or result.verdict != "faulty":
@@ -209,10 +212,10 @@ def repair(
         PluginError: A plugin is missing or broken.
     """
     from optvet.engine.repair.run import repair_model
-    from optvet.engine.vetting import given
+    from optvet.engine.vetting import resolve_inputs
     from optvet.spec.repair import RepairRequest
 
-    with given(model, dataset) as (reference, plugins, names):
+    with resolve_inputs(model, dataset) as (reference, plugins, names):
         asked = {"model": reference, "dataset": names, **options, "out": out}
         return repair_model(request_of(RepairRequest, asked), plugins, progress=progress)
 
@@ -300,9 +303,9 @@ def reduce(
     from optvet.engine.models.sources import resolve_model
     from optvet.engine.reduce.check_command import parse_command, reduce_by_command
     from optvet.engine.reduce.reduction_order import Budget
-    from optvet.engine.vetting import given
+    from optvet.engine.vetting import resolve_inputs
 
-    with given(model, ()) as (reference, plugins, _):
+    with resolve_inputs(model, ()) as (reference, plugins, _):
         (opened,) = resolve_model(reference, plugins, cache_root())
         return reduce_by_command(
             opened.load(),
@@ -330,7 +333,7 @@ def _request(model: str, dataset: tuple[str, ...], options: Mapping[str, Any]) -
     return request_of(VetRequest, {"model": model, "dataset": dataset, **options})
 
 
-def _answered(
+def _answer(
     request: VetRequest, plugins: Plugins | None, progress: Progress, *, keep: bool
 ) -> VetResult:
     """The answer, kept or found anew, with bundles if the request asks for them."""

@@ -113,14 +113,14 @@ class Campaign:
         """
         from optvet.engine.campaign import summary_of
 
-        with self._opened() as (store, campaign):
+        with self._open() as (store, campaign):
             return summary_of(store, campaign)
 
     def results(self) -> Iterator[VetResult | ConversionResult]:
         """The answers of the last run, one in memory at a time; jobs without one are left out."""
         from optvet.engine.campaign import trials
 
-        with self._opened() as (store, campaign):
+        with self._open() as (store, campaign):
             for job in trials(store, campaign):
                 answer = job.result or job.conversion
                 if answer is not None:
@@ -138,7 +138,7 @@ class Campaign:
         )
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[CampaignStore, StoredCampaign]]:
+    def _open(self) -> Iterator[tuple[CampaignStore, StoredCampaign]]:
         from optvet.engine.campaign import find_campaign, open_store
 
         with open_store(self.store, to_read=True) as store:

@@ -126,7 +126,7 @@ def test_a_command_leaves_nothing(
 
 
 def is_alive(pid: int) -> bool:
-    return scratch.started(pid) != ""
+    return scratch.start_time(pid) != ""
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

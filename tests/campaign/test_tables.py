@@ -23,7 +23,7 @@ from optvet.engine.campaign.tables.over_many import (
     operator_sets,
     releases,
 )
-from optvet.engine.campaign.tracker import read_known
+from optvet.engine.campaign.tracker import read_tracked
 from optvet.engine.discovery import Plugins
 from optvet.spec.errors import InputError
 from optvet.spec.records import (
@@ -342,7 +342,7 @@ def test_entries_that_match_nothing_are_told(tmp_path: Path) -> None:
         '[[known]]\noptimizer = "other"\nurl = "https://tracker.example/2"\n'
     )
     rows = [row("a", "differs"), row("b", "crashes")]
-    table = issues(rows, read_known(file))
+    table = issues(rows, read_tracked(file))
     assert [line[-1] for line in table.rows] == ["https://tracker.example/1", "new"]
     assert table.note == "Known, but not found here: https://tracker.example/2."
 
@@ -373,7 +373,7 @@ def test_what_is_wrong_with_known_findings_is_told(text: str, words: str, tmp_pa
     file = tmp_path / "known.toml"
     file.write_text(text)
     with pytest.raises(InputError) as raised:
-        read_known(file)
+        read_tracked(file)
     assert f"{file}" in str(raised.value)
     assert words in str(raised.value)
 

@@ -149,7 +149,7 @@ def test_a_dataset_that_gives_no_samples_is_named(given: Any, words: str) -> Non
 def test_a_deferred_sample_must_become_one() -> None:
     item = Deferred("1", lambda: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(PluginError, match=r"Deferred\.make\(\) gave None, expected Sample"):
-        contract.made(named(), item)
+        contract.make_sample(named(), item)
 
 
 @pytest.mark.parametrize(

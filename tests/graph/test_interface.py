@@ -6,7 +6,13 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from optvet.graph.interface import Interface, align, interface_of, misdeclared, shape_changes
+from optvet.graph.interface import (
+    Interface,
+    align,
+    describe_misdeclared_outputs,
+    interface_of,
+    shape_changes,
+)
 
 
 def interface(signature: str) -> Interface:
@@ -44,7 +50,7 @@ def test_of_two_declarations_the_one_that_is_computed_holds() -> None:
     scalar = interface("(float[2,3] x) => (float y)")
     matrix = interface("(float[2,3] x) => (float[2,3] y)")
     given = {"y": np.zeros((2, 3), np.float32)}
-    assert misdeclared(align(scalar, matrix, frozenset()), given) == ""
-    assert "became ()" in misdeclared(align(matrix, scalar, frozenset()), given)
-    assert misdeclared(align(matrix, scalar, frozenset()), {})
+    assert describe_misdeclared_outputs(align(scalar, matrix, frozenset()), given) == ""
+    assert "became ()" in describe_misdeclared_outputs(align(matrix, scalar, frozenset()), given)
+    assert describe_misdeclared_outputs(align(matrix, scalar, frozenset()), {})
     assert shape_changes(scalar, matrix)["corrected"] == {"output 'y'": ("[]", "[2, 3]")}

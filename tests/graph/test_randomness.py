@@ -7,7 +7,7 @@ import onnx.parser
 import pytest
 from onnx import ModelProto
 
-from optvet.graph.randomness import seeded
+from optvet.graph.randomness import seed_operators
 from optvet.graph.walk import attribute_of, nodes_of
 
 TWO = """
@@ -36,7 +36,7 @@ def seeds(proto: ModelProto | None) -> list[float]:
 
 
 def test_one_number_draws_the_same_and_another_something_else() -> None:
-    first, again, other = (run(seeded(model(TWO), n, "place")) for n in (1, 1, 2))
+    first, again, other = (run(seed_operators(model(TWO), n, "place")) for n in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     assert not np.array_equal(first[0], first[1])
@@ -45,7 +45,7 @@ def test_one_number_draws_the_same_and_another_something_else() -> None:
 def test_the_model_itself_keeps_what_it_had() -> None:
     given = model(TWO)
     before = given.SerializeToString()
-    seeded(given, 1, "name")
+    seed_operators(given, 1, "name")
     assert given.SerializeToString() == before
 
 
@@ -54,13 +54,13 @@ def test_seeds_by_name_outlast_another_order() -> None:
     nodes = list(reversed(turned.graph.node))
     del turned.graph.node[:]
     turned.graph.node.extend(nodes)
-    assert seeds(seeded(given, 3, "name")) == seeds(seeded(turned, 3, "name"))[::-1]
-    assert seeds(seeded(given, 3, "place")) == seeds(seeded(turned, 3, "place"))
+    assert seeds(seed_operators(given, 3, "name")) == seeds(seed_operators(turned, 3, "name"))[::-1]
+    assert seeds(seed_operators(given, 3, "place")) == seeds(seed_operators(turned, 3, "place"))
 
 
 def test_nodes_that_share_a_seed_go_on_sharing_one() -> None:
     given = model(TWO.replace("Like(", "Like <seed=4.0> ("))
-    one, other = seeds(seeded(given, 1, "place"))
+    one, other = seeds(seed_operators(given, 1, "place"))
     assert one == other != 4.0
 
 
@@ -73,7 +73,7 @@ def test_each_call_of_a_function_draws_for_itself() -> None:
     <domain: "own", opset_import: ["" : 17]>
     noise (x) => (y) { y = RandomUniformLike(x) }
     """)
-    a, b = run(seeded(given, 1, "place"))
+    a, b = run(seed_operators(given, 1, "place"))
     assert not np.array_equal(a, b)
 
 
@@ -86,9 +86,9 @@ def test_random_operators_in_subgraphs_are_seeded(operator: str) -> None:
     {{ y = If (yes) <then_branch = t () => (float[8] p) {{ q = Mul(x, half)
        p = {operator}(q) }}, else_branch = e () => (float[8] n) {{ n = Neg(x) }}> }}
     """)
-    first, again = (run(seeded(given, 1, "place"))[0] for _ in range(2))
+    first, again = (run(seed_operators(given, 1, "place"))[0] for _ in range(2))
     assert np.array_equal(first, again)
-    draws = [run(seeded(given, n, "place"))[0].tobytes() for n in range(20)]
+    draws = [run(seed_operators(given, n, "place"))[0].tobytes() for n in range(20)]
     assert len(set(draws)) > 10
 
 
@@ -97,11 +97,11 @@ def test_dropout_takes_a_whole_number_and_no_seed_before_operator_set_12() -> No
     <ir_version: 8, opset_import: ["" : 13]>
     g (float[8] x) => (float[8] y) <float r = {0.5}, bool t = {1}> { y = Dropout(x, r, t) }
     """
-    draws = [run(seeded(model(text), n, "place"))[0] for n in range(64)]
+    draws = [run(seed_operators(model(text), n, "place"))[0] for n in range(64)]
     # The first element of neighbouring seeds would be the same in all of them.
     assert 0.2 < np.mean([d[0] == 0 for d in draws]) < 0.8
     old = model("""
     <ir_version: 4, opset_import: ["" : 6]>
     g (float[8] x) => (float[8] y) { y = Dropout <seed=1> (x) }
     """)
-    assert seeded(old, 1, "place") is not None
+    assert seed_operators(old, 1, "place") is not None

@@ -5,7 +5,7 @@ from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper, parse
 from optvet.graph.types import (
     INTEGERS,
     agrees,
-    corrected,
+    correct_declaration,
     dtype_name,
     element_bits,
     element_types,
@@ -30,7 +30,7 @@ def test_types_are_the_same_only_where_every_dimension_is_known_to_be() -> None:
 def test_a_declared_type_allows_every_size_of_an_open_dimension() -> None:
     assert agrees(tensor("N", 3), tensor(7, 3))
     assert not agrees(tensor("N", 3), tensor(7, 4))
-    assert corrected(tensor("N", 3), tensor(7, 4)) == tensor("N", 4)
+    assert correct_declaration(tensor("N", 3), tensor(7, 4)) == tensor("N", 4)
 
 
 def test_a_size_below_zero_is_noticed() -> None:

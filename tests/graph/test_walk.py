@@ -6,7 +6,7 @@ from optvet.graph.walk import (
     ONNX_DOMAIN,
     all_names,
     attribute_of,
-    captured,
+    captured_names,
     domain_of,
     graphs,
     inner_nodes,
@@ -14,7 +14,7 @@ from optvet.graph.walk import (
     node_count,
     nodes_of,
     opset_versions,
-    qualified,
+    qualified_name,
     reads,
     schema_of,
 )
@@ -55,7 +55,7 @@ def test_a_node_reads_what_only_graphs_deep_inside_it_read(nested: ModelProto) -
 
 def test_a_branch_captures_a_value_that_it_only_hands_back(nested: ModelProto) -> None:
     branch = nested.graph.node[1].attribute[1].g
-    assert captured(branch) == ["a", "x"]
+    assert captured_names(branch) == ["a", "x"]
 
 
 def test_names_inside_of_branches_are_names_of_the_graph(nested: ModelProto) -> None:
@@ -68,8 +68,8 @@ def test_both_spellings_of_the_domain_of_onnx_mean_the_same() -> None:
     assert is_onnx(short)
     assert is_onnx(long)
     assert not is_onnx(NodeProto(domain="ai.onnx.ml"))
-    assert qualified("", "Relu") == qualified("ai.onnx", "Relu") == "Relu"
-    assert qualified("own", "Relu") == "own::Relu"
+    assert qualified_name("", "Relu") == qualified_name("ai.onnx", "Relu") == "Relu"
+    assert qualified_name("own", "Relu") == "own::Relu"
 
 
 def test_a_definition_is_that_of_the_imported_operator_set(nested: ModelProto) -> None:

@@ -15,8 +15,8 @@ from onnx import NodeProto, helper
 from optvet import UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.make_candidates import complete
-from optvet.graph import at_opset, candidate_of, joined, types_of
-from optvet.graph.compose import refitted
+from optvet.graph import at_opset, candidate_of, join, types_of
+from optvet.graph.compose import fit_to_shape
 from optvet.plugin import Artifact, Candidate, Fragment, Pass, Pattern, PoolRequest, Vocabulary
 from optvet.testing import check_mutator, check_pool
 
@@ -287,7 +287,7 @@ def fragment(node: NodeProto, opset: int, **inputs: Sequence[float]) -> Fragment
 def test_a_fragment_behind_another_reads_its_output() -> None:
     neg = fragment(helper.make_node("Neg", ["x"], ["y"]), 13, x=[1, 2])
     exp = fragment(helper.make_node("Exp", ["x"], ["y"]), 13, x=[3, 4])
-    candidate = joined(candidate_of(neg, Random(1)), exp, Random(1))
+    candidate = join(candidate_of(neg, Random(1)), exp, Random(1))
     assert candidate is not None
     (first, second) = candidate.model.graph.node
     assert second.input[0] == first.output[0]
@@ -318,13 +318,13 @@ def test_a_fragment_is_refitted_to_make_what_another_one_reads() -> None:
     turn = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1])
     cube = np.zeros((2, 3, 4), np.float32)
     three = Fragment("Transpose", (turn,), {"x": cube}, {"y": cube}, {"ai.onnx": 13})
-    made = refitted(three, (5, 6), Random(0))
+    made = fit_to_shape(three, (5, 6), Random(0))
     assert made is not None
     assert made.inputs["x"].shape == (6, 5)
     assert types_of(candidate_of(made, Random(0)).model)["y"][1] == (5, 6)
     constant = helper.make_node("Constant", [], ["y"], value_int=1)
     without = Fragment("Constant", (constant,), {}, {"y": np.array(1)}, {"ai.onnx": 13})
-    assert refitted(without, (2,), Random(0)) is None
+    assert fit_to_shape(without, (2,), Random(0)) is None
 
 
 def test_outputs_are_declared_as_inferred_and_open_dimensions_stay_open() -> None:

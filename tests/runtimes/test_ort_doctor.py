@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from optvet.engine.environment.checks import check_requirements
-from optvet.engine.environment.doctor import merged
+from optvet.engine.environment.doctor import merge
 from optvet.engine.work.sandbox import Sandbox
 from optvet.plugin import Check, Collision, Installation, Ran, Unmet
 from optvet_onnxruntime.runtime import OrtRuntime
@@ -71,9 +71,9 @@ def test_files_of_the_gpu_wheel_must_be_in_place(
 def test_a_missing_requirement_is_not_cured_by_breaking_another() -> None:
     unmet = Unmet("optvet", "1", "onnxruntime>=1", None)
     general = check_requirements([unmet])
-    assert merged(general, diagnosis(unmet=(unmet,))) == general
+    assert merge(general, diagnosis(unmet=(unmet,))) == general
     assert general[0].cure == "pip install 'onnxruntime>=1'"
-    (beside,) = merged(general, diagnosis(unmet=(unmet,), versions={"onnxruntime-gpu": "1.2"}))
+    (beside,) = merge(general, diagnosis(unmet=(unmet,), versions={"onnxruntime-gpu": "1.2"}))
     assert beside.cure == f"{FORCED} onnxruntime==1.2 &&\n{REPAIR}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optvet.engine.environment.checks import check_imports, check_shadows
-from optvet.engine.environment.doctor import merged
+from optvet.engine.environment.doctor import merge
 from optvet.plugin import Installation, Ran
 from optvet_torch.onnx2torch import TorchRuntime
 from optvet_tvm.runtime import TvmRuntime
@@ -34,7 +34,7 @@ def test_a_release_of_tvm_that_crashes_is_broken_and_has_a_cure(tmp_path: Path) 
 def test_a_folder_named_torch_is_told_once_with_what_it_does_to_tvm(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     general = check_shadows(tmp_path, ["torch", "tvm"])
-    (check,) = merged(general, list(TvmRuntime().diagnose(installation(tmp_path, {}))))
+    (check,) = merge(general, list(TvmRuntime().diagnose(installation(tmp_path, {}))))
     assert check.status == "warning"
     assert check.message.startswith(f"{general[0].message}; TVM cannot be imported there")
 
@@ -48,7 +48,7 @@ def test_a_torchvision_that_does_not_fit_is_a_warning(tmp_path: Path) -> None:
     }
     general = check_imports(failed, versions, {"torch", "onnx2torch"}, 3)
     own = list(TorchRuntime().diagnose(installation(tmp_path, versions, failed)))
-    status = {c.about: (c.status, c.cure) for c in merged(general, own) if c.about}
+    status = {c.about: (c.status, c.cure) for c in merge(general, own) if c.about}
     fitting = (
         "pip uninstall -y torchvision; pip install torch==2.13.0+cpu torchvision "
         "--index-url https://download.pytorch.org/whl/cpu"

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from optvet.spec.toml_lines import Path, dotted, line_of
+from optvet.spec.toml_lines import Path, join_with_dots, line_of
 
 TEXT = '''\
 name = "a"
@@ -56,4 +56,4 @@ def test_a_key_is_found_on_its_line_and_not_in_texts(path: Path, line: int | Non
 
 
 def test_a_path_is_written_with_indices_from_one() -> None:
-    assert dotted(("jobs", 0, "vet", "timeout")) == "jobs[1].vet.timeout"
+    assert join_with_dots(("jobs", 0, "vet", "timeout")) == "jobs[1].vet.timeout"

@@ -68,7 +68,7 @@ def _clear(
     """Remove all results; the next run computes them again."""
     terminal, root = context.ensure_object(Terminal), cache_folder(cache_dir)
     entries = _cache_info(root).entries
-    removed = _cleared(root)
+    removed = _clear_root(root)
     if models:
         removed += _size_of(_models(root))
         shutil.rmtree(_models(root), ignore_errors=True)
@@ -91,7 +91,7 @@ def _cache_info(root: Path) -> CacheInfo:
         return cache.info()
 
 
-def _cleared(root: Path) -> int:
+def _clear_root(root: Path) -> int:
     if not root.is_dir():
         return 0
     with Cache(root) as cache:

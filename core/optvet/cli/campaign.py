@@ -143,13 +143,13 @@ def _run(
     source = read_campaign(file, plugins, trust=trust)
     if models:
         source = source.about(models, plugins)
-    known = _known(baseline)
+    known = _read_baseline(baseline)
     if dry_run:
-        from optvet.cli.campaign_screen import planned
+        from optvet.cli.campaign_screen import show_plan
 
         if json_to is not None:
             raise UsageError("--dry-run writes no document; leave out --json")
-        terminal.show(*planned(source.name, list(requests_of(source, plugins))))
+        terminal.show(*show_plan(source.name, list(requests_of(source, plugins))))
         return
     folder = store or file.with_suffix(".store")
     check_folder("--store", folder)
@@ -193,7 +193,7 @@ def _resume(
     from optvet.engine.discovery import Plugins
 
     terminal = context.ensure_object(Terminal)
-    known = _known(baseline)
+    known = _read_baseline(baseline)
     with open_store(store) as opened:
         campaign = find_campaign(opened, which)
         plugins = Plugins()
@@ -252,7 +252,7 @@ def _show_command(
     with open_store(store, to_read=True) as opened:
         if trial is None:
             campaign = find_campaign(opened, which)
-            known = _known(baseline)
+            known = _read_baseline(baseline)
             raise typer.Exit(_show(terminal, opened, campaign, json_to, known, quiet=False))
         found = find_trial(opened, trial)
     if json_to is not None and found.answer is not None:
@@ -450,7 +450,7 @@ def _go_on(
         ) from None
 
 
-def _known(file: Path | None) -> Baseline | None:
+def _read_baseline(file: Path | None) -> Baseline | None:
     from optvet.engine.campaign.baseline import read_baseline
 
     return None if file is None else read_baseline(file)

@@ -92,7 +92,7 @@ def _totals(found: CampaignSummary) -> Text:
     return line.append_text(text(counts, "not bold red" if new else "not bold"))
 
 
-def planned(name: str, requests: Sequence[JobRequest]) -> Iterator[RenderableType]:
+def show_plan(name: str, requests: Sequence[JobRequest]) -> Iterator[RenderableType]:
     """What a campaign would ask: its models, and the options of each variant."""
     models = dict.fromkeys(request.model for request in requests)
     amounts = f"{count(len(requests), 'job')} on {count(len(models), 'model')}"

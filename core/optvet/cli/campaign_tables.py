@@ -84,16 +84,21 @@ def command(
     """
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.store import DATABASE
-    from optvet.engine.campaign.tables import read_answers, read_known, tables_of, tables_of_answers
+    from optvet.engine.campaign.tables import (
+        read_answers,
+        read_tracked,
+        tables_of,
+        tables_of_answers,
+    )
     from optvet.engine.convert.chain import reachable_formats
     from optvet.engine.discovery import Plugins
-    from optvet.engine.models.selectors import models_tagged
+    from optvet.engine.models.selectors import models_with_tag
 
     terminal = context.ensure_object(Terminal)
-    entries = None if known is None else read_known(known)
+    entries = None if known is None else read_tracked(known)
     plugins = Plugins()
     asked = study_of(study, plugins)
-    theirs = [] if study is None else models_tagged(plugins, study)
+    theirs = [] if study is None else models_with_tag(plugins, study)
     folders = list(answers or ())
     if folders and asked is None:
         raise UsageError("--answers are for the tables of a study; say --study NAME")

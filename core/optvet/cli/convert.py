@@ -88,7 +88,7 @@ def screen(result: ConversionResult) -> Iterator[RenderableType]:
     for finding in result.findings:
         yield Padding(_finding(finding), (0, 0, 1, 0))
     if result.reduced is not None:
-        yield _reduced(result.reduced)
+        yield _show_reduction(result.reduced)
     if result.reason:
         yield text(f"because {result.reason}", "yellow")
     for control in result.controls:
@@ -107,7 +107,7 @@ def screen(result: ConversionResult) -> Iterator[RenderableType]:
         yield text(f"… {count(len(result.warnings) - _WARNINGS, 'more warning')}", "dim")
 
 
-def _reduced(found: ReducedSource) -> Text:
+def _show_reduction(found: ReducedSource) -> Text:
     if found.note:
         return text(one_line(f"not reduced: {found.note}", _LINE_CHARS), "yellow")
     shows = {True: "; its script shows the fault", False: "; its script does not show the fault"}

@@ -17,7 +17,7 @@ from optvet.engine.environment.environments import (
     Pythons,
     environment_of,
     environments_root,
-    listed,
+    list_environments,
     make,
 )
 from optvet.spec.records import EnvironmentList
@@ -69,7 +69,7 @@ def _list(
 ) -> None:
     """List the environments that plugins declare: what they are for, and whether they are made."""
     terminal = context.ensure_object(Terminal)
-    entries = listed(Plugins().all(), pythons_of(environments))
+    entries = list_environments(Plugins().all(), pythons_of(environments))
     if json_to is not None:
         document = EnvironmentList(
             schema="optvet.environments/1", root=str(environments_root()), environments=entries

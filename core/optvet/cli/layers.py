@@ -11,12 +11,12 @@ _LISTED = 2
 
 def layers_text(record: Quantized) -> str:
     """What the layers showed, and how far rounding moves the outputs."""
-    lines = list(_judged(record))
-    lines += [_moved(output) for output in record.outputs[:_LISTED]]
+    lines = list(_show_outcomes(record))
+    lines += [_show_movement(output) for output in record.outputs[:_LISTED]]
     return "\n".join(lines)
 
 
-def _judged(record: Quantized) -> Iterator[str]:
+def _show_outcomes(record: Quantized) -> Iterator[str]:
     if record.method == "whole run":
         words = f"could not be compared one by one: {record.reason}" if record.reason else ""
         yield f"{_count(record.quantizers, 'quantized layer')} {words}".strip()
@@ -32,7 +32,7 @@ def _judged(record: Quantized) -> Iterator[str]:
         f"{compared} compared on {_count(record.samples, 'sample')}: {right} the exact result of "
         f"its own inputs, rounded{size}"
     )
-    skipped = {name for layer in record.layers for name in _skipped(layer)}
+    skipped = {name for layer in record.layers for name in _skipped_parts(layer)}
     if skipped:
         yield f"{_count(len(skipped), 'inner quantization')} left out"
     coarse = [layer for layer in record.layers if layer.outcome == "coarse"]
@@ -43,11 +43,11 @@ def _judged(record: Quantized) -> Iterator[str]:
         yield f"{len(hidden)} could not be seen: a small error could hide there"
 
 
-def _skipped(layer: LayerRecord) -> Sequence[str]:
+def _skipped_parts(layer: LayerRecord) -> Sequence[str]:
     return layer.skipped if layer.outcome == "skipped" else ()
 
 
-def _moved(output: MovedOutput) -> str:
+def _show_movement(output: MovedOutput) -> str:
     unit = "steps" if output.unit == "steps" else "of its largest value"
     words = f"{output.name} differs by up to {_size(output.difference)} {unit}"
     if output.rounding is not None:

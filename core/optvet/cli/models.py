@@ -118,7 +118,7 @@ def _show(
         found = resolve_model(model, plugins, cache_folder(cache_dir))
     card = _card_of(model, plugins)
     if json_to is not None:
-        descriptions = [ModelDescription(**_described(m, card)) for m in found]
+        descriptions = [ModelDescription(**_describe(m, card)) for m in found]
         document = ModelDescriptions(schema="optvet.model/1", models=descriptions)
         write_document(terminal, json_to, document.to_json())
     if json_to == "-":
@@ -150,7 +150,7 @@ def _pull(
     with terminal.progress() as progress:
         progress(f"fetching {model}", 0, None)
         found = resolve_model(model, Plugins(), cache_folder(cache_dir))
-    files = [m.path if to is None else _copied(m, to.expanduser()) for m in found]
+    files = [m.path if to is None else _copy_to(m, to.expanduser()) for m in found]
     if json_to is not None:
         pulled = [
             PulledModel(
@@ -272,7 +272,7 @@ def _card_of(reference: str, plugins: Plugins) -> ModelCard | None:
     return next((c for c in contract.cards(plugins.model_source(scheme)) if c.name == rest), None)
 
 
-def _described(model: Model, card: ModelCard | None) -> dict[str, Any]:
+def _describe(model: Model, card: ModelCard | None) -> dict[str, Any]:
     return {
         "model": model.source,
         "file": str(model.path),
@@ -303,7 +303,7 @@ def _screen(model: Model, card: ModelCard | None) -> Iterator[RenderableType]:
     table.add_row("opsets", text(opsets or "none"))
     table.add_row("inputs", text(_values(model.inputs)))
     table.add_row("outputs", text(_values(model.outputs)))
-    for key, value in _declared(model):
+    for key, value in _list_declarations(model):
         table.add_row(key, text(value))
     table.add_row("file", text(str(model.path)))
     whole = "" if model.blob == model.path else "\n(of the model with its external data in it)"
@@ -322,7 +322,7 @@ def _values(values: Sequence[ValueInfo]) -> str:
     return "\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]) or "none"
 
 
-def _declared(model: Model) -> Iterator[tuple[str, str]]:
+def _list_declarations(model: Model) -> Iterator[tuple[str, str]]:
     config = model.config
     if config.task:
         yield "task", config.task
@@ -348,7 +348,7 @@ def _short(value: object) -> str:
 # --- pull ----------------------------------------------------------------------------------------
 
 
-def _copied(model: Model, folder: Path) -> Path:
+def _copy_to(model: Model, folder: Path) -> Path:
     """A copy of ``model`` in ``folder``, without external data, and of what is declared beside it.
 
     Raises:

@@ -58,7 +58,7 @@ def cache_folder(given: Path | None) -> Path:
     return given.expanduser() if given is not None else cache_root()
 
 
-def seconds_typed(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """``seconds_of`` for an option."""
     try:
         return seconds_of(text)

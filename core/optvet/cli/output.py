@@ -14,7 +14,7 @@ from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
 
 
-def _checked(target: str | None) -> str | None:
+def _check_target(target: str | None) -> str | None:
     if target is not None:
         check_file("--json", target)
     return target
@@ -42,7 +42,7 @@ Json = Annotated[
     typer.Option(
         "--json",
         metavar="FILE|-",
-        callback=_checked,
+        callback=_check_target,
         help="Write the answer as JSON; `-` is stdout, instead of the screen.",
         show_default=False,
         rich_help_panel="The answer",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optvet.cli.errors import CLEAN, UNDECIDED, Interrupted
-from optvet.cli.options import CacheDir, Debug, cache_folder, seconds_typed
+from optvet.cli.options import CacheDir, Debug, cache_folder, parse_seconds
 from optvet.cli.render import count, text
 from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UsageError
@@ -51,7 +51,7 @@ def command(
     timeout: Annotated[
         Any,
         typer.Option(
-            parser=seconds_typed,
+            parser=parse_seconds,
             metavar="SECONDS",
             help="Limit of one command; a command that exceeds it counts as failed.",
         ),

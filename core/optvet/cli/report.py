@@ -45,20 +45,20 @@ def command(
     """Write a report of a campaign, for people or for machines."""
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.report import files_of, render_report, report_of
-    from optvet.engine.campaign.tables import charts_of, read_known, tables_of
+    from optvet.engine.campaign.tables import charts_of, read_tracked, tables_of
     from optvet.engine.convert.chain import reachable_formats
     from optvet.engine.discovery import Plugins
-    from optvet.engine.models.selectors import models_tagged
+    from optvet.engine.models.selectors import models_with_tag
 
     terminal, plugins = context.ensure_object(Terminal), Plugins()
     reporter = plugins.reporter(format or _fitting(plugins, out))
     check_file("--out", out)
-    entries = None if known is None else read_known(known)
+    entries = None if known is None else read_tracked(known)
     with open_store(store, to_read=True) as opened:
         campaign = find_campaign(opened, which)
         tables = tables_of(opened, campaign, known=entries)
         if study is not None:
-            theirs = models_tagged(plugins, study)
+            theirs = models_with_tag(plugins, study)
             reach = partial(reachable_formats, plugins)
             asked = study_of(study, plugins)
             tables += tables_of(opened, campaign, study=asked, theirs=theirs, reach=reach)

@@ -52,7 +52,7 @@ def takes(
             ``choices`` too, the values by field; the request has the first of each.
     """
 
-    def decorated(function: Callable[..., None]) -> Callable[..., None]:
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = dict(inspect.signature(function, eval_str=True).parameters)
         context = own.pop("context")
         own.pop("request")
@@ -95,7 +95,7 @@ def takes(
         fields |= {p.name: p for p in first}
         return command
 
-    return decorated
+    return decorate
 
 
 _CONFIG = Annotated[
@@ -127,7 +127,7 @@ def _parameter(
         *flags,
         metavar=str(extra["metavar"] or _choices(field) or "") or None,
         help=text,
-        show_default=str(extra["shown"]) or _shown(field),
+        show_default=str(extra["shown"]) or _shown_default(field),
         rich_help_panel=str(extra["group"]),
         envvar=_ENVIRONMENT.get(name),
         autocompletion=_completer(name),
@@ -182,7 +182,7 @@ def _choices(field: FieldInfo) -> str:
     return "|".join(map(str, get_args(plain))) if get_origin(plain) is Literal else ""
 
 
-def _shown(field: FieldInfo) -> str | bool:
+def _shown_default(field: FieldInfo) -> str | bool:
     default = field.get_default(call_default_factory=True)
     if field.is_required() or default is None or isinstance(default, (bool, tuple, dict)):
         return False

@@ -28,7 +28,7 @@ def structure_words(result: VetResult) -> Mapping[str, str]:
             ]
         )
     known = (("before", placements.reference), ("after", placements.optimized))
-    lines = [f"{when}: {_placed(found)}" for when, found in known if found is not None]
+    lines = [f"{when}: {_show_placement(found)}" for when, found in known if found is not None]
     lines += [f"not known: {placements.unknown}"] if placements.unknown else []
     return {**words, "executed": "\n".join(lines)}
 
@@ -39,7 +39,7 @@ def _operators(structure: Structure) -> str:
     return ", ".join([f"{name} {count}" for name, count in ranked[:_OPERATORS]] + more)
 
 
-def _placed(placement: Placement) -> str:
+def _show_placement(placement: Placement) -> str:
     counts = ", ".join(f"{count} on {name}" for name, count in placement.providers.items())
     slowest = ", ".join(f"{o.operator} {o.share:.0%}" for o in placement.operators[:3])
     return f"{counts or 'nothing'}; time: {slowest}" if slowest else counts or "nothing"

@@ -51,7 +51,7 @@ _MESSAGE_CHARS = 2000
 """An error says what is wrong in a line or two; what is longer quotes foreign text."""
 
 
-def shortened(text: str, limit: int = _MESSAGE_CHARS) -> str:
+def shorten(text: str, limit: int = _MESSAGE_CHARS) -> str:
     """``text`` without its middle if it is longer than ``limit``: both ends say most."""
     half = limit // 2
     return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
@@ -83,7 +83,7 @@ class Terminal:
 
     def show(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
         """Render ``parts`` to stdout, one below the other."""
-        self.write(_rendered(self._out, parts, soft_wrap))
+        self.write(_render(self._out, parts, soft_wrap))
 
     def write(self, text: str) -> None:
         """Write ``text`` to stdout as it is.
@@ -109,7 +109,7 @@ class Terminal:
     def error(self, message: str, label: str = "error: ") -> None:
         """One line about what is wrong and what to do."""
         text = Text(label, style="bold red")
-        text.append(printable(shortened(one_line(message))), style="not bold default")
+        text.append(printable(shorten(one_line(message))), style="not bold default")
         self._to_stderr(text)
 
     def complain(self, text: str) -> None:
@@ -119,7 +119,7 @@ class Terminal:
     def _to_stderr(self, text: Text) -> None:
         # There is nowhere left to complain that stderr is gone.
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(_encodable(_rendered(self._err, [text], True), sys.stderr))
+            sys.stderr.write(_encodable(_render(self._err, [text], True), sys.stderr))
             sys.stderr.flush()
 
     @contextlib.contextmanager
@@ -151,10 +151,10 @@ class Terminal:
 def plain(*parts: RenderableType, width: int = 80, soft_wrap: bool = False) -> str:
     """``parts`` as text without colours, for what is no terminal."""
     like = _SafeConsole(file=io.StringIO(), width=width, color_system=None)
-    return _rendered(like, parts, soft_wrap)
+    return _render(like, parts, soft_wrap)
 
 
-def _rendered(like: Console, parts: Iterable[RenderableType], soft_wrap: bool) -> str:
+def _render(like: Console, parts: Iterable[RenderableType], soft_wrap: bool) -> str:
     """``parts`` as text for the terminal of ``like``, which is not touched.
 
     ``Console.capture`` will not do: it writes nothing, but flushes the stream, which may fail.

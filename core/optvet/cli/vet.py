@@ -63,9 +63,9 @@ def command(
     one = len(choices["model"]) <= 1 and len(choices["optimizer"]) <= 1
     if one and (known := recall(request, root)) is not None:
         bundler = _bundler(request, terminal, view)
-        document, code = _answered(known, request, terminal, view, bundler)
+        document, code = _show_answer(known, request, terminal, view, bundler)
     else:
-        document, code = _vetted(request, choices, terminal, view)
+        document, code = _vet(request, choices, terminal, view)
     if json_to is not None:
         write_document(terminal, json_to, document)
     raise typer.Exit(code)
@@ -83,7 +83,7 @@ def _bundler(request: VetRequest, terminal: Terminal, view: _VetScreen) -> Bundl
     return Bundler(terminal, view.quiet, view.silent)
 
 
-def _vetted(
+def _vet(
     request: VetRequest,
     choices: Mapping[str, Sequence[str]],
     terminal: Terminal,
@@ -104,10 +104,10 @@ def _vetted(
             answer = held.enter_context(vetted(requests[0], plugins, progress=progress, keep=True))
         if (bundler := _bundler(request, terminal, view)) is None:
             held.close()
-        return _answered(answer.result, requests[0], terminal, view, bundler, answer.session)
+        return _show_answer(answer.result, requests[0], terminal, view, bundler, answer.session)
 
 
-def _answered(
+def _show_answer(
     result: VetResult,
     request: VetRequest,
     terminal: Terminal,

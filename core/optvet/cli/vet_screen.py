@@ -212,11 +212,11 @@ def _sites(found: Divergence) -> list[tuple[str, RenderableType]]:
     if len(found.wrong) > _LISTED_SITES:
         rows.append(("", text(f"… {len(found.wrong) - _LISTED_SITES} more", "dim")))
     rows += [("", text(words)) for words in found.distinction]
-    rows.append(("", text(_tried(found), "dim")))
+    rows.append(("", text(_show_tried_sites(found), "dim")))
     return rows
 
 
-def _tried(found: Divergence) -> str:
+def _show_tried_sites(found: Divergence) -> str:
     tried = f"{found.tried} of {count(found.sites, 'rewritten place')} tried alone"
     return f"{tried}: {len(found.wrong)} wrong" if found.wrong else f"{tried}: none wrong alone"
 
@@ -273,7 +273,7 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
     if result.changing_passes is not None:
         rows.append(("changing", text(_changing_passes(result))))
     if asked.fixed_tolerances and result.fixed_tolerances:
-        rows.append(("fixed", text("\n".join(map(_fixed, result.fixed_tolerances)))))
+        rows.append(("fixed", text("\n".join(map(_show_fixed_tolerance, result.fixed_tolerances)))))
     if words := warnings_text(result.warnings, in_table=asked.warnings):
         rows.append(("warnings", text(words, "dim")))
     rows += [(name, text(words)) for name, words in structure_words(result).items()]
@@ -318,7 +318,7 @@ def _impact(impact: Impact) -> Text:
     return lines
 
 
-def _fixed(record: FixedTolerance) -> str:
+def _show_fixed_tolerance(record: FixedTolerance) -> str:
     """How many samples, and which outputs, exceed a fixed tolerance."""
     named = [f"{n} on {k}" for n, k in record.outputs.items() if k]
     shown = f": {', '.join(named[:3])}{', …' if len(named) > 3 else ''}" if named else ""

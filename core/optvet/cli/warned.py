@@ -30,12 +30,12 @@ def warnings_text(records: Sequence[WarningRecord], *, in_table: bool) -> str:
     for record in new:
         amounts[_who(record)] = amounts.get(_who(record), 0) + record.new
     head = "; ".join(f"{amount:,} new {who}" for who, amount in amounts.items())
-    messages = [_quoted(record) for record in new[:_LISTED]] + ["…"] * (len(new) > _LISTED)
+    messages = [_quote(record) for record in new[:_LISTED]] + ["…"] * (len(new) > _LISTED)
     line = f"{head}: {', '.join(messages)}"
     return line if in_table else f"{line} (--warnings shows all)"
 
 
-def _quoted(record: WarningRecord) -> str:
+def _quote(record: WarningRecord) -> str:
     times = f" ({record.new:,}×)" if record.new > 1 else ""
     return f'"{one_line(record.message, _LINE_CHARS)}"{times}'
 

@@ -14,7 +14,7 @@ from optvet.engine.environment.machine import environment
 from optvet.engine.inspection import Inspector
 from optvet.engine.models import large
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.pipelines import written
+from optvet.engine.pipelines import format_pipeline
 from optvet.engine.vet.assemble import model_record, optimizer_record, runtime_record
 from optvet.engine.vet.impact.assess import begin
 from optvet.engine.vet.session import VetSession, open_session
@@ -78,11 +78,11 @@ def bench(
                 model, variant.request, plugins, progress=report, sandbox=sandbox
             ) as session:
                 inputs = inputs or _samples(session)
-                row = _timed(session, variant, inputs[0], request, report)
+                row = _time(session, variant, inputs[0], request, report)
                 report("structure and placement", 0, None)
                 writer = _writer(session, plugins, inputs[0])
                 about = (session.runner, variant.case, inputs[0], row, writer)
-                rows.append(inspector.inspected(*about))
+                rows.append(inspector.inspect(*about))
     assert inputs is not None
     return BenchResult(
         schema="optvet.bench/1",
@@ -151,7 +151,7 @@ def _writer(session: VetSession, plugins: Plugins, samples: Sequence[Sample]) ->
     return Writer(comparator, begun.options) if isinstance(comparator, Decodes) else None
 
 
-def _timed(
+def _time(
     session: VetSession,
     variant: Variant,
     samples: tuple[Sample, ...],
@@ -173,7 +173,7 @@ def _timed(
         record = timing_record(watch, timed) if failure is None else None
         about = {}
         if record is not None and record.verdict == "slower" and request.blame:
-            about = _blamed(session, watch, variant, progress)
+            about = _blame(session, watch, variant, progress)
     return BenchVariant(
         optimizer=optimizer_record(case),
         pipeline=variant.request.pipeline,
@@ -185,7 +185,7 @@ def _timed(
     )
 
 
-def _blamed(
+def _blame(
     session: VetSession, watch: Stopwatch, variant: Variant, progress: Progress
 ) -> dict[str, Any]:
     """Fields of a row that tell which passes make the variant slower."""
@@ -207,7 +207,9 @@ def _blamed(
         ],
         "blame_undecided": found.undecided,
         "fast_pipeline": None if safe is None else list(safe),
-        "fast_option": written(safe, variant.request.pipeline, case.optimizer) if safe else "",
+        "fast_option": format_pipeline(safe, variant.request.pipeline, case.optimizer)
+        if safe
+        else "",
         "fast_timing": None if timed is None else timing_record(watch, timed, memory=False),
         "sequences_timed": len(watch.timed),
     }

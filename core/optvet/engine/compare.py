@@ -149,7 +149,7 @@ def _samples(
     sandbox: Sandbox,
     trust: bool,
 ) -> list[Sample]:
-    def asked(feeds: Sequence[Feeds]) -> list[str | None]:
+    def ask_runtime(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
         order = TrialSpec(BuildSubject(model.blob, model.digest), config, samples)
         outcome = sandbox.call(probe, order, role="referee")
@@ -166,7 +166,7 @@ def _samples(
         {},
         cut=Slice(limit=limit),
         seed=seed,
-        probe=asked,
+        probe=ask_runtime,
         memory_bytes=sandbox.limits.memory_bytes,
         trust=trust,
     )

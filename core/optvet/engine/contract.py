@@ -99,7 +99,7 @@ def ask(
     return value
 
 
-def listed(
+def list_items(
     family: str,
     plugin: Any,
     method: str,
@@ -180,7 +180,7 @@ def attributes(family: str, plugin: Any) -> str | None:
                 return wrong.replace(" gave ", " holds ", 1)
     if isinstance(plugin, SetsEnvironment) and (wrong := _variables(plugin.environment)):
         return wrong
-    return _outdated(plugin) if family == "optimizer" else None
+    return _describe_outdated(plugin) if family == "optimizer" else None
 
 
 def _no_generator(plugin: Any) -> str | None:
@@ -198,7 +198,7 @@ def _variables(environment: Mapping[Any, Any]) -> str | None:
     return None
 
 
-def _outdated(optimizer: Any) -> str | None:
+def _describe_outdated(optimizer: Any) -> str | None:
     """What ``optimizer`` has of an earlier contract, in words; None if nothing.
 
     A method that takes the model as bytes would fail on every model when it is called with an
@@ -302,7 +302,7 @@ def changing_passes(optimizer: ReportsChanges, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def saved(optimizer: Saves, value: Any) -> Artifact:
+def check_saved(optimizer: Saves, value: Any) -> Artifact:
     """``value``, which ``saved`` gave; ContractError if it is no model in ONNX."""
     wrong = mismatch("saved()", value, Artifact, "an Artifact")
     wrong = wrong or mismatch("saved()", value.data, bytes, "bytes as the Artifact's data")
@@ -421,7 +421,7 @@ def samples(
         yield item
 
 
-def made(dataset: Dataset, item: Deferred) -> Sample:
+def make_sample(dataset: Dataset, item: Deferred) -> Sample:
     """The sample that ``item`` of ``dataset`` stands for.
 
     Raises:
@@ -453,7 +453,9 @@ def comparison(comparator: Comparator, value: Any) -> Comparison:
     return value  # type: ignore[no-any-return]  # checked above
 
 
-def calibrated(comparator: Calibrates, call: Callable[[], Any], options: BaseModel) -> BaseModel:
+def check_calibrated(
+    comparator: Calibrates, call: Callable[[], Any], options: BaseModel
+) -> BaseModel:
     """What ``call``, a call of ``calibrated``, gives; ContractError if it is no such options."""
     kind: type[BaseModel] = type(options)
     words = f"options of type {kind.__name__}"
@@ -461,7 +463,7 @@ def calibrated(comparator: Calibrates, call: Callable[[], Any], options: BaseMod
     return given
 
 
-def decoded(comparator: Decodes, value: Any) -> Mapping[str, Any]:
+def check_decoded(comparator: Decodes, value: Any) -> Mapping[str, Any]:
     """``value``, which ``decode`` gave; ContractError if it is no mapping of names to arrays."""
     wrong = mismatch("decode()", value, Mapping, "a mapping of names to arrays")
     if wrong is not None:
@@ -496,7 +498,7 @@ def _metrics(method: str, metrics: Any) -> str | None:
 
 def cards(source: ModelSource) -> list[ModelCard]:
     """What ``models`` of ``source`` lists; ContractError if that is something else."""
-    return listed("model source", source, "models", source.models, ModelCard)
+    return list_items("model source", source, "models", source.models, ModelCard)
 
 
 def files(source: ModelSource, reference: str, cache: Path) -> list[Path]:
@@ -521,7 +523,7 @@ def files(source: ModelSource, reference: str, cache: Path) -> list[Path]:
     return list(fetched)
 
 
-def pinned(source: ModelSource, reference: str, cache: Path) -> str:
+def check_pinned(source: ModelSource, reference: str, cache: Path) -> str:
     """What ``pinned`` of ``source`` gives for ``reference``; ContractError if it is no text."""
     assert isinstance(source, Pins)
     return ask(

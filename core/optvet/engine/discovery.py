@@ -168,7 +168,7 @@ class Plugins:
         self.installed = False
         return self
 
-    def extended(self, family: Family, plugin: Any) -> Plugins:
+    def extend(self, family: Family, plugin: Any) -> Plugins:
         """A copy of this registry with one more plugin object."""
         other = copy.copy(self)
         return other.register(family, plugin)
@@ -207,7 +207,7 @@ class Plugins:
         Raises:
             PluginError: There is no plugin of this family.
         """
-        return _preferred(family, self._of(family).values())
+        return _find_preferred(family, self._of(family).values())
 
     def reference_runtime(self, format: str = "onnx") -> Runtime:
         """The runtime for artifacts of ``format`` if the user names none.
@@ -219,7 +219,7 @@ class Plugins:
         fitting = [e for e in usable if format in e.plugin.accepts]
         if not fitting:
             raise PluginError(f"no runtime runs {format}; see: optvet plugins")
-        return self.runtime(_preferred("runtime", fitting))
+        return self.runtime(_find_preferred("runtime", fitting))
 
     def evaluators(self, format: str = "onnx") -> list[Runtime]:
         """Runtimes that read models as the standard does, for what others cannot load."""
@@ -248,7 +248,7 @@ class Plugins:
         plugin: Optimizer = self._get("optimizer", name)
         return plugin
 
-    def optimizer_as_found(self, name: str) -> Optimizer:
+    def optimizer_without_passes(self, name: str) -> Optimizer:
         """As ``optimizer``, for whoever does not ask for passes: these are not checked.
 
         A library is imported to tell its passes, which may take seconds.
@@ -321,7 +321,7 @@ class Plugins:
         return [m for m in found if isinstance(m, Mutator)]
 
 
-def _preferred(family: Family, entries: Iterable[Loaded]) -> str:
+def _find_preferred(family: Family, entries: Iterable[Loaded]) -> str:
     if not (ranked := sorted((-_preference(e), e.name) for e in entries)):
         raise PluginError(f"there is no {family}; see: optvet plugins")
     return ranked[0][1]
@@ -445,10 +445,10 @@ def _without_clashes(entries: Sequence[Loaded]) -> list[Loaded]:
     for entry in entries:
         if entry.family is not None:
             groups.setdefault((entry.family, entry.name), []).append(entry)
-    return [e if e.family is None else _settled(e, groups[e.family, e.name]) for e in entries]
+    return [e if e.family is None else _settle_name(e, groups[e.family, e.name]) for e in entries]
 
 
-def _settled(entry: Loaded, namesakes: Sequence[Loaded]) -> Loaded:
+def _settle_name(entry: Loaded, namesakes: Sequence[Loaded]) -> Loaded:
     ours = next((e for e in namesakes if e.built_in), None)
     if len(namesakes) == 1 or entry is ours:
         return entry

@@ -45,7 +45,7 @@ class Inspector:
     devices: dict[str, DeviceUse] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
-    def inspected(
+    def inspect(
         self,
         runner: TrialRunner,
         case: Case,

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from optvet.spec.errors import UnknownName, UsageError
-from optvet.spec.words import quoted, shown
+from optvet.spec.words import quote, show
 
 
 class NoOptions(BaseModel):
@@ -28,5 +28,5 @@ def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> B
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(p) for p in first["loc"])
-        message = f"{what}: option {quoted(key)} = {shown(first['input'])}: {first['msg']}"
+        message = f"{what}: option {quote(key)} = {show(first['input'])}: {first['msg']}"
         raise UsageError(message) from error

@@ -41,11 +41,11 @@ def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ())
     for term in added:
         if term not in known and term not in pipelines:
             choices = {*known, *(pipelines if len(added) == 1 else ())}
-            raise _unknown(optimizer, term, choices)
+            raise _unknown_pass(optimizer, term, choices)
         names += [term] if term in known else pipelines[term]
     for name in removed:
         if name not in known:
-            raise _unknown(optimizer, name, known)
+            raise _unknown_pass(optimizer, name, known)
         if known[name].required:
             raise UsageError(f"{optimizer.name} cannot do without the pass {name!r}")
     names = [name for name in names if name not in removed]
@@ -57,11 +57,11 @@ def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ())
         raise UsageError(f"{optimizer.name} takes each pass once; {twice[0]!r} is listed twice")
     required = [name for name, p in known.items() if p.required]
     if set(names).isdisjoint(required):
-        return completed(names, list(known), required)
+        return complete(names, list(known), required)
     return tuple(names)
 
 
-def completed(
+def complete(
     names: Sequence[str], order: Sequence[str], required: Collection[str]
 ) -> tuple[str, ...]:
     """``names`` in their order, with required passes inserted before those they precede."""
@@ -75,7 +75,7 @@ def completed(
     return (*result, *missing)
 
 
-def _unknown(optimizer: Optimizer, name: str, choices: Iterable[str]) -> UnknownName:
+def _unknown_pass(optimizer: Optimizer, name: str, choices: Iterable[str]) -> UnknownName:
     hint = f"(see: optvet plugins show {optimizer.name})"
     return UnknownName(f"pass of {optimizer.name}", name, choices, hint)
 
@@ -87,7 +87,7 @@ def names_passes(text: str, optimizer: Optimizer) -> bool:
     return any(t and not t.startswith("-") and t not in pipelines for t in terms)
 
 
-def written(passes: Sequence[str], asked: str, optimizer: Optimizer) -> str:
+def format_pipeline(passes: Sequence[str], asked: str, optimizer: Optimizer) -> str:
     """``passes`` as a value of ``--pipeline``: ``asked`` without some passes, if possible."""
     if not passes or names_passes(asked, optimizer):
         return ",".join(passes)

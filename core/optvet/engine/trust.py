@@ -20,7 +20,7 @@ from optvet.spec.errors import InputError
 from optvet.spec.protocols import Runtime
 from optvet.spec.sensitive import sensitive_options
 from optvet.spec.types import ModelConfig
-from optvet.spec.words import shown
+from optvet.spec.words import show
 
 
 def options_from(
@@ -56,7 +56,7 @@ def options_from(
         if not trust and not (mark.reads_data and folder and is_inside(folder, value)):
             raise _refusal(file, f"{key}.{name}", value, mark.what)
         if mark.reads_data and folder and isinstance(value, str):
-            settled[name] = located(folder, value)
+            settled[name] = locate(folder, value)
     return settled
 
 
@@ -143,10 +143,10 @@ def dataset_from(config: ModelConfig, *, trust: bool) -> str | None:
     if not trust and not is_inside(folder, argument):
         what = "is not in the record's folder"
         raise _refusal(config.origin, "dataset", config.dataset, what, ", or choose by --dataset")
-    return f"{name}:{located(folder, argument)}"
+    return f"{name}:{locate(folder, argument)}"
 
 
-def located(folder: Path, words: str) -> str:
+def locate(folder: Path, words: str) -> str:
     """``words`` as a path, if they name something that exists in ``folder``; else unchanged."""
     try:
         path = folder / Path(words).expanduser()
@@ -169,6 +169,6 @@ def is_inside(folder: Path, value: object) -> bool:
 def _refusal(file: str, key: str, value: object, what: str, instead: str = "") -> InputError:
     """The error for a value that only a trusted file may have."""
     return InputError(
-        f"{file}: key {key!r} is {shown(value)}, which {what}; read that file, and say --trust (in "
+        f"{file}: key {key!r} is {show(value)}, which {what}; read that file, and say --trust (in "
         f"Python trust=True) if you trust it{instead}"
     )

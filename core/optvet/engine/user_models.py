@@ -42,7 +42,7 @@ def with_user_model(request: VetRequest, plugins: Plugins) -> tuple[VetRequest, 
     reference = request.user_model
     if reference is None:
         return request, plugins
-    model, file = _found(reference, plugins, trust=request.trust)
+    model, file = _find(reference, plugins, trust=request.trust)
     name = model.name
     for family in ("dataset", "comparator"):
         if name in plugins.names(family):
@@ -62,10 +62,10 @@ def with_user_model(request: VetRequest, plugins: Plugins) -> tuple[VetRequest, 
             "comparator": request.comparator or name,
         }
     )
-    return named, plugins.extended("dataset", data).extended("comparator", judge)
+    return named, plugins.extend("dataset", data).extend("comparator", judge)
 
 
-def _found(reference: str, plugins: Plugins, *, trust: bool) -> tuple[UserModel, Path | None]:
+def _find(reference: str, plugins: Plugins, *, trust: bool) -> tuple[UserModel, Path | None]:
     file, colon, wanted = reference.rpartition(":")
     if not colon:
         return plugins.user_model(reference), None
@@ -173,7 +173,7 @@ class _Scores:
 
         changed = not same(candidate)
         # A change that shows as soon as the outputs move by their noise is no change of the model.
-        tie = changed and not same(_nudged(reference, candidate, noise))
+        tie = changed and not same(_nudge(reference, candidate, noise))
         metrics = {**theirs, **{f"original_{n}": v for n, v in ours.items()}}
         return Comparison(sample.id, metrics, changed and not tie, tie)
 
@@ -200,7 +200,7 @@ class _Scores:
         return Summary(metrics, "; ".join([words, *moved[:3]]))
 
 
-def _nudged(
+def _nudge(
     reference: Mapping[str, np.ndarray],
     candidate: Mapping[str, np.ndarray],
     noise: Mapping[str, float],

@@ -63,7 +63,7 @@ def vetted(
     chosen = plugins.optimizer(request.optimizer or plugins.default("optimizer"))
 
     def accept(source: str, size_bytes: int) -> None:
-        large.check_taken(source, size_bytes, chosen)
+        large.check_size(source, size_bytes, chosen)
         large.check_room(source, size_bytes, chosen, request.memory)
 
     root = request.cache_dir or cache_root()
@@ -185,7 +185,7 @@ def _within(prefix: str, progress: Progress) -> Progress:
 
 
 @contextmanager
-def given(model: Source, dataset: Data) -> Iterator[tuple[str, Plugins, tuple[str, ...]]]:
+def resolve_inputs(model: Source, dataset: Data) -> Iterator[tuple[str, Plugins, tuple[str, ...]]]:
     """Reference of ``model``, plugins, and names of datasets for ``model`` and ``dataset``."""
     plugins = Plugins()
     names = _dataset_names(dataset, plugins)

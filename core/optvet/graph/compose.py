@@ -11,7 +11,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TypeProto, helper, numpy_helper
 
 from optvet.graph.opsets import at_opset
-from optvet.graph.types import with_inferred
+from optvet.graph.types import infer_types
 from optvet.graph.walk import ONNX_DOMAIN, all_names, bodies_of, domain_of
 from optvet.spec.generators import Candidate, Fragment
 
@@ -40,7 +40,7 @@ def candidate_of(fragment: Fragment, random: Random) -> Candidate:
     return candidate
 
 
-def joined(candidate: Candidate, fragment: Fragment, random: Random) -> Candidate | None:
+def join(candidate: Candidate, fragment: Fragment, random: Random) -> Candidate | None:
     """``candidate`` with ``fragment`` behind it; None if no value of it fits an input.
 
     One of its values becomes an input of the fragment: of equal type, if possible of equal shape.
@@ -71,7 +71,7 @@ def joined(candidate: Candidate, fragment: Fragment, random: Random) -> Candidat
     return candidate
 
 
-def refitted(fragment: Fragment, wanted: tuple[int, ...], random: Random) -> Fragment | None:
+def fit_to_shape(fragment: Fragment, wanted: tuple[int, ...], random: Random) -> Fragment | None:
     """``fragment`` on a first input of another shape, so that an output has the shape ``wanted``.
 
     Without this most patterns would never be made: two fragments of random tests seldom fit.
@@ -114,7 +114,7 @@ def _of_rank(node: NodeProto, was: int, now: int) -> NodeProto:
 
 def types_of(model: ModelProto) -> dict[str, tuple[int, tuple[int | None, ...]]]:
     """Element type and shape of the values of the outer graph, as far as they can be inferred."""
-    inferred = with_inferred(model)
+    inferred = infer_types(model)
     if inferred is None:
         return {}
     graph = inferred.graph
@@ -211,7 +211,7 @@ def _append(
     ours = {domain_of(e): e.version for e in candidate.model.opset_import}
     values = {names[n]: v for n, v in fragment.inputs.items()}
     for node in fragment.nodes:
-        made = renamed(node, names)
+        made = rename_node_values(node, names)
         was = fragment.opsets.get(domain_of(node), 1)
         graph.node.extend(at_opset(made, was, ours.get(domain_of(node), was), values))
     outputs = [names[o] for o in fragment.outputs if o in names]
@@ -221,14 +221,14 @@ def _append(
     candidate.model.functions.extend(new)
 
 
-def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
+def rename_node_values(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
     """A copy whose values are called by ``names``; so are captured ones in nested graphs."""
     made = NodeProto()
     made.CopyFrom(node)
     for body in bodies_of(made):
         inner = all_names(body.node) & names.keys()
         if inner:
-            _rename_captured(body.node, {n: names[n] for n in inner})
+            _rename_captured_values(body.node, {n: names[n] for n in inner})
             for output in body.output:
                 output.name = names.get(output.name, output.name)
     made.input[:] = [names.get(n, n) for n in made.input]
@@ -236,12 +236,12 @@ def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
     return made
 
 
-def _rename_captured(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
+def _rename_captured_values(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
     for node in nodes:
         node.input[:] = [names.get(n, n) for n in node.input]
         node.output[:] = [names.get(n, n) for n in node.output]
         for body in bodies_of(node):
-            _rename_captured(body.node, names)
+            _rename_captured_values(body.node, names)
 
 
 def _place(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, helper
 
-from optvet.graph.types import with_inferred
+from optvet.graph.types import infer_types
 from optvet.graph.walk import graphs, inner_nodes
 from optvet.graph.weights import SHAPE_ELEMENTS, constant_tensors, without_large_weights
 
@@ -51,7 +51,7 @@ def macs(model: ModelProto, shapes: Shapes | None = None) -> int | None:
     Returns:
         The count, or None if shape inference does not give the shapes of such an operator.
     """
-    inferred = with_inferred(fed_shapes(model, shapes or {}))
+    inferred = infer_types(fed_shapes(model, shapes or {}))
     if inferred is None:
         return None
     known = static_shapes(inferred)

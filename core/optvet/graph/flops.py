@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from onnx import ModelProto, NodeProto
 
 from optvet.graph.cost import MACS, Rule, Shapes, fed_shapes, static_shapes
-from optvet.graph.types import with_inferred
-from optvet.graph.walk import attribute_of, graphs, is_onnx, qualified
+from optvet.graph.types import infer_types
+from optvet.graph.walk import attribute_of, graphs, is_onnx, qualified_name
 
 
 def flops_of(model: ModelProto, shapes: Shapes | None = None) -> tuple[int, dict[str, int]]:
@@ -29,7 +29,7 @@ def flops_of(model: ModelProto, shapes: Shapes | None = None) -> tuple[int, dict
         shapes: Shapes of graph inputs, in place of the declared ones.
     """
     # Without inference weights and declared values have shapes all the same.
-    inferred = with_inferred(_light(model, shapes or {}), data_prop=True) or model
+    inferred = infer_types(_light(model, shapes or {}), data_prop=True) or model
     known = static_shapes(inferred)
     total, unknown = 0, Counter[str]()
     for graph in graphs(inferred.graph):
@@ -40,7 +40,7 @@ def flops_of(model: ModelProto, shapes: Shapes | None = None) -> tuple[int, dict
                     raise KeyError(node.op_type)
                 total += count(known, node)
             except (KeyError, IndexError):  # no rule, or a shape or an input is missing
-                unknown[qualified(node.domain, node.op_type)] += 1
+                unknown[qualified_name(node.domain, node.op_type)] += 1
     return total, dict(unknown.most_common())
 
 

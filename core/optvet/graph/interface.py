@@ -76,16 +76,16 @@ def interface_of(model: ModelProto, *, by_habit: bool = True) -> Interface:
     listed = by_habit or not lists_weights(model)
     optional = optional_inputs(model) if listed else ()
     given = zip(graph_outputs(model), model.graph.output, strict=True)
-    outputs = tuple(replace(v, dtype=_nested(o.type) or v.dtype) for v, o in given)
+    outputs = tuple(replace(v, dtype=_element_type(o.type) or v.dtype) for v, o in given)
     return Interface(graph_inputs(model), outputs, optional)
 
 
-def _nested(kind: TypeProto) -> str:
+def _element_type(kind: TypeProto) -> str:
     """The element type of a tensor, inside the types around it; empty for other types."""
     if kind.HasField("sequence_type"):
-        return f"sequence({_nested(kind.sequence_type.elem_type)})"
+        return f"sequence({_element_type(kind.sequence_type.elem_type)})"
     if kind.HasField("optional_type"):
-        return f"optional({_nested(kind.optional_type.elem_type)})"
+        return f"optional({_element_type(kind.optional_type.elem_type)})"
     return dtype_name(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else ""
 
 
@@ -95,7 +95,7 @@ class Alignment:
 
     ``lost`` are optional inputs that the candidate does not have any more. ``disputed`` are the
     outputs whose declared shapes contradict each other, with the reference's declaration and the
-    candidate's: which of the two is wrong, only a run tells; see ``misdeclared``.
+    candidate's: which of the two is wrong, only a run tells; see ``describe_misdeclared_outputs``.
     """
 
     inputs: Mapping[str, str]
@@ -158,7 +158,7 @@ def align(
     return Alignment(inputs, casts, outputs, lost=lost, disputed=disputed)
 
 
-def misdeclared(alignment: Alignment, computed: Mapping[str, np.ndarray]) -> str:
+def describe_misdeclared_outputs(alignment: Alignment, computed: Mapping[str, np.ndarray]) -> str:
     """Which disputed outputs the candidate declares otherwise than it computes them, in words.
 
     Args:
@@ -195,7 +195,7 @@ def shape_changes(before: HasInterface, after: HasInterface) -> dict[str, dict[s
     Returns:
         Under "weaker" and "stronger", by input or output, what became what. A size that became
         open, or the other way round, counts; the name of an open size does not. Under "corrected"
-        outputs whose shapes contradict each other; ``misdeclared`` tells where that is a fault.
+        outputs whose shapes contradict each other: see ``describe_misdeclared_outputs``.
     """
     found: dict[str, dict[str, ShapeChange]] = {"weaker": {}, "stronger": {}, "corrected": {}}
     for what, was, now in (
@@ -217,7 +217,7 @@ def shape_changes(before: HasInterface, after: HasInterface) -> dict[str, dict[s
     return found
 
 
-def weakened(before: HasInterface, after: HasInterface) -> dict[str, tuple[str, str]]:
+def find_weaker_shapes(before: HasInterface, after: HasInterface) -> dict[str, tuple[str, str]]:
     """Whether inputs, or outputs, declare less of their shapes, as a change of metadata.
 
     That they declare more is what shape inference is for.

@@ -60,7 +60,7 @@ def outline_of(path: Path) -> ModelProto:
         if not os.fstat(file.fileno()).st_size:
             raise DecodeError(f"{path} is empty")
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-            parts = list(_outlined(mapped, 0, len(mapped), "model", path.name, 0))
+            parts = list(_outline(mapped, 0, len(mapped), "model", path.name, 0))
     model.ParseFromString(b"".join(parts))
     return model
 
@@ -106,7 +106,7 @@ def outline_in(data: bytes | mmap.mmap) -> tuple[ModelProto, Message]:
             file too.
     """
     location = secrets.token_hex(16)
-    whole = b"".join(_outlined(data, 0, len(data), "model", location, 0))
+    whole = b"".join(_outline(data, 0, len(data), "model", location, 0))
     model = ModelProto()
     model.ParseFromString(whole)
     nameless = whole.replace(location.encode(), bytes(len(location)))
@@ -123,7 +123,7 @@ def message_digest(outline: ModelProto, message: Message) -> str:
     return hashlib.sha256("|".join([message.skeleton, *held]).encode()).hexdigest()
 
 
-def _outlined(
+def _outline(
     data: bytes | mmap.mmap, start: int, end: int, kind: str, name: str, depth: int
 ) -> Iterator[bytes]:
     """The bytes ``start`` to ``end``, a message, without the contents of large tensors."""
@@ -136,7 +136,7 @@ def _outlined(
         tag, at = _varint(data, at, end)
         field, wire = tag >> 3, tag & 7
         if wire != 2:
-            at = _skipped(data, at, end, wire)
+            at = _skip(data, at, end, wire)
             continue
         length, at = _varint(data, at, end)
         stop = at + length
@@ -147,7 +147,7 @@ def _outlined(
             yield data[kept:begin]
             kept = stop
             if inner:
-                body = b"".join(_outlined(data, at, stop, inner, name, depth + 1))
+                body = b"".join(_outline(data, at, stop, inner, name, depth + 1))
                 yield _as_varint(tag) + _as_varint(len(body)) + body
             else:
                 reference = _reference(name, at, length).SerializeToString()
@@ -177,7 +177,7 @@ def _as_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _skipped(data: bytes | mmap.mmap, at: int, end: int, wire: int) -> int:
+def _skip(data: bytes | mmap.mmap, at: int, end: int, wire: int) -> int:
     if wire == 0:
         return _varint(data, at, end)[1]
     if wire not in (1, 5):

@@ -3,7 +3,7 @@
 There are two forms. In the QDQ form, ``QuantizeLinear`` and ``DequantizeLinear`` surround operators
 on floats. In the other, operators on integers (``QLinearConv``, …) have scales as inputs. Their
 inputs follow one pattern: each integer tensor is followed by its scale and zero point; a scale and
-a zero point without a tensor are those of the output. ``opened`` converts the second form to QDQ.
+a zero point without a tensor are those of the output. ``to_qdq`` converts the second form to QDQ.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Grid:
         shape[self.axis if self.axis >= 0 else self.axis + rank] = wide.size
         return wide.reshape(shape)
 
-    def unrounded(self, values: Array) -> Array:
+    def unrounded_steps(self, values: Array) -> Array:
         """``values / scale + zero`` in float64, clipped to the range but not rounded."""
         wide = values.astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -118,7 +118,7 @@ def quantized_operators(model: ModelProto) -> int:
 
 def quantizers(model: ModelProto) -> list[Quantizer]:
     """All ``QuantizeLinear`` of the outermost graph on activations, with fixed scales, in order."""
-    constants, computed = scale_constants(model), _computed(model)
+    constants, computed = scale_constants(model), _values_from_inputs(model)
     found = []
     for index, node in enumerate(model.graph.node):
         if node.op_type != "QuantizeLinear" or not is_onnx(node) or node.input[0] not in computed:
@@ -131,7 +131,7 @@ def quantizers(model: ModelProto) -> list[Quantizer]:
 
 def integer_tensors(model: ModelProto) -> dict[str, Grid]:
     """Quantized activations that nodes of the outermost graph compute, in either form."""
-    constants, computed = scale_constants(model), _computed(model)
+    constants, computed = scale_constants(model), _values_from_inputs(model)
     inputs = {i.name for i in model.graph.input}
     found: dict[str, Grid] = {}
     for node in model.graph.node:
@@ -224,7 +224,7 @@ def _may_be_scale(kind: int) -> bool:
     return kind in RANGES or kind in _SCALES
 
 
-def _computed(model: ModelProto) -> set[str]:
+def _values_from_inputs(model: ModelProto) -> set[str]:
     """Values that depend on an input of the model."""
     weights = {t.name for t in model.graph.initializer}
     known = {i.name for i in model.graph.input} - weights
@@ -252,7 +252,7 @@ _PLAIN = {
 """Operators on integers that equal an operator on floats between dequantizers and a quantizer."""
 
 
-def opened(model: ModelProto) -> ModelProto:
+def to_qdq(model: ModelProto) -> ModelProto:
     """``model`` in QDQ form: operators on floats between dequantizers and a quantizer.
 
     ::
@@ -270,7 +270,7 @@ def opened(model: ModelProto) -> ModelProto:
     del copy.graph.node[:]
     for index, node in enumerate(model.graph.node):
         if _can_open(node, small):
-            copy.graph.node.extend(_opened(node, index, small, every, copy))
+            copy.graph.node.extend(_expand_operator(node, index, small, every, copy))
         else:
             copy.graph.node.append(node)
     return copy
@@ -287,7 +287,7 @@ def _can_open(node: NodeProto, constants: Mapping[str, Array]) -> bool:
     return not per_axis or node.op_type == "QLinearConv"
 
 
-def _opened(
+def _expand_operator(
     node: NodeProto,
     index: int,
     constants: Mapping[str, Array],

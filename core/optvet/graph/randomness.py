@@ -24,7 +24,7 @@ _SEEDS = 1 << 24
 """Seeds are smaller than this: operators keep them in float32, which holds such integers."""
 
 
-def seeded(model: ModelProto, number: int, by: SeedBy) -> ModelProto | None:
+def seed_operators(model: ModelProto, number: int, by: SeedBy) -> ModelProto | None:
     """A copy of ``model`` whose random operators draw from the streams of ``number``.
 
     Two models with the same random nodes draw the same numbers for the same ``number``, and

@@ -6,7 +6,7 @@ from collections import Counter
 
 from onnx import GraphProto, ModelProto
 
-from optvet.graph.walk import graphs, operator_of, qualified, reads
+from optvet.graph.walk import graphs, operator_of, qualified_name, reads
 
 Sequence = tuple[str, ...]
 """Operators, each of which reads what the one before makes."""
@@ -23,7 +23,7 @@ def sequences_of(model: ModelProto, length: int) -> Counter[Sequence]:
 def _paths(graph: GraphProto, length: int) -> Counter[Sequence]:
     maker = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     before = [{maker[n] for n in reads(node) if n in maker} for node in graph.node]
-    names = [qualified(*operator_of(node)) for node in graph.node]
+    names = [qualified_name(*operator_of(node)) for node in graph.node]
     # Of each node, the paths that end in it; one step longer each time.
     ending: list[Counter[Sequence]] = [Counter({(name,): 1}) for name in names]
     for _ in range(length - 1):

@@ -20,7 +20,7 @@ from optvet.graph.digest import tensor_digest
 from optvet.graph.text import attribute_text
 from optvet.graph.walk import (
     bodies_of,
-    captured,
+    captured_names,
     operator_of,
     opset_versions,
     reads,
@@ -37,11 +37,11 @@ class Site:
     after: tuple[int, ...]
 
 
-def rewritten(before: ModelProto, after: ModelProto) -> list[Site]:
+def find_rewrites(before: ModelProto, after: ModelProto) -> list[Site]:
     """The sites of ``after``, in the order of ``before``; no two share an inner value."""
     one, other = _SiteGraph(before), _SiteGraph(after)
     shared = one.keys & other.keys
-    changed = one.changed(shared), other.changed(shared)
+    changed = one.find_changed(shared), other.find_changed(shared)
     groups = _Groups()
     for letter, indices in zip("ab", changed, strict=True):
         for index in indices:
@@ -80,7 +80,7 @@ class _SiteGraph:
             for name in reads(self.nodes[i]):
                 self.readers[name].append(i)
 
-    def changed(self, shared: set[Key]) -> set[int]:
+    def find_changed(self, shared: set[Key]) -> set[int]:
         return {i for i, key in self.key_of.items() if key not in shared}
 
 
@@ -145,7 +145,7 @@ class _Groups:
 def _join(
     groups: _Groups, one: _SiteGraph, other: _SiteGraph, changed_a: set[int], changed_b: set[int]
 ) -> None:
-    reused = _reused(one, other)
+    reused = _find_reused_names(one, other)
     sides = (("a", one, changed_a, other), ("b", other, changed_b, one))
     makers: dict[str, list[Member]] = defaultdict(list)
     for letter, side, changed, _ in sides:
@@ -165,7 +165,7 @@ def _join(
                 groups.join([*members, *readers])
 
 
-def _reused(one: _SiteGraph, other: _SiteGraph) -> set[str]:
+def _find_reused_names(one: _SiteGraph, other: _SiteGraph) -> set[str]:
     """Names that both graphs define, but apparently for different values.
 
     Either a node that both graphs have reads the name in only one of them, or the name is read in
@@ -198,7 +198,7 @@ def _reused(one: _SiteGraph, other: _SiteGraph) -> set[str]:
 # --- one site alone -------------------------------------------------------------------------------
 
 
-def spliced(before: ModelProto, after: ModelProto, site: Site) -> ModelProto | None:
+def splice(before: ModelProto, after: ModelProto, site: Site) -> ModelProto | None:
     """``before`` with only this site rewritten as in ``after``; None if that is not possible."""
     model = ModelProto()
     model.CopyFrom(before)
@@ -212,7 +212,7 @@ def spliced(before: ModelProto, after: ModelProto, site: Site) -> ModelProto | N
     kept = [n for i, n in enumerate(before.graph.node) if i not in gone]
     new = [_copy(after.graph.node[i]) for i in site.after]
     weights = _weights(before, after, kept, new)
-    nodes = None if weights is None else _sorted(before, [*kept, *new], weights.keys())
+    nodes = None if weights is None else _sort(before, [*kept, *new], weights.keys())
     if weights is None or nodes is None:
         return None
     del model.graph.node[:], model.graph.value_info[:]
@@ -240,7 +240,9 @@ def _weights(
         return None
     weights: dict[str, TensorProto] = {}
     for node in new:
-        if any(n in needs for body in bodies_of(node) for n in captured(body) if n not in has):
+        if any(
+            n in needs for body in bodies_of(node) for n in captured_names(body) if n not in has
+        ):
             return None
         for place, name in enumerate(node.input):
             if name not in needs or (
@@ -256,7 +258,7 @@ def _weights(
     return weights
 
 
-def _sorted(
+def _sort(
     model: ModelProto, nodes: Sequence[NodeProto], weights: Iterable[str]
 ) -> list[NodeProto] | None:
     """``nodes`` in topological order; None if there is none."""

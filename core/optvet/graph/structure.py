@@ -22,7 +22,7 @@ from optvet.graph.walk import (
     node_count,
     operator_of,
     opset_versions,
-    qualified,
+    qualified_name,
     schema_of,
 )
 from optvet.spec.types import ValueInfo
@@ -74,7 +74,7 @@ def brief_facts(model: ModelProto, size_bytes: int) -> Facts:
 def operator_counts(model: ModelProto) -> Counter[str]:
     """Nodes by operator, those of nested graphs and of functions too."""
     return Counter(
-        qualified(n.domain, n.op_type)
+        qualified_name(n.domain, n.op_type)
         for body in (*graphs(model.graph), *model.functions)
         for n in body.node
     )
@@ -161,7 +161,7 @@ def _metadata(model: ModelProto) -> dict[str, Metadatum]:
         "denotations": tuple(sorted(filter(None, denotations))),
         "doc_string": (model.doc_string,) if model.doc_string else (),
         OVERRIDABLE: _overridable(model),
-        UNLISTED: _unlisted(model),
+        UNLISTED: _count_unlisted(model),
     }
 
 
@@ -183,7 +183,7 @@ def _overridable(model: ModelProto) -> int:
     return len({i.name for i in model.graph.input} & {t.name for t in model.graph.initializer})
 
 
-def _unlisted(model: ModelProto) -> int:
+def _count_unlisted(model: ModelProto) -> int:
     """Number of initializers that are not among the inputs though the IR version requires it."""
     if model.ir_version >= 4:
         return 0

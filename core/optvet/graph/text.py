@@ -10,7 +10,7 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from optvet.graph.walk import qualified
+from optvet.graph.walk import qualified_name
 from optvet.graph.weights import large_weights, without_large_weights
 
 SHOWN_IN_LINE = 8
@@ -26,7 +26,7 @@ def node_text(node: NodeProto, constants: Mapping[str, TensorProto] | None = Non
     known = constants or {}
     shown = {n: value_text(known[n], SHOWN_IN_LINE) for n in node.input if n in known}
     read = ", ".join(f"{n} = {shown[n]}" if shown.get(n) else n for n in node.input)
-    operator = qualified(node.domain, node.op_type, ".")
+    operator = qualified_name(node.domain, node.op_type, ".")
     return f"{', '.join(node.output)} = {operator}{inside} ({read})"
 
 

@@ -9,7 +9,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from optvet.graph.walk import ONNX_DOMAIN, domain_of, graphs, opset_versions, reads
 
 
-def tidied(model: ModelProto) -> ModelProto:
+def tidy(model: ModelProto) -> ModelProto:
     """``model``, or a copy of it with its nodes in order and every operator domain imported.
 
     Walks through a graph, and ONNX's shape inference, rely on both. Nodes that read each other in

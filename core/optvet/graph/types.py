@@ -157,7 +157,7 @@ def agrees(declared: TypeProto, seen: TypeProto) -> bool:
     )
 
 
-def corrected(declared: TypeProto, seen: TypeProto) -> TypeProto:
+def correct_declaration(declared: TypeProto, seen: TypeProto) -> TypeProto:
     """``seen``, but with unknown dimensions where ``declared`` has them."""
     if agrees(declared, seen):
         return declared
@@ -173,7 +173,7 @@ def corrected(declared: TypeProto, seen: TypeProto) -> TypeProto:
     return kind
 
 
-def loosened(kind: TypeProto) -> TypeProto:
+def loosen(kind: TypeProto) -> TypeProto:
     """The type with all dimensions unknown."""
     loose = TypeProto()
     loose.CopyFrom(kind)
@@ -232,7 +232,7 @@ def _is_other(kind: TypeProto) -> bool:
     return kind.WhichOneof("value") in ("sequence_type", "optional_type")
 
 
-def with_inferred(model: ModelProto, *, data_prop: bool = False) -> ModelProto | None:
+def infer_types(model: ModelProto, *, data_prop: bool = False) -> ModelProto | None:
     """A copy of ``model`` with inferred types of values; None if onnx cannot infer any.
 
     Such as for an operator set that onnx does not know, or for a graph that breaks its rules.
@@ -252,7 +252,7 @@ def element_types(model: ModelProto) -> dict[str, int]:
     time: their types are declared.
     """
     light = without_large_weights(model, SHAPE_ELEMENTS)
-    light = with_inferred(light) or light  # inferred types only refine the answer
+    light = infer_types(light) or light  # inferred types only refine the answer
     types: dict[str, int] = {}
     for graph in graphs(light.graph):
         for value in (*graph.input, *graph.value_info, *graph.output):

@@ -48,7 +48,7 @@ def operator_of(node: NodeProto) -> tuple[str, str]:
     return domain_of(node), node.op_type
 
 
-def qualified(domain: str, op_type: str, separator: str = "::") -> str:
+def qualified_name(domain: str, op_type: str, separator: str = "::") -> str:
     """An operator's name, preceded by its domain if that is not ONNX's own."""
     return op_type if domain in ("", ONNX_DOMAIN) else f"{domain}{separator}{op_type}"
 
@@ -125,13 +125,13 @@ def local_names(body: GraphProto) -> set[str]:
     return names | {o for node in body.node for o in node.output if o}
 
 
-def captured(body: GraphProto) -> list[str]:
+def captured_names(body: GraphProto) -> list[str]:
     """Names that a nested graph reads from the graphs around it; each once, in order."""
     known = local_names(body)
     names: list[str] = []
     for node in body.node:
         names += [n for n in node.input if n and n not in known]
-        names += [n for inner in bodies_of(node) for n in captured(inner) if n not in known]
+        names += [n for inner in bodies_of(node) for n in captured_names(inner) if n not in known]
     names += [o.name for o in body.output if o.name and o.name not in known]
     return list(dict.fromkeys(names))
 
@@ -140,7 +140,7 @@ def reads(node: NodeProto) -> Iterator[str]:
     """Values that a node reads, including those that only its nested graphs read."""
     yield from (name for name in node.input if name)
     for body in bodies_of(node):
-        yield from captured(body)
+        yield from captured_names(body)
 
 
 def between(graph: GraphProto, end: str, begins: Collection[str]) -> list[int]:

@@ -84,19 +84,19 @@ def operators(known: Mapping[str, Inventory]) -> ReportTable:
         total.update(each.operators)
     shown = [name for name, _ in total.most_common(_OPERATORS)]
     rows: list[list[Cell]] = [
-        [short_operator(name), *(_counted(m.operators.get(name, 0), m.share(name)) for m in models)]
+        [short_operator(name), *(_count(m.operators.get(name, 0), m.share(name)) for m in models)]
         for name in shown
     ]
     if len(total) > len(shown):
         rest: list[Cell] = []
         for each in models:
             left = sum(n for name, n in each.operators.items() if name not in shown)
-            rest.append(_counted(left, left / max(sum(each.operators.values()), 1)))
+            rest.append(_count(left, left / max(sum(each.operators.values()), 1)))
         rows.append([f"{len(total) - len(shown)} others", *rest])
     return ReportTable(title="Operators", columns=["operator", *known], rows=rows)
 
 
-def _counted(count: int, share: float) -> str | None:
+def _count(count: int, share: float) -> str | None:
     return f"{count:,} ({share:.0%})" if count else None
 
 
@@ -106,7 +106,7 @@ def _placement(known: Mapping[str, Placement]) -> ReportTable:
         [
             label,
             each.nodes,
-            *(_counted(each.providers.get(p, 0), each.share_of(p)) for p in providers),
+            *(_count(each.providers.get(p, 0), each.share_of(p)) for p in providers),
             each.seconds * 1e3,
             ", ".join(_without_kernel(each.elsewhere)),
         ]

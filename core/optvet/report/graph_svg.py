@@ -17,7 +17,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from optvet.graph.text import attribute_text, value_text
 from optvet.graph.types import dtype_name
-from optvet.graph.walk import is_onnx, qualified, reads
+from optvet.graph.walk import is_onnx, qualified_name, reads
 from optvet.graph.weights import constants_of
 
 MAX_NODES = 60
@@ -235,7 +235,7 @@ def _node_box(
     lines += [_weight(n, weights[n]) for n in node.input if n in weights]
     if len(lines) > _LINES:
         lines = [*lines[: _LINES - 1], f"… {len(lines) - _LINES + 1} more"]
-    operator = qualified(node.domain, node.op_type, ".")
+    operator = qualified_name(node.domain, node.op_type, ".")
     name = [node.name] if node.name and node.name not in node.output else []
     return _Box(
         _cut(node.op_type, _CHARS),

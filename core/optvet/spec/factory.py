@@ -75,7 +75,7 @@ def load_factory(
         raise InputError(f"{path}: there is no function {factory.name!r}; it has {has}")
     _refuse_arguments(where, function)
     _seed_all(factory.seed, seed)
-    model = _called(f"{where}()", function)
+    model = _call(f"{where}()", function)
     if model is None:
         raise InputError(f"{where}() returned None; it must return the model")
     given = _beside(module, function, "example_inputs")
@@ -151,7 +151,7 @@ def _refuse_arguments(where: str, function: Callable[..., Any]) -> None:
         )
 
 
-def _called(what: str, function: Callable[[], Any]) -> Any:
+def _call(what: str, function: Callable[[], Any]) -> Any:
     try:
         return function()
     except (Exception, SystemExit) as error:
@@ -162,7 +162,7 @@ def _beside(module: Any, function: Any, name: str) -> Any:
     """What the factory, or else the file, has by ``name``; called if it is a function."""
     value = getattr(function, name, None)
     value = getattr(module, name, None) if value is None else value
-    return _called(f"{name}()", value) if callable(value) else value
+    return _call(f"{name}()", value) if callable(value) else value
 
 
 def _arguments(

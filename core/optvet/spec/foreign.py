@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from optvet.spec.errors import InputError
-from optvet.spec.words import shown
+from optvet.spec.words import show
 
 if TYPE_CHECKING:
     import onnx
@@ -243,7 +243,7 @@ class _FolderSearch:
             ]
 
     def _refusal(self, words: str) -> InputError:
-        return InputError(f"{shown(self._what)}: {words}; name the folder of what you mean")
+        return InputError(f"{show(self._what)}: {words}; name the folder of what you mean")
 
 
 def _tells(asked: Callable[..., bool], **more: bool) -> bool:

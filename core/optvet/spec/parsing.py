@@ -69,7 +69,7 @@ def parse_json(data: bytes | str, name: str, purpose: Purpose) -> Any:
     bounds = _BOUNDS[purpose]
     if len(data) > bounds.size_bytes:
         raise InputError(f"{name} has more than {bounds.size_bytes:,} bytes; give a smaller one")
-    return _checked(json.loads, data, name, bounds)
+    return _check_value(json.loads, data, name, bounds)
 
 
 def read_toml(file: Path, purpose: Purpose) -> dict[str, Any]:
@@ -87,11 +87,11 @@ def read_toml(file: Path, purpose: Purpose) -> dict[str, Any]:
         if piece.count(".") >= _KEY_PARTS and not piece.lstrip().startswith("#"):
             shown = f"{piece.strip()[:40]}…"
             raise InputError(f"{file}: key {shown!r} has more than {_KEY_PARTS} parts; shorten it")
-    found: dict[str, Any] = _checked(tomllib.loads, text, str(file), _BOUNDS[purpose])
+    found: dict[str, Any] = _check_value(tomllib.loads, text, str(file), _BOUNDS[purpose])
     return found
 
 
-def _checked(parse: Callable[[Any], Any], data: Any, name: str, bounds: Bounds) -> Any:
+def _check_value(parse: Callable[[Any], Any], data: Any, name: str, bounds: Bounds) -> Any:
     try:
         value = parse(data)
     except RecursionError as error:
@@ -114,14 +114,15 @@ def _check(value: Any, name: str, depth: int) -> None:
                     inner.append(((path, key), part))
                 elif kind is int and not -(1 << 63) <= part < 1 << 64:
                     raise InputError(
-                        f"{name}: key {_dotted((path, key))!r} is a number of "
+                        f"{name}: key {_join_with_dots((path, key))!r} is a number of "
                         f"{part.bit_length()} bits, expected at most 64"
                     )
         if not inner:
             return
         level = inner
     raise InputError(
-        f"{name}: key {_dotted(level[0][0])!r} is nested more than {depth} levels deep; flatten it"
+        f"{name}: key {_join_with_dots(level[0][0])!r} is nested more than {depth} levels "
+        "deep; flatten it"
     )
 
 
@@ -134,7 +135,7 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
         yield "(the whole)", value
 
 
-def _dotted(path: Any) -> str:
+def _join_with_dots(path: Any) -> str:
     """``((((), "a"), 0), "b")`` as "a.0.b"."""
     parts = []
     while path:

@@ -269,11 +269,11 @@ def arguments_of(request: BaseModel, model: str, leave_out: Iterable[str] = ()) 
             and name not in leave_out
             and value != field.get_default(call_default_factory=True)
         ):
-            words += _typed(_flag(name), value)
+            words += _as_arguments(_flag(name), value)
     return words
 
 
-def _typed(flag: str, value: Any) -> list[str]:
+def _as_arguments(flag: str, value: Any) -> list[str]:
     """One option as arguments of the command line."""
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag[2:]}"]

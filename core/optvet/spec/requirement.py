@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from optvet.spec.words import shown
+from optvet.spec.words import show
 
 _NUMBER = r"[-+]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][-+]?\d{1,3})?"
 _REQUIREMENT = re.compile(
@@ -120,7 +120,7 @@ def parse_requirement(text: str, origin: str = "--require") -> Requirement:
     match = _REQUIREMENT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     if match is None:
         raise ValueError(
-            f"{shown(text)} is no requirement; write it as METRIC>=NUMBER or "
+            f"{show(text)} is no requirement; write it as METRIC>=NUMBER or "
             "OUTPUT:METRIC>=NUMBER, with one of >=, <=, >, <, =="
         )
     return Requirement(
@@ -128,7 +128,7 @@ def parse_requirement(text: str, origin: str = "--require") -> Requirement:
     )
 
 
-def parse_required(text: str) -> Required:
+def read_requirement(text: str) -> Required:
     """The requirement or tolerance that ``str`` wrote as ``text``.
 
     >>> parse_required("y: rtol=0.001, atol=0").rtol
@@ -153,7 +153,7 @@ def parse_tolerance(text: str) -> tuple[str | None, float]:
     value = float(match["bound"]) if match else math.nan
     if match is None or not 0 <= value < math.inf:
         raise ValueError(
-            f"{shown(text)} is no tolerance; write it as NUMBER or OUTPUT:NUMBER, such as 1e-3"
+            f"{show(text)} is no tolerance; write it as NUMBER or OUTPUT:NUMBER, such as 1e-3"
         )
     return match["output"], value
 

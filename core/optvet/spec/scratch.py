@@ -25,7 +25,7 @@ from pathlib import Path
 _RUN = re.compile(r"run-(\d+)-(\d+)")
 
 
-def started(pid: int) -> str:
+def start_time(pid: int) -> str:
     """When a process started, in ticks since the machine did; empty if there is no such process.
 
     With it a process is told from a later one that was given the same id.
@@ -39,13 +39,13 @@ def started(pid: int) -> str:
 
 def mark() -> str:
     """The name of this process among all of this machine since it was started, as ``PID-TICKS``."""
-    return f"{os.getpid()}-{started(os.getpid())}"
+    return f"{os.getpid()}-{start_time(os.getpid())}"
 
 
 def is_left(marked: str) -> bool:
     """Whether ``PID-TICKS`` names a process that has ended."""
     pid, _, ticks = marked.partition("-")
-    return pid.isdigit() and ticks.isdigit() and started(int(pid)) != ticks
+    return pid.isdigit() and ticks.isdigit() and start_time(int(pid)) != ticks
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def temporary_files_in_one_folder() -> Iterator[None]:
     """
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     root = Path(tempfile.gettempdir())
-    folder = None if _is_in_a_run(root) else _made(root / f"optvet-{os.getuid()}")
+    folder = None if _is_in_a_run(root) else _make_folder(root / f"optvet-{os.getuid()}")
     if folder is None:
         yield
         return
@@ -90,7 +90,7 @@ def run_folder() -> Path | None:
     with _lock:
         owner = os.getpid(), root
         if owner not in _ours or not _ours[owner].is_dir():
-            folder = _made(root / f"optvet-{os.getuid()}")
+            folder = _make_folder(root / f"optvet-{os.getuid()}")
             if folder is None:
                 return None
             _ours[owner] = folder
@@ -153,7 +153,7 @@ def _remove(folder: Path, owner: int | None = None) -> None:
             folder.parent.rmdir()
 
 
-def _made(ours: Path) -> Path | None:
+def _make_folder(ours: Path) -> Path | None:
     """A new folder of this run in ``ours``; None if that is not this user's alone."""
     with contextlib.suppress(OSError):
         for _ in range(3):

@@ -34,7 +34,7 @@ def line_of(text: str, path: Sequence[str | int]) -> int | None:
     return lines.get(wanted)
 
 
-def dotted(path: Sequence[str | int]) -> str:
+def join_with_dots(path: Sequence[str | int]) -> str:
     """A path as people write it, indices from 1.
 
     >>> dotted(("jobs", 1, "vet", "timeout"))
@@ -55,13 +55,13 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
             if not end:
                 continue
             quotes = ""
-            depth += _opened(line)
+            depth += _count_open_brackets(line)
             continue
         if depth > 0:
-            depth += _opened(line)
+            depth += _count_open_brackets(line)
             continue
         if header := _TABLE.match(line):
-            table = _located(_parts(header[2]), counts, array=header[1] == "[[")
+            table = _locate(_parts(header[2]), counts, array=header[1] == "[[")
             yield table, number
         elif key := _KEY.match(line):
             for end_ in range(1, len(parts := _parts(key[1])) + 1):
@@ -70,10 +70,10 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
             if long is not None and key[2].count(long[0]) % 2:
                 quotes = long[0]
             else:
-                depth = max(0, _opened(key[2]))
+                depth = max(0, _count_open_brackets(key[2]))
 
 
-def _located(parts: Sequence[str], counts: dict[Path, int], *, array: bool) -> Path:
+def _locate(parts: Sequence[str], counts: dict[Path, int], *, array: bool) -> Path:
     """Where a header leads: parts that are arrays of tables mean their last table."""
     path: Path = ()
     for place, part in enumerate(parts, 1):
@@ -89,7 +89,7 @@ def _parts(name: str) -> list[str]:
     return [part.strip("\"'") for part in re.findall(_PART, name)]
 
 
-def _opened(line: str) -> int:
+def _count_open_brackets(line: str) -> int:
     """Brackets that a line opens and does not close, outside of texts and comments."""
     bare = _STRING.sub("", line).partition("#")[0]
     return sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}")

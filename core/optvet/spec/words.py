@@ -44,7 +44,7 @@ def printable_json(text: str) -> str:
     '{"a": "\\u009b"}'
     """
     # A "#" stands in strings alone; see ``without_commands``.
-    return _UNPRINTABLE.sub(_escaped, _MARKED.sub(r"\\u0023", text))
+    return _UNPRINTABLE.sub(_escape, _MARKED.sub(r"\\u0023", text))
 
 
 _MARKED = re.compile(r"(?<=#)#(?=\w*\[)")
@@ -98,7 +98,7 @@ def markdown_block(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{clean.rstrip()}\n{fence}\n"
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     character = match[0]
     if character.isprintable() or character in "\n\t":
         return character
@@ -107,13 +107,13 @@ def _escaped(match: re.Match[str]) -> str:
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
-def shown(value: object, limit: int = 200) -> str:
+def show(value: object, limit: int = 200) -> str:
     """A value from a file, for an error message: escaped, and cut if it is long."""
     words = repr(value)
     return words if len(words) <= limit else f"{words[:limit]}…"
 
 
-def quoted(text: str, limit: int = 80) -> str:
+def quote(text: str, limit: int = 80) -> str:
     """A name from a file, for an error message: quoted, escaped, and cut in the middle if long.
 
     >>> quoted("a" * 1000, 10)

@@ -486,13 +486,13 @@ def _check_refusals(
     }
     for title, feeds in bad.items():
         outcome = sandbox.call(_run_thrice, runtime, options, convert, data, feeds)
-        _check_refused(runtime, f"a run {title}", outcome)
+        _check_refusal(runtime, f"a run {title}", outcome)
     for name in sorted(runtime.accepts):
         loaded = sandbox.call(_load_garbage, runtime, options, name)
-        _check_refused(runtime, f"loading bytes that are no {name} model", loaded)
+        _check_refusal(runtime, f"loading bytes that are no {name} model", loaded)
 
 
-def _check_refused(runtime: Runtime, title: str, outcome: Outcome[Any]) -> None:
+def _check_refusal(runtime: Runtime, title: str, outcome: Outcome[Any]) -> None:
     require(runtime, outcome.failure is not None, f"{title} must raise an exception; it passed")
     assert outcome.failure is not None
     require(

@@ -286,7 +286,7 @@ def _round_weights(model: ModelProto, options: PlantedOptions) -> None:
             tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
 
 
-def _rename_declared(model: ModelProto, options: PlantedOptions) -> None:
+def _rename_and_declare_outputs(model: ModelProto, options: PlantedOptions) -> None:
     """``rename_outputs``, but declared."""
     _rename_outputs(model, options)
 
@@ -359,7 +359,7 @@ _REWRITES: dict[str, Rewrite] = {
     "index_out_of_range": _index_out_of_range,
     "spin_at_run": _spin_at_run,
     "rename_outputs": _rename_outputs,
-    "rename_declared": _rename_declared,
+    "rename_declared": _rename_and_declare_outputs,
     "reorder_outputs": _reorder_outputs,
     "drop_metadata": _drop_metadata,
     "benign_reassociate": _benign_reassociate,

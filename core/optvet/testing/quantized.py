@@ -43,25 +43,25 @@ def quantized_model(
         softmax: The last layer is a Softmax, quantized with a step of 1/256.
     """
     net = _Net(seed, signed=signed, per_channel=per_channel)
-    x = net.quantized("x")
+    x = net.quantize("x")
     x = net.conv(x, 4, _CHANNELS)
-    first = net.quantized(net.node("Relu", x))
-    x = net.quantized(net.conv(first, _CHANNELS, _CHANNELS), low=0.0)
+    first = net.quantize(net.node("Relu", x))
+    x = net.quantize(net.conv(first, _CHANNELS, _CHANNELS), low=0.0)
     if residual:
-        x = net.quantized(net.node("Add", first, x))
+        x = net.quantize(net.node("Add", first, x))
     # A pool keeps the scale, so that many of its means lie halfway between two integers.
-    x = net.requantized(net.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2]), x)
-    x = net.quantized(net.node("Relu", net.conv(x, _CHANNELS, _CHANNELS)))
-    x = net.quantized(net.node("GlobalAveragePool", x))
-    x = net.quantized(net.dense(net.node("Flatten", x), _CHANNELS, 10))
+    x = net.quantize_like(net.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2]), x)
+    x = net.quantize(net.node("Relu", net.conv(x, _CHANNELS, _CHANNELS)))
+    x = net.quantize(net.node("GlobalAveragePool", x))
+    x = net.quantize(net.dense(net.node("Flatten", x), _CHANNELS, 10))
     if softmax:
-        x = net.quantized(net.node("Softmax", x, axis=-1), scale=1 / 256)
+        x = net.quantize(net.node("Softmax", x, axis=-1), scale=1 / 256)
     net.nodes[-1].output[0] = "y"
     return net.model(["y"])
 
 
 class _Net:
-    """A quantized graph that grows node by node; ``quantized`` measures what it has so far."""
+    """A quantized graph that grows node by node; ``quantize`` measures what it has so far."""
 
     def __init__(self, seed: int, *, signed: bool, per_channel: bool) -> None:
         self.nodes: list[NodeProto] = []
@@ -76,7 +76,7 @@ class _Net:
         self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
         return name
 
-    def quantized(self, value: str, *, low: float | None = None, scale: float | None = None) -> str:
+    def quantize(self, value: str, *, low: float | None = None, scale: float | None = None) -> str:
         """``value`` behind a quantizer and a dequantizer, from ``low`` on if that is given."""
         seen = self._seen(value) if scale is None else np.array([0.0, 1.0])
         least = min(0.0, float(seen.min())) if low is None else low
@@ -88,7 +88,7 @@ class _Net:
         quantizer = self.node("QuantizeLinear", value, *names)
         return self.node("DequantizeLinear", quantizer, *names)
 
-    def requantized(self, value: str, like: str) -> str:
+    def quantize_like(self, value: str, like: str) -> str:
         """``value`` behind a quantizer and a dequantizer with the scale of another value."""
         names = next(n.input[1:] for n in self.nodes if like in n.output)
         return self.node("DequantizeLinear", self.node("QuantizeLinear", value, *names), *names)
@@ -254,7 +254,7 @@ def _rounded_down(model: ModelProto, where: float) -> None:
     node.input[0] = name
 
 
-def _wrapped(model: ModelProto, where: float) -> None:
+def _wrap_saturated_values(model: ModelProto, where: float) -> None:
     """Q(x, s, z) → Cast(Mod(Round(x / s) + z, 256)), for uint8: 256 becomes 0 and not 255."""
     known = _weights(model)
     found = [
@@ -283,7 +283,7 @@ def _wrapped(model: ModelProto, where: float) -> None:
     model.graph.node.remove(node)
 
 
-def _saturation_dropped(model: ModelProto, where: float) -> None:
+def _drop_saturation(model: ModelProto, where: float) -> None:
     """DQ(Q(x)) → x, where the quantizer cuts values off: it stands for a Relu."""
     makers = {o: n for n in model.graph.node for o in n.output}
     found = [
@@ -346,7 +346,7 @@ def _ties_down(model: ModelProto, where: float) -> None:
     _rounded_otherwise(model, where, tie)
 
 
-def _rounding_skipped(model: ModelProto, where: float) -> None:
+def _skip_rounding(model: ModelProto, where: float) -> None:
     """DQ(Q(x, s, z), s, z) → Clip(x, lowest, highest): less is rounded, no less is cut off."""
     known = _weights(model)
     given = {i.name for i in model.graph.input}
@@ -412,15 +412,15 @@ QUANTIZED_FAULTS: Mapping[str, Plant] = {
     "shifted_channels": _shifted_channels,
     "weights_off": _weights_off,
     "rounded_down": _rounded_down,
-    "wrapped": _wrapped,
-    "saturation_dropped": _saturation_dropped,
+    "wrapped": _wrap_saturated_values,
+    "saturation_dropped": _drop_saturation,
 }
 """Faults by name; each says in its first line what it rewrites."""
 
 QUANTIZED_BENIGN: Mapping[str, Plant] = {
     "ties_up": _ties_up,
     "ties_down": _ties_down,
-    "rounding_skipped": _rounding_skipped,
+    "rounding_skipped": _skip_rounding,
     "integer_convolution": _integer_convolution,
 }
 """Rewrites by name that compute something else, and nothing wrong."""

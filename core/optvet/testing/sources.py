@@ -71,7 +71,7 @@ def _take(
 
     items = contract.samples(dataset, ask)
     taken = itertools.islice(items, _FEW)
-    return [s if isinstance(s, Sample) else contract.made(dataset, s) for s in taken]
+    return [s if isinstance(s, Sample) else contract.make_sample(dataset, s) for s in taken]
 
 
 def _equal(one: Sample, other: Sample) -> bool:

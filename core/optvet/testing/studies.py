@@ -17,7 +17,7 @@ def check_study(study: Study) -> None:
     check_form(study, Study, "a study")
     words = study.description
     require(study, bool(words) and "\n" not in words, "description must be one line")
-    for title, data in (("of no trial", StudyData(())), ("of some trials", _pretended())):
+    for title, data in (("of no trial", StudyData(())), ("of some trials", _make_data())):
         tables = study.tables(data)
         wrong = [t for t in tables if not isinstance(t, ReportTable)]
         require(study, not wrong, f"tables() {title} must return ReportTables")
@@ -27,7 +27,7 @@ def check_study(study: Study) -> None:
         require(study, list(tables) == list(again), f"tables() {title} gave others in two calls")
 
 
-def _pretended() -> StudyData:
+def _make_data() -> StudyData:
     """A trial of each outcome, under two optimizers."""
     rows = [
         TrialRow(

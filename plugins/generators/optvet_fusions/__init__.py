@@ -17,7 +17,7 @@ import numpy as np
 import onnx.parser
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
-from optvet.graph import ONNX_DOMAIN, Typed, candidate_of, renamed, types_of
+from optvet.graph import ONNX_DOMAIN, Typed, candidate_of, rename_node_values, types_of
 from optvet.plugin import Fragment, Pattern, Pool, PoolRequest, hookimpl
 
 _FILE = Path(__file__).parent / "patterns.txt"
@@ -90,7 +90,7 @@ def _between(fragment: Fragment) -> Fragment:
         for n in fragment.outputs
         if n in names
     ]
-    nodes = (*before, *(renamed(node, names) for node in fragment.nodes), *after)
+    nodes = (*before, *(rename_node_values(node, names) for node in fragment.nodes), *after)
     return replace(fragment, name=f"{fragment.name}-between", nodes=nodes)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from optvet.graph import ONNX_DOMAIN, domain_of, reads, renamed, to_opset, type_of
+from optvet.graph import ONNX_DOMAIN, domain_of, reads, rename_node_values, to_opset, type_of
 from optvet.plugin import Candidate, Vocabulary
 from optvet_mutators.common import (
     add_output,
@@ -131,7 +131,7 @@ def rename_values(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
     )
     if set(new.values()) & set(names):
         return False
-    nodes = [renamed(n, new) for n in graph.node]
+    nodes = [rename_node_values(n, new) for n in graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
     for item in (*graph.input, *graph.output, *graph.initializer):
@@ -152,7 +152,7 @@ def invented_name(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
     if not inner or not free:
         return False
     new = {random.choice(inner): random.choice(free)}
-    nodes = [renamed(n, new) for n in graph.node]
+    nodes = [rename_node_values(n, new) for n in graph.node]
     del graph.node[:], graph.value_info[:]
     graph.node.extend(nodes)
     for item in (*graph.input, *graph.initializer):

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper, numpy_helper
 
-from optvet.graph import Typed, joined, opset_versions, type_of, types_of
+from optvet.graph import Typed, join, opset_versions, type_of, types_of
 from optvet.plugin import Candidate, Vocabulary
 from optvet_mutators.common import (
     add_output,
@@ -66,7 +66,7 @@ def append_fragment(candidate: Candidate, vocabulary: Vocabulary, random: Random
     if not vocabulary.fragments:
         return False
     return any(
-        joined(candidate, random.choice(vocabulary.fragments), random) is not None for _ in range(4)
+        join(candidate, random.choice(vocabulary.fragments), random) is not None for _ in range(4)
     )
 
 

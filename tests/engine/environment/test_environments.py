@@ -13,7 +13,14 @@ import pytest
 from optvet import InfrastructureError, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment import environments
-from optvet.engine.environment.environments import MADE, Pythons, declared, listed, make, problem_of
+from optvet.engine.environment.environments import (
+    MADE,
+    Pythons,
+    declared_environments,
+    list_environments,
+    make,
+    problem_of,
+)
 from optvet.plugin import PythonEnvironment
 
 
@@ -106,7 +113,7 @@ def test_a_chosen_place_is_a_folder_or_an_interpreter(tmp_path: Path) -> None:
 
 
 def test_plugins_of_an_environment_can_be_used_where_it_is_made(tmp_path: Path) -> None:
-    known = declared(Plugins().all())
+    known = declared_environments(Plugins().all())
     assert all("==" in line for line in known["tf"].requirements)
     absent = {e.name for e in Plugins().all() if e.elsewhere == "tf"}
     if not absent:
@@ -117,7 +124,7 @@ def test_plugins_of_an_environment_can_be_used_where_it_is_made(tmp_path: Path) 
     (tmp_path / "tf" / MADE).touch()
     usable = Pythons({}, tmp_path).among(Plugins())
     assert absent <= {e.name for e in usable.all() if e.problem is None}
-    every = listed(Plugins().all(), Pythons({}, tmp_path / "empty"))
+    every = list_environments(Plugins().all(), Pythons({}, tmp_path / "empty"))
     (entry,) = (e for e in every if e.name == "tf")
     assert entry.problem == "it is not made; make it: optvet env make tf"
 

@@ -19,7 +19,7 @@ from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.layer_checks import LayerJudgement, LocalAnswer, check
 from optvet.engine.numerics.forced import cut, plain, regions
 from optvet.engine.numerics.matching import InnerValues, Values, match
-from optvet.graph.quantized import integer_tensors, opened, quantizers
+from optvet.graph.quantized import integer_tensors, quantizers, to_qdq
 from optvet.testing import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
 
 Plant = Callable[[ModelProto, float], None]
@@ -227,7 +227,7 @@ def test_operators_on_integers_are_the_plain_ones_between_quantizers(tmp_path: P
     model = quantized_model(5, per_channel=True)
     fused = changed(model, QUANTIZED_BENIGN["integer_convolution"], 0.5)
     assert fused is not None
-    again = opened(fused)
+    again = to_qdq(fused)
     assert "QLinearConv" in {n.op_type for n in fused.graph.node}
     assert "QLinearConv" not in {n.op_type for n in again.graph.node}
     assert len(quantizers(again)) == len(quantizers(model))
@@ -319,6 +319,6 @@ def test_a_tensor_stands_for_the_quantizer_that_it_fits_best() -> None:
     feeds = {"x": np.linspace(-1, 4, 64, dtype=np.float32).reshape(1, 64)}
     (values,) = run(cut(ours, ()), [feeds])
     (grid,) = (q.grid for q in ours.quantizers if q.name == "p")
-    seen = np.rint(grid.unrounded(values["m"])).astype(np.uint8)
+    seen = np.rint(grid.unrounded_steps(values["m"])).astype(np.uint8)
     inner = InnerValues({"of another name": seen}, {})
     assert set(match(ours, run, feeds, inner, {"of another name": grid})) == {"p"}

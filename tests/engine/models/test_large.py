@@ -350,7 +350,7 @@ def test_a_model_for_which_the_limit_has_no_room_is_refused_unread(
     def never(*given: object) -> Any:
         raise AssertionError("the weights were read")
 
-    monkeypatch.setattr("optvet.engine.models.open_large.hashed", never)
+    monkeypatch.setattr("optvet.engine.models.open_large.hash_file", never)
     path = hollow(tmp_path, 2_400_000_000)
     given = ["vet", str(path), "--cache-dir", str(tmp_path / "cache")]
     assert main(given) == 2
@@ -364,9 +364,9 @@ def test_an_optimizer_that_takes_messages_refuses_what_is_no_message() -> None:
     planted = Planted(default=FILLERS[:1])
     planted.traits = planted.traits.__class__(max_model_bytes=2**31 - 1)
     with pytest.raises(InputError, match=r"has 2,400,000,000 bytes; planted takes at most .*files"):
-        large.check_taken("m.onnx", 2_400_000_000, planted)
-    large.check_taken("m.onnx", 2_400_000_000, OnnxOptimizer())
-    large.check_taken("m.onnx", 2_000_000_000, planted)
+        large.check_size("m.onnx", 2_400_000_000, planted)
+    large.check_size("m.onnx", 2_400_000_000, OnnxOptimizer())
+    large.check_size("m.onnx", 2_000_000_000, planted)
 
 
 def test_a_machine_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from tests.answers import detail
 
 import optvet
 from optvet.engine.numerics import rounding
-from optvet.graph.tidy import tidied
+from optvet.graph.tidy import tidy
 
 BODY = """
 g (float[2,4] x) => (float[2,3] y)
@@ -148,9 +148,9 @@ def test_what_neither_checker_nor_runtime_takes_is_refused_with_both_words(tmp_p
 
 def test_nodes_out_of_order_are_walked_in_order() -> None:
     # Walked as it stands, nothing that ``y`` reads was seen to round.
-    assert rounding.can_round(tidied(unsorted())) == rounding.can_round(parsed()) == {"y"}
-    names = [node.output[0] for node in tidied(unsorted()).graph.node]
+    assert rounding.can_round(tidy(unsorted())) == rounding.can_round(parsed()) == {"y"}
+    names = [node.output[0] for node in tidy(unsorted()).graph.node]
     assert names == ["h", "r", "i", "y"]
-    assert {i.domain for i in tidied(not_imported()).opset_import} == {"", "com.microsoft"}
+    assert {i.domain for i in tidy(not_imported()).opset_import} == {"", "com.microsoft"}
     fine = parsed()
-    assert tidied(fine) is fine
+    assert tidy(fine) is fine

@@ -43,10 +43,10 @@ from optvet.spec.memory import announced_bytes, check_size
 from optvet.spec.parsing import read_json
 from optvet.spec.records import Reproduction
 from optvet.spec.records.reading import read_document
-from optvet.spec.requirement import parse_required
+from optvet.spec.requirement import read_requirement
 from optvet.spec.scratch import folder_beside
 from optvet.spec.symptoms import ScriptCheck
-from optvet.spec.words import printable, quoted
+from optvet.spec.words import printable, quote
 
 _REPRO_S = 300.0
 _ERROR_CHARS = 200
@@ -172,7 +172,7 @@ def _documents(
         before=evidence.before,
         after=evidence.after,
         where="" if evidence.divergence is None else divergence_text(evidence.divergence),
-        required=None if finding.requirement is None else parse_required(finding.requirement),
+        required=None if finding.requirement is None else read_requirement(finding.requirement),
         lost=() if evidence.observed is None else evidence.observed.observation.lost,
     )
     # One draw of random outputs, with which a short script compares, is no expectation.
@@ -261,9 +261,7 @@ def read_record(bundle: Path) -> Reproduction:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise InputError(
-            f"{path}: {quoted(where)}: {first['msg']}; make the bundle anew"
-        ) from error
+        raise InputError(f"{path}: {quote(where)}: {first['msg']}; make the bundle anew") from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
             f"{path}: no document of optvet ({error}); make the bundle anew"

@@ -38,7 +38,7 @@ from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError
 from optvet.spec.foreign import load_model
 from optvet.spec.records import Divergence, Finding, Reproduction
-from optvet.spec.requirement import Tolerance, parse_required
+from optvet.spec.requirement import Tolerance, read_requirement
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Model, Sample
@@ -191,7 +191,7 @@ def sought_by(
     if finding.symptom.info.severity != "requirement":
         return note_of(finding)
     try:
-        required = parse_required(finding.requirement or "")
+        required = read_requirement(finding.requirement or "")
     except ValueError as error:
         raise InputError(f"{file}: {error}; make the bundle anew") from error
     if isinstance(required, Tolerance):

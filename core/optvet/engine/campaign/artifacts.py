@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from optvet.engine.campaign.damage import ARTIFACTS, damaged
+from optvet.engine.campaign.damage import ARTIFACTS, damage_error
 from optvet.engine.campaign.leases import Clock
 from optvet.engine.campaign.store import CampaignStore
 from optvet.spec.errors import InputError
@@ -144,7 +144,7 @@ def collect_garbage(store: CampaignStore, max_bytes: int, clock: Clock = time.ti
     # In the transaction, so that no row can refer to a file while it is removed.
     with store.transaction() as database:
         total = database.execute("SELECT total(size) FROM artifacts").fetchone()[0]
-        removed = _drop_unnamed(store)
+        removed = _drop_files_without_finding(store)
         oldest = database.execute(
             "SELECT job, number, min(created) AS born FROM finding_artifacts f "
             "JOIN artifacts a ON a.digest = f.digest GROUP BY job, number ORDER BY born, job"
@@ -154,11 +154,11 @@ def collect_garbage(store: CampaignStore, max_bytes: int, clock: Clock = time.ti
                 break
             about = (row["job"], row["number"])
             database.execute("DELETE FROM finding_artifacts WHERE job = ? AND number = ?", about)
-            removed += _drop_unnamed(store)
+            removed += _drop_files_without_finding(store)
         return removed + _sweep(store, clock())
 
 
-def _drop_unnamed(store: CampaignStore) -> int:
+def _drop_files_without_finding(store: CampaignStore) -> int:
     """Remove files without a finding; returns the number of removed bytes."""
     query = "FROM artifacts WHERE digest NOT IN (SELECT digest FROM finding_artifacts)"
     rows = store.database.execute(f"SELECT digest, size {query}").fetchall()
@@ -199,5 +199,5 @@ _BEGUN = re.compile(r"\.[0-9a-f]{16}\.tmp")
 def place_of(folder: Path, digest: str) -> Path:
     """Where the file with that digest is; raises ``InputError`` if it is none."""
     if not _DIGEST.fullmatch(digest):
-        raise damaged(folder.parent, f"{digest[:80]!r} is no digest of a file")
+        raise damage_error(folder.parent, f"{digest[:80]!r} is no digest of a file")
     return folder / digest[:2] / digest

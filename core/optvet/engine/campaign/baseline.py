@@ -63,14 +63,14 @@ def against(found: CampaignSummary, baseline: Baseline) -> CampaignSummary:
     fixed = [entry for entry in gone if _is_judged(entry, found)]
     return found.model_copy(
         update={
-            "findings": [_marked(group, known) for group in found.findings],
+            "findings": [_mark(group, known) for group in found.findings],
             "fixed": fixed,
             "unseen": [entry for entry in gone if entry not in fixed],
         }
     )
 
 
-def _marked(group: FindingGroup, known: set[str]) -> FindingGroup:
+def _mark(group: FindingGroup, known: set[str]) -> FindingGroup:
     if group.fingerprint not in known:
         return group
     return group.model_copy(update={"known": True, "counts": False})

@@ -106,8 +106,8 @@ def _of_values(finding: Finding) -> Cause:
     before, after = operators_of(found.before), operators_of(found.after)
     if "Cast" in {*before} ^ {*after} and {*before} - {"Cast"} == {*after} - {"Cast"}:
         return Cause("type", "only a Cast was added or removed where the values diverge")
-    return Cause("algorithmic", f"{_joined(before)} became {_joined(after)}")
+    return Cause("algorithmic", f"{_join(before)} became {_join(after)}")
 
 
-def _joined(operators: list[str]) -> str:
+def _join(operators: list[str]) -> str:
     return " ".join(operators[:4]) + (" …" if len(operators) > 4 else "") or "nothing"

@@ -98,7 +98,7 @@ def expand_sources(
         if isinstance(runtime, TellsSource):
             suffixes |= set(runtime.source_formats)
     suffixes -= {"", ".py"}
-    found = [s for selector in selectors for s in _expanded(selector, folder, suffixes)]
+    found = [s for selector in selectors for s in _expand(selector, folder, suffixes)]
     patterns = tuple(exclude)
     return [s for s in dict.fromkeys(found) if not any(_is_meant(s, p) for p in patterns)]
 
@@ -107,7 +107,7 @@ def _is_meant(source: str, pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in (source, Path(source).name))
 
 
-def _expanded(selector: str, folder: Path, suffixes: set[str]) -> list[str]:
+def _expand(selector: str, folder: Path, suffixes: set[str]) -> list[str]:
     name, function = parts_of(selector)
     path = folder / Path(name).expanduser()
     if not os.path.exists(path) and glob.has_magic(name) and not function:

@@ -68,7 +68,7 @@ def _finding(result: ConversionResult, found: ConversionFinding) -> Finding:
         symptom=found.symptom,
         severity=found.severity,
         stage=stage_of(result, found),
-        culprit=[_blamed(found)],
+        culprit=[_name_culprit(found)],
         confirmed=found.confirmed,
         outputs=found.outputs,
         error=found.error,
@@ -82,7 +82,7 @@ def _finding(result: ConversionResult, found: ConversionFinding) -> Finding:
     )
 
 
-def _blamed(found: ConversionFinding) -> str:
+def _name_culprit(found: ConversionFinding) -> str:
     where = " or ".join(found.stages)
     return f"runtime {found.culprit}" if found.kind == "target-runtime" else where
 
@@ -99,4 +99,4 @@ def _fingerprint(result: ConversionResult, found: ConversionFinding) -> str:
         # Two models whose outputs differ need not have one defect.
         differs = stage_of(result, found) == "compare"
         words = result.source.digest if differs else normalized_message(found.message)
-    return key("conversion", chain, _blamed(found), found.symptom, place, words)[:16]
+    return key("conversion", chain, _name_culprit(found), found.symptom, place, words)[:16]

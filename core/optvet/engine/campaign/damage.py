@@ -38,7 +38,7 @@ _TIMES = frozenset({"created", "finished", "started", "ended", "beat", "wall_s"}
 _TYPES = {"TEXT": "text", "INTEGER": "integer", "REAL": "real", "BLOB": "blob"}
 
 
-def damaged(path: Path, words: str) -> InputError:
+def damage_error(path: Path, words: str) -> InputError:
     """The error for a store whose content is not what optvet writes."""
     return InputError(
         f"store {path} is damaged: {words}; make a new store of what can be read with: optvet "
@@ -52,13 +52,13 @@ def reading(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OptvetError as error:
-        raise damaged(path, f"{what}: {error}") from error
+        raise damage_error(path, f"{what}: {error}") from error
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
-        raise damaged(path, f"{what}: {reason}") from error
+        raise damage_error(path, f"{what}: {reason}") from error
 
 
-def explained(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> OptvetError:
+def explain_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> OptvetError:
     """The error of optvet's for one of SQLite's: a lock, no right to write, a full disk, damage."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in BUSY:
@@ -77,7 +77,7 @@ def explained(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> OptvetEr
             f"store {path} cannot be read or written: {error}; check the disk, and that all of the "
             "folder is yours"
         )
-    return damaged(path, str(error))
+    return damage_error(path, str(error))
 
 
 def _lacks_room(path: Path) -> bool:
@@ -151,18 +151,18 @@ def check_folder(path: Path) -> None:
         except FileNotFoundError:
             continue
         if not stat.S_ISREG(about.st_mode):
-            raise damaged(path, f"{beside.name} is no regular file")
+            raise damage_error(path, f"{beside.name} is no regular file")
         if suffix == "-journal" and about.st_size:
-            raise damaged(path, f"{beside.name} is there, which optvet does not write")
+            raise damage_error(path, f"{beside.name} is there, which optvet does not write")
     if (path / ARTIFACTS).is_symlink():
-        raise damaged(path, f"{ARTIFACTS} is a link, and a store holds its files itself")
+        raise damage_error(path, f"{ARTIFACTS} is a link, and a store holds its files itself")
     try:
         with open_file(file) as opened:
             start = opened.read(len(_MAGIC))
     except NotReadable as error:
-        raise damaged(path, f"{DATABASE}: {error.strerror}") from error
+        raise damage_error(path, f"{DATABASE}: {error.strerror}") from error
     if start and start != _MAGIC:
-        raise damaged(path, f"{DATABASE} is no database")
+        raise damage_error(path, f"{DATABASE} is no database")
 
 
 def check_tables(path: Path, database: sqlite3.Connection, version: int) -> None:
@@ -172,22 +172,22 @@ def check_tables(path: Path, database: sqlite3.Connection, version: int) -> None
         InputError: There are some.
     """
     expected = _objects(version)
-    found = _listed(database)
+    found = _list_schema(database)
     for name in sorted(found.keys() - expected.keys()):
-        raise damaged(path, f"it has {name[0]} {name[1][:60]!r}, which optvet does not make")
+        raise damage_error(path, f"it has {name[0]} {name[1][:60]!r}, which optvet does not make")
     for name in sorted(expected.keys() - found.keys()):
-        raise damaged(path, f"{name[0]} {name[1]!r} is missing")
+        raise damage_error(path, f"{name[0]} {name[1]!r} is missing")
     for name, sql in expected.items():
         if found[name] != sql:
-            raise damaged(path, f"{name[0]} {name[1]!r} is not as optvet makes it")
+            raise damage_error(path, f"{name[0]} {name[1]!r} is not as optvet makes it")
     for table, checks in _checks(version).items():
         cases = " ".join(f"WHEN {wrong} THEN '{column}'" for column, wrong in checks)
         query = f"SELECT CASE {cases} END AS wrong FROM {table} WHERE wrong IS NOT NULL LIMIT 1"
         if (row := database.execute(query).fetchone()) is not None:
-            raise damaged(path, f"{row[0]!r} of a row of {table} is no value for it")
+            raise damage_error(path, f"{row[0]!r} of a row of {table} is no value for it")
 
 
-def _listed(database: sqlite3.Connection) -> dict[tuple[str, str], str]:
+def _list_schema(database: sqlite3.Connection) -> dict[tuple[str, str], str]:
     rows = database.execute("SELECT type, name, sql FROM sqlite_master")
     # SQLite's own indices and statistics have names that nobody else can give.
     return {
@@ -202,7 +202,7 @@ def _objects(version: int) -> dict[tuple[str, str], str]:
     """Tables and indices of a store of that version, with the text that made each."""
     database = empty(version)
     try:
-        return _listed(database)
+        return _list_schema(database)
     finally:
         database.close()
 

@@ -68,7 +68,7 @@ def diff_of(
         verdicts=[
             changed
             for cell in shared
-            if (changed := _changed(before.trials[cell], after.trials[cell])) is not None
+            if (changed := _compare_verdicts(before.trials[cell], after.trials[cell])) is not None
         ],
     )
 
@@ -77,12 +77,12 @@ def _side(store: CampaignStore, campaign: StoredCampaign) -> _CampaignSide:
     judged: dict[str, JobResult] = {}
     for trial in trials(store, campaign):
         if trial.verdict not in (None, "error"):
-            judged[_asked(trial)] = trial
+            judged[_question_of(trial)] = trial
     counted = frozenset(campaign.settings.get("fail_on", ()))
     return _CampaignSide(campaign.name, judged, list(findings(store, campaign)), counted)
 
 
-def _asked(trial: JobResult) -> str:
+def _question_of(trial: JobResult) -> str:
     """The question of a trial, without the folder of its model."""
     request = trial.request
     named = request.model_copy(update={"model": short_model(request.model)})
@@ -95,7 +95,7 @@ def _groups(side: _CampaignSide, keys: set[str]) -> dict[str, FindingGroup]:
     return {group.fingerprint: group for group in groups if group.counts}
 
 
-def _changed(before: JobResult, after: JobResult) -> ChangedVerdict | None:
+def _compare_verdicts(before: JobResult, after: JobResult) -> ChangedVerdict | None:
     if before.verdict == after.verdict:
         return None
     return ChangedVerdict(

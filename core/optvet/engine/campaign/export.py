@@ -11,7 +11,7 @@ from typing import Any
 
 from optvet.engine.campaign.artifacts import artifacts, write_bundle
 from optvet.engine.campaign.baseline import baseline_of
-from optvet.engine.campaign.damage import damaged
+from optvet.engine.campaign.damage import damage_error
 from optvet.engine.campaign.documents import summary_of
 from optvet.engine.campaign.results import JobResult, StoredCampaign, findings, metrics, trials
 from optvet.engine.campaign.store import CampaignStore
@@ -104,7 +104,7 @@ def write_bundles(store: CampaignStore, campaign: StoredCampaign, folder: Path) 
         if files and row.fingerprint not in written:
             name = row.finding.bundle or row.fingerprint
             if name in ("", ".", "..") or "\0" in name or Path(name).name != name:
-                raise damaged(store.path, f"a bundle is called {name[:80]!r}")
+                raise damage_error(store.path, f"a bundle is called {name[:80]!r}")
             target = folder / name
             write_bundle(files, target)
             written[row.fingerprint] = target
@@ -141,14 +141,14 @@ def write_json(store: CampaignStore, campaign: StoredCampaign, path: Path) -> No
         with replacing(path) as file:
             file.write(head.removesuffix("]}").encode())
             for number, trial in enumerate(trials(store, campaign)):
-                file.write(f"{',' if number else ''}\n{_exported(trial).to_json()}".encode())
+                file.write(f"{',' if number else ''}\n{_export(trial).to_json()}".encode())
             file.write(b"\n]}\n")
     except OSError as error:
         words = error.strerror or error
         raise InfrastructureError(f"cannot write {path}: {words}; choose another file") from error
 
 
-def _exported(trial: JobResult) -> TrialExport:
+def _export(trial: JobResult) -> TrialExport:
     return TrialExport(
         key=trial.key,
         cell=trial.cell,

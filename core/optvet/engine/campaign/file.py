@@ -13,14 +13,14 @@ from pydantic import ValidationError
 from optvet.engine.discovery import Family, Plugins
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
-from optvet.engine.trust import check_request, located
+from optvet.engine.trust import check_request, locate
 from optvet.spec.campaign import CampaignFile, JobSet
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError, OptvetError, UsageError, near_names
 from optvet.spec.parsing import read_bytes, read_toml
 from optvet.spec.request import VetRequest
-from optvet.spec.toml_lines import dotted, line_of
-from optvet.spec.words import shown
+from optvet.spec.toml_lines import join_with_dots, line_of
+from optvet.spec.words import show
 
 Key = tuple[str | int, ...]
 
@@ -105,7 +105,7 @@ class CampaignSource:
         """The error for the value of ``key``."""
         line = line_of(self.text, key)
         where = f"{self.path}:{line}" if line else str(self.path)
-        return UsageError(f"{where}: key {dotted(key)!r}: {words}")
+        return UsageError(f"{where}: key {join_with_dots(key)!r}: {words}")
 
     def place(self, number: int, key: str) -> Key:
         """The table that sets ``key`` for set ``number``: its own, or that of the whole file."""
@@ -173,7 +173,7 @@ _EXPECTED: Mapping[str, str] = {
 
 def _words(error: Any) -> str:
     """Pydantic's message about a value, with the value if the message lacks it."""
-    value = shown(error["input"])
+    value = show(error["input"])
     if error["type"] == "value_error":
         return str(error["msg"].removeprefix("Value error, "))
     return f"{value}: {_EXPECTED.get(error['type'], error['msg'])}"
@@ -272,11 +272,11 @@ def _check_conversions(
     if trust:
         return
     for model in jobs.models:
-        _check_asked(source, number, "models", {"model": model, "via": jobs.via}, plugins)
-    _check_asked(source, number, "convert", {"via": jobs.via, **jobs.convert}, plugins)
+        _check_request(source, number, "models", {"model": model, "via": jobs.via}, plugins)
+    _check_request(source, number, "convert", {"via": jobs.via, **jobs.convert}, plugins)
 
 
-def _check_asked(
+def _check_request(
     source: CampaignSource, number: int, key: str, given: Mapping[str, Any], plugins: Plugins
 ) -> None:
     try:
@@ -308,7 +308,7 @@ def _check_names(source: CampaignSource, number: int, jobs: JobSet, plugins: Plu
 def _plugin(plugins: Plugins, family: Family, name: str) -> Any:
     # The passes of an optimizer are checked by the jobs, which apply them.
     return (
-        plugins.optimizer_as_found(name)
+        plugins.optimizer_without_passes(name)
         if family == "optimizer"
         else getattr(plugins, family)(name)
     )
@@ -328,4 +328,4 @@ def inputs_of(jobs: JobSet, folder: Path) -> tuple[tuple[str, ...], ...]:
 
 def _dataset(text: str, folder: Path) -> str:
     name, colon, argument = text.partition(":")
-    return f"{name}:{located(folder, argument)}" if colon else text
+    return f"{name}:{locate(folder, argument)}" if colon else text

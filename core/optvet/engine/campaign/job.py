@@ -13,7 +13,12 @@ from pathlib import Path
 from optvet.engine.bundle import with_fingerprints, write_bundles
 from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.artifacts import NewArtifact, keep
-from optvet.engine.campaign.payloads import ModelPayload, as_asked, as_converted, unpacked
+from optvet.engine.campaign.payloads import (
+    ModelPayload,
+    restore_model_name,
+    restore_source_name,
+    unpack_model,
+)
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
@@ -79,16 +84,16 @@ def run_job(
     started = time.monotonic()
     files: tuple[NewArtifact, ...] = ()
     try:
-        with unpacked(request, payload) as here:
+        with unpack_model(request, payload) as here:
             if isinstance(here, ConvertRequest):
                 told = convert_model(here, _plugins(), progress=_progress_to(report))
-                document = (as_converted(told, request) if payload else told).to_json()
+                document = (restore_source_name(told, request) if payload else told).to_json()
             else:
                 with vetted(here, _plugins(), progress=_progress_to(report)) as answer:
                     result = answer.result
                     if bundling is not None:
-                        result, files = _bundled(answer, here, bundling, report)
-                document = (as_asked(result, request) if payload else result).to_json()
+                        result, files = _write_bundles(answer, here, bundling, report)
+                document = (restore_model_name(result, request) if payload else result).to_json()
     except OptvetError as error:
         document = error_of(request.model, error).to_json()
     except Exception as error:
@@ -100,7 +105,7 @@ def _progress_to(report: Callable[[str], None]) -> Progress:
     return lambda text, done, total: report(f"{text} {done}/{total}" if total else text)
 
 
-def _bundled(
+def _write_bundles(
     answer: Vetted, request: VetRequest, bundling: Bundling, report: Callable[[str], None]
 ) -> tuple[VetResult, tuple[NewArtifact, ...]]:
     """The result with fingerprints, and the files of its bundles."""
@@ -122,11 +127,11 @@ def _bundled(
         for bundle in bundles:
             for path in sorted(p for p in bundle.path.rglob("*") if p.is_file()):
                 name = path.relative_to(bundle.path).as_posix()
-                files.append(_kept(bundle.index, name, path.read_bytes(), bundling.folder))
+                files.append(_keep_file(bundle.index, name, path.read_bytes(), bundling.folder))
         return with_fingerprints(result, bundles), tuple(files)
 
 
-def _kept(number: int, name: str, content: bytes, folder: Path | None) -> NewArtifact:
+def _keep_file(number: int, name: str, content: bytes, folder: Path | None) -> NewArtifact:
     if folder is None:
         digest = hashlib.sha256(content).hexdigest()
         return NewArtifact(number, name, digest, len(content), content)

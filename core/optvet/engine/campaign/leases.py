@@ -51,13 +51,13 @@ class Owner:
         here = this_process()
         if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
             return None
-        return _started(self.pid) != self.started
+        return _start_time(self.pid) != self.started
 
 
 def this_process() -> Owner:
     """This process as an owner."""
     pid = os.getpid()
-    return Owner(socket.gethostname(), _boot(), _namespace(), pid, _started(pid) or 0)
+    return Owner(socket.gethostname(), _boot(), _namespace(), pid, _start_time(pid) or 0)
 
 
 def _boot() -> str:
@@ -72,7 +72,7 @@ def _namespace() -> str:
     return "unknown"
 
 
-def _started(pid: int) -> int | None:
+def _start_time(pid: int) -> int | None:
     """Start time of a process, in clock ticks since boot; None if there is no such process."""
     try:
         about = Path(f"/proc/{pid}/stat").read_text()

@@ -23,7 +23,7 @@ class ModelPayload:
     files: tuple[tuple[str, bytes], ...]
 
 
-def packed(request: JobRequest) -> ModelPayload | None:
+def pack_model(request: JobRequest) -> ModelPayload | None:
     """The files of the model of ``request``; None if it is not a file of this machine.
 
     Models of a model source are read by name on the other machine. If the file cannot be read, the
@@ -42,7 +42,7 @@ def packed(request: JobRequest) -> ModelPayload | None:
 
 
 @contextmanager
-def unpacked(request: JobRequest, payload: ModelPayload | None) -> Iterator[JobRequest]:
+def unpack_model(request: JobRequest, payload: ModelPayload | None) -> Iterator[JobRequest]:
     """``request`` for the model in ``payload``, unpacked to a folder for the time of the block."""
     if payload is None:
         yield request
@@ -58,13 +58,13 @@ def unpacked(request: JobRequest, payload: ModelPayload | None) -> Iterator[JobR
         yield request.model_copy(update={"model": model})
 
 
-def as_asked(result: VetResult, request: JobRequest) -> VetResult:
+def restore_model_name(result: VetResult, request: JobRequest) -> VetResult:
     """``result`` with the model's name of ``request`` in place of the unpacked file."""
     model = result.model.model_copy(update={"source": request.model})
     return result.model_copy(update={"model": model})
 
 
-def as_converted(result: ConversionResult, request: JobRequest) -> ConversionResult:
+def restore_source_name(result: ConversionResult, request: JobRequest) -> ConversionResult:
     """The same for a conversion."""
     source = result.source.model_copy(update={"source": request.model})
     return result.model_copy(update={"source": source})

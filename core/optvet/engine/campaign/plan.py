@@ -21,7 +21,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
-from optvet.engine.trust import located
+from optvet.engine.trust import locate
 from optvet.engine.work.cache.disk import key
 from optvet.engine.work.cache.environment_fingerprint import basis, modules_of
 from optvet.engine.work.cache.modified_installs import edits
@@ -184,7 +184,7 @@ def _vet_options(jobs: JobSet, folder: Path) -> dict[str, Any]:
     if not isinstance(given, str) or ":" not in given:
         return jobs.vet
     file, _, name = given.rpartition(":")
-    return {**jobs.vet, "user_model": f"{located(folder, file)}:{name}"}
+    return {**jobs.vet, "user_model": f"{locate(folder, file)}:{name}"}
 
 
 _FIELDS = ("optimizer", "pipeline", "dataset", "runtime", "comparator", "model")
@@ -272,7 +272,7 @@ class _Versions:
         named: list[Any] = []
         with suppress(OptvetError):
             name = request.optimizer or plugins.default("optimizer")
-            optimizer = plugins.optimizer_as_found(name)
+            optimizer = plugins.optimizer_without_passes(name)
             named.append(optimizer)
             options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
             optimizer = configure(optimizer, options)

@@ -78,7 +78,7 @@ def rescue_store(path: Path, out: Path) -> Rescued:
     try:
         with made_beside(out.absolute().with_name("optvet")) as folder:
             made = folder / "new"
-            with closing(_copied(path, folder)) as database:
+            with closing(_copy(path, folder)) as database:
                 source = _DamagedDatabase(database)
                 with open_store(made, create=True) as store:
                     _take_over(source, path, store, found)
@@ -94,7 +94,7 @@ def rescue_store(path: Path, out: Path) -> Rescued:
     return found
 
 
-def _copied(path: Path, folder: Path) -> sqlite3.Connection:
+def _copy(path: Path, folder: Path) -> sqlite3.Connection:
     """A copy of the database with its log, so that nothing is replayed or written in the store."""
     for name in (DATABASE, f"{DATABASE}-wal"):
         file = path / name
@@ -149,13 +149,13 @@ class _DamagedDatabase:
 def _take_over(source: _DamagedDatabase, path: Path, store: CampaignStore, found: Rescued) -> None:
     files: dict[str, list[Row]] = {}
     for row in source.rows("finding_artifacts", "job, number, name"):
-        if _typed(store, "finding_artifacts", row) is not None:
+        if _check_types(store, "finding_artifacts", row) is not None:
             files.setdefault(row["job"], []).append(row)
     owner = this_process()
     join(store, owner)
     broken = unanswered = gone = 0
     for row in source.jobs():
-        given = _typed(store, "jobs", {"kind": "vet", "attempts": 1, **row})
+        given = _check_types(store, "jobs", {"kind": "vet", "attempts": 1, **row})
         if given is None or not _add_job(store, given):
             broken += 1
             continue
@@ -163,7 +163,7 @@ def _take_over(source: _DamagedDatabase, path: Path, store: CampaignStore, found
         if given["document"] is None:
             continue
         mine = files.get(given["key"], ())
-        kept = list(_kept(path, store, mine))
+        kept = list(_copy_files(path, store, mine))
         if _add_answer(store, owner, given, kept):
             found.answers += 1
             found.files += len(kept)
@@ -181,7 +181,7 @@ def _take_over(source: _DamagedDatabase, path: Path, store: CampaignStore, found
     _add_campaigns(source, store, found)
 
 
-def _typed(store: CampaignStore, table: str, row: Row) -> Row | None:
+def _check_types(store: CampaignStore, table: str, row: Row) -> Row | None:
     """A row with all columns of a table; None if values are not of their types.
 
     A column of optional values that is not there, since its name is damaged, has none.
@@ -215,7 +215,7 @@ def _add_job(store: CampaignStore, row: Row) -> bool:
     return False
 
 
-def _kept(path: Path, store: CampaignStore, rows: Sequence[Row]) -> Iterator[NewArtifact]:
+def _copy_files(path: Path, store: CampaignStore, rows: Sequence[Row]) -> Iterator[NewArtifact]:
     """Files of a job that are as they were, copied to the new store."""
     for row in rows:
         with suppress(OptvetError):
@@ -247,12 +247,12 @@ def _add_answer(store: CampaignStore, owner: Owner, row: Row, files: Sequence[Ne
 def _add_campaigns(source: _DamagedDatabase, store: CampaignStore, found: Rescued) -> None:
     jobs: dict[int, list[tuple[int, str]]] = {}
     for listed in source.rows("campaign_jobs", "campaign, position"):
-        if _typed(store, "campaign_jobs", listed) is not None:
+        if _check_types(store, "campaign_jobs", listed) is not None:
             jobs.setdefault(listed["campaign"], []).append((listed["position"], listed["job"]))
     known = {row[0] for row in store.database.execute("SELECT key FROM jobs")}
     incomplete: list[str] = []
     for damaged in source.rows("campaigns", "id"):
-        if (row := _typed(store, "campaigns", damaged)) is None:
+        if (row := _check_types(store, "campaigns", damaged)) is None:
             continue
         keys = [job for _, job in sorted(jobs.get(row["id"], ()))]
         whole = row["plan"] == key(row["name"], keys) and known.issuperset(keys)

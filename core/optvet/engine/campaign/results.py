@@ -138,7 +138,7 @@ class JobResult:
         if self.compressed is None:
             return None
         with reading(self.store, f"the answer of job {self.key[:12]!r}"):
-            return _unpacked(self.compressed).decode()
+            return _decompress(self.compressed).decode()
 
     @property
     def result(self) -> VetResult | None:
@@ -180,7 +180,7 @@ class Metric:
     value: float | None
 
 
-def _unpacked(compressed: bytes) -> bytes:
+def _decompress(compressed: bytes) -> bytes:
     """The text of an answer, which is bounded: a few bytes may unpack to any number."""
     unpack = zlib.decompressobj()
     try:

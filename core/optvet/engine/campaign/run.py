@@ -13,7 +13,7 @@ from typing import Any, Literal
 from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.artifacts import NewArtifact, collect_garbage, folder_of, keep
 from optvet.engine.campaign.costs import Costs
-from optvet.engine.campaign.damage import damaged
+from optvet.engine.campaign.damage import damage_error
 from optvet.engine.campaign.job import BUG, Bundling, JobAnswer, run_job
 from optvet.engine.campaign.leases import (
     BEAT_S,
@@ -26,7 +26,7 @@ from optvet.engine.campaign.leases import (
     take_back,
     this_process,
 )
-from optvet.engine.campaign.payloads import packed
+from optvet.engine.campaign.payloads import pack_model
 from optvet.engine.campaign.results import (
     JobAnswered,
     JobResult,
@@ -135,7 +135,7 @@ class _Runner:
             request = self.requests.get(key)
             if request is None:
                 release(self.store, self.owner, [key])
-                raise damaged(self.store.path, f"no campaign has its job {key[:12]!r}")
+                raise damage_error(self.store.path, f"no campaign has its job {key[:12]!r}")
             asked = trial(self.store, key)
             self.near[slot] = asked.optimizer
             self._tell("started", asked, slot)
@@ -144,7 +144,7 @@ class _Runner:
                 self.on_event(Event("progress", asked, slot, text))
 
             bundling = self.bundling if asked.bundles else None
-            payload = None if self.bundling.folder is not None else packed(request)
+            payload = None if self.bundling.folder is not None else pack_model(request)
             submit = (
                 partial(self.workers.submit_to, slot)
                 if isinstance(self.workers, NumberedWorkers)
@@ -165,14 +165,14 @@ class _Runner:
             document = answer_from(answer.document)
             self._record(about, document, answer.wall_s, answer.files)
         except WorkerLost as error:
-            self._lost(about, error)
+            self._record_loss(about, error)
         except OptvetError:
             raise
         except Exception as error:  # a bug, or the executor's fault
             words = f"{type(error).__name__}: {error}"
-            self._record(about, _failed(about.trial, BUG, words), waited_s)
+            self._record(about, _error_record(about.trial, BUG, words), waited_s)
 
-    def _lost(self, about: _Running, error: WorkerLost) -> None:
+    def _record_loss(self, about: _Running, error: WorkerLost) -> None:
         """Queue a job whose worker was lost again; after ``LOSSES`` times record it as failed."""
         key = about.trial.key
         self.losses[key] = self.losses.get(key, 0) + 1
@@ -181,7 +181,7 @@ class _Runner:
             self._tell("lost", about.trial, about.slot, text=str(error))
             return
         words = f"{error}, each of {LOSSES} times; look for what kills processes here"
-        failed = _failed(about.trial, "WorkerLost", words)
+        failed = _error_record(about.trial, "WorkerLost", words)
         self._record(about, failed, time.monotonic() - about.started)
 
     def _record(
@@ -240,7 +240,7 @@ def run_campaign(
     take_back(store)
     counts = states(store, campaign)
     if counts["queued"] or counts["running"]:
-        with _owner(store) as owner, _started(start) as workers:
+        with _owner(store) as owner, _start(start) as workers:
             costs = Costs.of(trials(store, campaign))
             bundling = Bundling(folder_of(store).absolute() if shares_disk else None, draw)
             _Runner(store, campaign, requests, workers, owner, on_event, costs, bundling).run()
@@ -307,7 +307,7 @@ def _owner(store: CampaignStore) -> Iterator[Owner]:
 
 
 @contextmanager
-def _started(start: Callable[[], Workers]) -> Iterator[Workers]:
+def _start(start: Callable[[], Workers]) -> Iterator[Workers]:
     workers = start()
     try:
         yield workers
@@ -315,7 +315,7 @@ def _started(start: Callable[[], Workers]) -> Iterator[Workers]:
         workers.close()
 
 
-def _failed(asked: JobResult, error: str, words: str) -> ErrorRecord:
+def _error_record(asked: JobResult, error: str, words: str) -> ErrorRecord:
     return ErrorRecord(
         schema="optvet.error/1",
         model=ErrorSource(source=asked.model),

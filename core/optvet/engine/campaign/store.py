@@ -28,8 +28,8 @@ from optvet.engine.campaign.damage import (
     MOST_VALUE_BYTES,
     check_folder,
     check_tables,
-    damaged,
-    explained,
+    damage_error,
+    explain_error,
     is_writable,
     of_folder,
     read_only,
@@ -79,7 +79,7 @@ class CampaignStore:
                     self.database.execute("ROLLBACK")
                 raise
         except DATABASE_ERRORS as error:
-            raise explained(self.path, error) from error
+            raise explain_error(self.path, error) from error
 
     def close(self) -> None:
         """Close the database."""
@@ -100,7 +100,7 @@ class CampaignStore:
         with suppress(sqlite3.Error):
             self.close()
         if isinstance(error, DATABASE_ERRORS):
-            raise explained(self.path, error) from error
+            raise explain_error(self.path, error) from error
 
 
 def open_store(path: Path, *, create: bool = False, to_read: bool = False) -> CampaignStore:
@@ -129,9 +129,9 @@ def open_store(path: Path, *, create: bool = False, to_read: bool = False) -> Ca
     if not is_writable(path):
         if not to_read:
             raise read_only(path)
-        return _detached(path)
+        return _open_to_read(path)
     try:
-        return _attached(path, create=create)
+        return _open_to_write(path, create=create)
     except (InfrastructureError, UsageError) as error:
         # On a full disk no shared memory can be made, yet the store can be read.
         if not to_read or not isinstance(error.__cause__, sqlite3.OperationalError):
@@ -139,7 +139,7 @@ def open_store(path: Path, *, create: bool = False, to_read: bool = False) -> Ca
         code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF
         if code in BUSY:
             raise
-        return _detached(path)
+        return _open_to_read(path)
 
 
 def _check(path: Path) -> None:
@@ -157,16 +157,16 @@ def _check(path: Path) -> None:
             time.sleep(0.02)
 
 
-def _attached(path: Path, *, create: bool) -> CampaignStore:
+def _open_to_write(path: Path, *, create: bool) -> CampaignStore:
     """A store to be read and written."""
     try:
         database = _connect(path / DATABASE)
     except DATABASE_ERRORS as error:
-        raise explained(path, error) from error
-    return _prepared(path, database, ExitStack(), create=create)
+        raise explain_error(path, error) from error
+    return _prepare(path, database, ExitStack(), create=create)
 
 
-def _detached(path: Path) -> CampaignStore:
+def _open_to_read(path: Path) -> CampaignStore:
     """A store to be read, beside which nothing is written."""
     with ExitStack() as stack:
         file = (path / DATABASE).absolute()
@@ -190,11 +190,11 @@ def _detached(path: Path) -> CampaignStore:
                     database = migrated
                 _settle(database)
         except DATABASE_ERRORS as error:
-            raise explained(path, error) from error
-        return _prepared(path, database, stack.pop_all(), create=False)
+            raise explain_error(path, error) from error
+        return _prepare(path, database, stack.pop_all(), create=False)
 
 
-def _prepared(
+def _prepare(
     path: Path, database: sqlite3.Connection, more: ExitStack, *, create: bool
 ) -> CampaignStore:
     """The store of an open database, checked and migrated."""
@@ -205,7 +205,7 @@ def _prepared(
     except BaseException as error:
         store.close()
         if isinstance(error, DATABASE_ERRORS):
-            raise explained(path, error) from error
+            raise explain_error(path, error) from error
         raise
     return store
 
@@ -247,9 +247,9 @@ def _migrate(store: CampaignStore, *, create: bool) -> None:
             f"version {version}, known are {len(MIGRATIONS)}); upgrade optvet"
         )
     if version < 0:
-        raise damaged(store.path, f"its tables are of version {version}")
+        raise damage_error(store.path, f"its tables are of version {version}")
     if version == 0 and not create:
-        raise damaged(store.path, "its database has no tables of optvet")
+        raise damage_error(store.path, "its database has no tables of optvet")
     with store.transaction() as database:
         # Another process may have migrated it while this one waited.
         version = _version(database)

@@ -26,8 +26,8 @@ from optvet.spec.errors import InputError, near_names
 from optvet.spec.parsing import read_bytes, read_toml
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
-from optvet.spec.toml_lines import dotted, line_of
-from optvet.spec.words import shown
+from optvet.spec.toml_lines import join_with_dots, line_of
+from optvet.spec.words import show
 
 _PATTERNS = ("optimizer", "symptom", "culprit", "message")
 
@@ -74,7 +74,7 @@ class _KnownFile(BaseModel):
     known: tuple[KnownEntry, ...] = ()
 
 
-def read_known(path: Path) -> tuple[KnownEntry, ...]:
+def read_tracked(path: Path) -> tuple[KnownEntry, ...]:
     """The entries of the file ``path``.
 
     Raises:
@@ -102,12 +102,12 @@ def _refusal(path: Path, text: str, error: ValidationError) -> str:
     elif first["type"] == "value_error":
         words = first["msg"].removeprefix("Value error, ")
     elif name == "url":
-        words = f"{shown(first['input'])}: expected a link, http:// or https://"
+        words = f"{show(first['input'])}: expected a link, http:// or https://"
     elif name == "fingerprint":
-        words = f"{shown(first['input'])}: expected at least its first 8 digits, hexadecimal"
+        words = f"{show(first['input'])}: expected at least its first 8 digits, hexadecimal"
     else:
-        words = f"{shown(first['input'])}: {first['msg']}"
-    return f"{where}: key {dotted(key)!r}: {words}"
+        words = f"{show(first['input'])}: {first['msg']}"
+    return f"{where}: key {join_with_dots(key)!r}: {words}"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

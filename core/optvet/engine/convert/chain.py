@@ -101,7 +101,7 @@ def _whole(path: Path) -> bytes:
 
 def _link(converter: Converter, given: Mapping[str, Any]) -> Link:
     options = parse_options(f"converter {converter.name!r}", converter.options, given)
-    stages = contract.listed(
+    stages = contract.list_items(
         "converter", converter, "stages", lambda: converter.stages(options), ConversionStage
     )
     return Link(converter, options, tuple(stages))

@@ -22,7 +22,7 @@ from optvet.engine.work.trials.trial import Outputs, RuntimeConfig, failure_of, 
 from optvet.graph.cost import longest_reduction
 from optvet.graph.interface import Interface, interface_of
 from optvet.graph.quantized import quantized_operators
-from optvet.graph.tidy import tidied
+from optvet.graph.tidy import tidy
 from optvet.graph.walk import is_onnx, nodes_of
 from optvet.spec.converters import (
     Converter,
@@ -301,7 +301,7 @@ class _Exact:
     """An ONNX model in float64."""
 
     def __init__(self, data: bytes) -> None:
-        self._model = tidied(onnx.load_from_string(data))
+        self._model = tidy(onnx.load_from_string(data))
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Outputs by name."""
@@ -320,7 +320,7 @@ class GraphFacts:
 
 def graph_facts(artifact: Artifact) -> GraphFacts:
     """The facts that a measure of noise needs."""
-    model = tidied(onnx.load_from_string(artifact.data))
+    model = tidy(onnx.load_from_string(artifact.data))
     names: list[Any] = [o.name for o in model.graph.output]
     decided = rounding.discontinuous(model)
     return GraphFacts(

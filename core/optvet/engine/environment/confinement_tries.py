@@ -25,7 +25,7 @@ _WAIT_S = 5.0
 
 def user_namespace() -> str:
     """Make a namespace of users and one of processes, as ``bwrap`` does."""
-    return _told(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWPID))
+    return _error_text(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWPID))
 
 
 def seccomp() -> str:
@@ -33,13 +33,13 @@ def seccomp() -> str:
     _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     code = ctypes.create_string_buffer(struct.pack("=HBBI", _BPF_RET_K, 0, 0, _SECCOMP_RET_ALLOW))
     program = ctypes.create_string_buffer(struct.pack("@HP", 1, ctypes.addressof(code)))
-    return _told(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0))
+    return _error_text(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0))
 
 
 def no_new_privs() -> str:
     """Give up ever to gain privileges."""
     if _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-        return _told(-1)
+        return _error_text(-1)
     return "" if _LIBC.prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 else "it has no effect"
 
 
@@ -94,7 +94,7 @@ def processes() -> str:
     return "it does not hold for root" if os.getuid() == 0 else "more can be started"
 
 
-def _told(status: int) -> str:
+def _error_text(status: int) -> str:
     return "" if status == 0 else os.strerror(ctypes.get_errno())
 
 

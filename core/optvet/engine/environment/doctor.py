@@ -17,7 +17,11 @@ from typing import Any
 from optvet.engine import contract
 from optvet.engine.discovery import Loaded
 from optvet.engine.environment import checks, packages
-from optvet.engine.environment.environments import Pythons, environments_root, listed
+from optvet.engine.environment.environments import (
+    Pythons,
+    environments_root,
+    list_environments,
+)
 from optvet.engine.environment.extras import canonical
 from optvet.engine.environment.machine import check_cache, check_sandbox, environment
 from optvet.engine.environment.packages import name_of
@@ -60,7 +64,7 @@ def diagnose(
         progress: Called with what is being checked.
     """
     found = list(distributions()) if installed is None else list(installed)
-    needed, modules = required(found), {**_ALSO, **declared_libraries(plugins)}
+    needed, modules = required_libraries(found), {**_ALSO, **declared_libraries(plugins)}
     names = {SELF, *needed, *modules}
     versions = {name_of(d): d.version for d in reversed(found)}
     progress("packages", 0, None)
@@ -71,7 +75,7 @@ def diagnose(
         *checks.check_duplicates(packages.duplicates(found, names)),
         *checks.check_usurpers(packages.usurpers(found, _own_modules(found), SELF)),
         *checks.check_requirements(unmet),
-        *checks.check_shadows(folder, _shadowed(modules)),
+        *checks.check_shadows(folder, _names_to_check(modules)),
     ]
     limits = Limits(IMPORT_S, 64 << 30)
     jobs = min(len(os.sched_getaffinity(0)), 4)
@@ -82,14 +86,18 @@ def diagnose(
         general.append(check_sandbox(sandbox))
         failed: dict[str, str] = {}
         if general[-1].status != "broken":
-            wanted = _imported(sorted((needed | modules.keys()) & versions.keys()), modules)
+            wanted = _modules_to_import(
+                sorted((needed | modules.keys()) & versions.keys()), modules
+            )
             failed = checks.import_all(sandbox, wanted, progress, None if deep else jobs)
             general += checks.check_imports(failed, versions, needed, len(wanted))
         installation = Installation(versions, collisions, unmet, failed, folder, _runner(sandbox))
         found_by_plugins = ask_plugins(plugins, installation, progress)
     every = [
-        *merged(general, found_by_plugins),
-        *checks.check_environments(listed(plugins, pythons or Pythons({}, environments_root()))),
+        *merge(general, found_by_plugins),
+        *checks.check_environments(
+            list_environments(plugins, pythons or Pythons({}, environments_root()))
+        ),
         *checks.check_plugins(plugins),
         check_cache(cache),
     ]
@@ -102,7 +110,7 @@ def diagnose(
     )
 
 
-def merged(general: Iterable[Check], by_plugins: Sequence[Check]) -> list[Check]:
+def merge(general: Iterable[Check], by_plugins: Sequence[Check]) -> list[Check]:
     """All checks; a plugin's check replaces the engine's with the same name and subject."""
     covered = {(c.name, c.about) for c in by_plugins if c.about}
     return [*(c for c in general if (c.name, c.about) not in covered), *by_plugins]
@@ -140,7 +148,7 @@ def ask_plugins(
 def _diagnosis_of(entry: Loaded, installation: Installation) -> list[Check]:
     plugin, family = entry.plugin, entry.family or "plugin"
     try:
-        found = contract.listed(
+        found = contract.list_items(
             family, plugin, "diagnose", lambda: plugin.diagnose(installation), Check, entry.origin
         )
     except OptvetError as error:
@@ -165,7 +173,7 @@ def _runner(sandbox: Sandbox) -> Callable[..., Ran]:
 # --- packages ------------------------------------------------------------------------------------
 
 
-def _imported(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
+def _modules_to_import(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
     """The module of each distribution; a module of several distributions only once."""
     found: dict[str, str] = {}
     for name in names:
@@ -175,7 +183,7 @@ def _imported(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str
     return found
 
 
-def _shadowed(modules: Mapping[str, str]) -> list[str]:
+def _names_to_check(modules: Mapping[str, str]) -> list[str]:
     tops = {m for n, m in modules.items() if n not in _ALSO and "." not in m}
     return sorted({*_SHADOWS, *tops})
 
@@ -188,7 +196,7 @@ def _for_installer(check: Check, installed: Iterable[Distribution]) -> Check:
     return check.model_copy(update={"cure": re.sub(r"\bpip (?=\w*install)", "uv pip ", check.cure)})
 
 
-def required(installed: Iterable[Distribution]) -> set[str]:
+def required_libraries(installed: Iterable[Distribution]) -> set[str]:
     """What optvet requires, with all extras but those for its own development."""
     names = set()
     for distribution in installed:

@@ -52,7 +52,7 @@ def environments_root() -> Path:
     return platformdirs.user_data_path("optvet") / "environments"
 
 
-def declared(plugins: Iterable[Loaded]) -> dict[str, PythonEnvironment]:
+def declared_environments(plugins: Iterable[Loaded]) -> dict[str, PythonEnvironment]:
     """The environments that plugins declare, each with what all of these require."""
     found: dict[str, PythonEnvironment] = {}
     for entry in plugins:
@@ -65,10 +65,10 @@ def declared(plugins: Iterable[Loaded]) -> dict[str, PythonEnvironment]:
     return dict(sorted(found.items()))
 
 
-def listed(plugins: Sequence[Loaded], pythons: Pythons) -> list[EnvironmentEntry]:
+def list_environments(plugins: Sequence[Loaded], pythons: Pythons) -> list[EnvironmentEntry]:
     """All environments, and whether each can be used."""
     entries = []
-    for name, one in declared(plugins).items():
+    for name, one in declared_environments(plugins).items():
         python = pythons.python_of(name)
         if python is None:
             problem = f"it is not made; make it: optvet env make {name}"
@@ -93,7 +93,7 @@ def _lives_in(name: str, entry: Loaded) -> bool:
 
 def environment_of(name: str, plugins: Plugins) -> PythonEnvironment:
     """The environment of that name; UnknownName if no plugin declares it."""
-    known = declared(plugins.all())
+    known = declared_environments(plugins.all())
     if name not in known:
         raise UnknownName("environment", name, known, "(see: optvet env list)")
     return known[name]
@@ -147,7 +147,7 @@ class Pythons:
 
     def among(self, plugins: Plugins) -> Plugins:
         """The registry in which plugins of these environments can be used, if they exist."""
-        known = declared(plugins.all())
+        known = declared_environments(plugins.all())
         if unknown := sorted(self.chosen.keys() - known.keys()):
             raise UnknownName("environment", unknown[0], known, "(see: optvet env list)")
         return plugins.with_environments({n for n in known if self.python_of(n) is not None})
@@ -163,10 +163,10 @@ class Pythons:
             raise UsageError(f"environment {name!r} is missing; make it: optvet env make {name}")
         if problem := problem_of(python, environment_of(name, plugins)):
             raise UsageError(problem)
-        return Interpreter(str(python), tuple(sorted(_lent(name, plugins).items())))
+        return Interpreter(str(python), tuple(sorted(_shared_files(name, plugins).items())))
 
 
-def _lent(name: str, plugins: Plugins) -> dict[str, str]:
+def _shared_files(name: str, plugins: Plugins) -> dict[str, str]:
     """Files of optvet and of the modules whose plugins live in the environment."""
     modules = {_SELF}
     for entry in plugins.all():

@@ -102,10 +102,10 @@ def plugin_files(family: Family, name: str, *, version: str) -> dict[str, str]:
         f"{module}.py": f"{family}/module.py",
         f"tests/test_{module}.py": f"{family}/test.py",
     }
-    return {path: _filled(source, values) for path, source in sources.items()}
+    return {path: _fill(source, values) for path, source in sources.items()}
 
 
-def _filled(source: str, values: dict[str, str]) -> str:
+def _fill(source: str, values: dict[str, str]) -> str:
     root = resources.files("optvet.engine.environment").joinpath(_TEMPLATES)
     text = root.joinpath(f"{source}.tmpl").read_text(encoding="utf-8")
     return Template(text).substitute(values)

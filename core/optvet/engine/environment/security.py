@@ -45,7 +45,7 @@ _NOT_PROTECTED = (
 
 def examine() -> Diagnosis:
     """Try each means of confinement in a child process, and tell what is not protected."""
-    checks = [*_confinement(), *map(_tried, _MEANS)]
+    checks = [*_confinement(), *map(_try, _MEANS)]
     unprotected = [Check(name="not protected", status="absent", message=m) for m in _NOT_PROTECTED]
     return Diagnosis(
         schema="optvet.doctor/1",
@@ -79,7 +79,7 @@ def _limit(which: int) -> str:
     return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
 
 
-def _tried(name: str) -> Check:
+def _try(name: str) -> Check:
     """Try one means by an interpreter of its own."""
     command = [sys.executable, "-I", "-S", str(confinement_tries.__file__), name]
     try:
@@ -110,13 +110,13 @@ def _confinement() -> Iterator[Check]:
         yield Check(name="tried here", status="warning", message=message)
         return
     with tempfile.TemporaryDirectory(prefix="optvet-probe-", dir=_outside()) as folder:
-        yield _refused(f"{name}: a worker writes outside of its folder", _write, folder)
+        yield _check_refusal(f"{name}: a worker writes outside of its folder", _write, folder)
     if version < landlock.NETWORK:
         message = f"{name}: sockets are not covered before version {landlock.NETWORK} (Linux 6.7)"
         yield Check(name="tried here", status="absent", message=message)
         return
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield _refused(f"{name}: a worker connects", _connect, server.getsockname()[1])
+        yield _check_refusal(f"{name}: a worker connects", _connect, server.getsockname()[1])
     if said:
         message = f"{landlock.VARIABLE} also lets workers write in {said}"
         yield Check(name="tried here", status="ok", message=message)
@@ -128,7 +128,7 @@ def _outside() -> Path | None:
     return folder.parent if folder is not None else None
 
 
-def _refused(what: str, function: Callable[[Any], bool], argument: object) -> Check:
+def _check_refusal(what: str, function: Callable[[Any], bool], argument: object) -> Check:
     with Sandbox(jobs=1) as sandbox:
         outcome = sandbox.call(function, argument, fresh=True)
     if outcome.failure is not None:

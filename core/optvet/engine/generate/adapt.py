@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from optvet.graph.compose import renamed, type_of
+from optvet.graph.compose import rename_node_values, type_of
 
 _FEW = 16
 _STRETCH = 4.0
@@ -126,7 +126,7 @@ def merged(
 
 def bound(step: AddedNodes, given: Mapping[str, str]) -> AddedNodes:
     """``step`` reading values of the model in some of its places, by their names."""
-    nodes = tuple(renamed(node, given) for node in step.nodes)
+    nodes = tuple(rename_node_values(node, given) for node in step.nodes)
     places = {n: v for n, v in step.places.items() if n not in given}
     reads = (*step.reads, *dict.fromkeys(given.values()))
     return replace(step, nodes=nodes, places=places, reads=reads)

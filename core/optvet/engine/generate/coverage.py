@@ -10,7 +10,7 @@ from onnx import AttributeProto, ModelProto, helper
 
 from optvet.graph.sequences import sequences_of
 from optvet.graph.types import dtype_name
-from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, opset_versions, qualified
+from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, opset_versions, qualified_name
 from optvet.spec.records import Coverage, OperatorSequence
 from optvet.spec.words import printable
 
@@ -52,12 +52,12 @@ class Covered:
     def take(self, model: ModelProto) -> None:
         """Count one more model."""
         nodes = list(nodes_of(model.graph))
-        names = {qualified(*operator_of(node)) for node in nodes}
+        names = {qualified_name(*operator_of(node)) for node in nodes}
         self.operators.update(names)
         opset = opset_versions(model)[ONNX_DOMAIN]
         self.opsets |= {n: max(opset, self.opsets.get(n, 0)) for n in names}
         for node in nodes:
-            values = self._attributes.setdefault(qualified(*operator_of(node)), {})
+            values = self._attributes.setdefault(qualified_name(*operator_of(node)), {})
             for given in node.attribute:
                 values.setdefault(given.name, Counter())[_value(given)] += 1
         for length, found in self._sequences.items():

@@ -10,7 +10,7 @@ from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.compose import ir_version_of, type_of
-from optvet.graph.types import with_inferred
+from optvet.graph.types import infer_types
 from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.types import Artifact
 
@@ -45,7 +45,7 @@ def executed(
     imports = [helper.make_opsetid("" if d == ONNX_DOMAIN else d, v) for d, v in opsets.items()]
     model = helper.make_model(graph, opset_imports=imports, producer_name="optvet")
     model.ir_version = ir_version_of(opsets)
-    inferred = with_inferred(model)
+    inferred = infer_types(model)
     if inferred is None:
         raise Refused("its types cannot be inferred")
     for output, found in zip(model.graph.output, inferred.graph.output, strict=True):

@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, helper
 from optvet.engine.generate.adapt import AddedNodes, adapted, bound, fitting, merged
 from optvet.engine.generate.execute import Refused, Values, executed, is_finite, results, same
 from optvet.engine.work.trials.trial import RuntimeConfig
-from optvet.graph.compose import renamed
+from optvet.graph.compose import rename_node_values
 from optvet.graph.opsets import at_opset
 from optvet.graph.types import dtype_name, element_types
 from optvet.graph.walk import (
@@ -26,7 +26,7 @@ from optvet.graph.walk import (
     domain_of,
     nodes_of,
     operator_of,
-    qualified,
+    qualified_name,
     reads,
 )
 from optvet.spec.generators import Fragment
@@ -256,7 +256,7 @@ def _step_of(plot: Plot, model: _GrowingModel, fragment: Fragment, random: Rando
     was = fragment.opsets.get(ONNX_DOMAIN, plot.opset)
     nodes: list[NodeProto] = []
     for index, node in enumerate(fragment.nodes):
-        copy = renamed(node, names)
+        copy = rename_node_values(node, names)
         copy.name = f"{node.op_type}_{len(model.nodes) + index}"
         own = domain_of(copy) == ONNX_DOMAIN
         nodes += at_opset(copy, was, plot.opset, values) if own else [copy]
@@ -337,7 +337,7 @@ def _results(plot: Plot, step: AddedNodes, values: Mapping[str, np.ndarray]) -> 
     opsets = {ONNX_DOMAIN: plot.opset, **step.opsets}
     if plot.excluded:
         graph = helper.make_graph(step.nodes, "", [], [])
-        if named := {qualified(*operator_of(n)) for n in nodes_of(graph)} & plot.excluded:
+        if named := {qualified_name(*operator_of(n)) for n in nodes_of(graph)} & plot.excluded:
             raise Refused(f"it needs {', '.join(sorted(named))}, which is excluded")
     data, made = executed(plot.config, step.nodes, step.weights, feeds, step.outputs, opsets)
     if plot.excluded_types:

@@ -16,7 +16,7 @@ from optvet.engine.generate.execute import Refused, executed
 from optvet.engine.generate.grow import Grown, Plot, Unproductive, grow
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.engine.work.trials.trial import RuntimeConfig
-from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, qualified
+from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, qualified_name
 from optvet.spec.generators import Fragment
 
 
@@ -97,7 +97,7 @@ def fragments_of(
         if fragment.functions:
             continue
         graph = helper.make_graph(fragment.nodes, "", [], [])
-        names = {qualified(*operator_of(node)) for node in nodes_of(graph)}
+        names = {qualified_name(*operator_of(node)) for node in nodes_of(graph)}
         if names & avoided or (operators is not None and not names <= operators):
             continue
         for name in sorted(names):

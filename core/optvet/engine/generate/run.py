@@ -28,7 +28,7 @@ from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.types import dtype_name
-from optvet.graph.walk import node_count, qualified
+from optvet.graph.walk import node_count, qualified_name
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
 from optvet.spec.files import replacing
 from optvet.spec.generate import GenerateRequest, sizes_of
@@ -224,7 +224,7 @@ def _excluded(request: GenerateRequest, opset: int) -> frozenset[str]:
 
 def _known(names: Sequence[str], opset: int) -> frozenset[str]:
     others = (s for s in onnx.defs.get_all_schemas() if s.domain)
-    known = [*operators_at(opset), *(qualified(s.domain, s.name) for s in others)]
+    known = [*operators_at(opset), *(qualified_name(s.domain, s.name) for s in others)]
     for name in names:
         if name not in known:
             raise UnknownName(f"operator of opset {opset}", name, known, "")

@@ -72,7 +72,7 @@ class Confirmer:
             (folder / "hunted.onnx").write_bytes(suspect.model)
             feeds = several_inputs(ModelProto.FromString(suspect.model), suspect.feeds)
             inputs = GivenInputs(feeds if suspect.feeds else ({},))
-            plugins = self.plugins.extended("dataset", inputs)
+            plugins = self.plugins.extend("dataset", inputs)
             request = VetRequest(
                 model=str(folder / "hunted.onnx"),
                 optimizer=self.subject.optimizer.name,

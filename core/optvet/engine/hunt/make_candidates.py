@@ -14,8 +14,8 @@ from onnx import ModelProto, ValueInfoProto, helper
 from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.quick_oracle import Rewrite
 from optvet.engine.hunt.vocabulary import Stock
-from optvet.graph.compose import candidate_of, joined, refitted, type_of
-from optvet.graph.types import with_inferred
+from optvet.graph.compose import candidate_of, fit_to_shape, join, type_of
+from optvet.graph.types import infer_types
 from optvet.spec.generators import Candidate, Fragment, Mutator, Vocabulary
 
 LARGEST_BYTES = 64 << 10
@@ -151,7 +151,7 @@ class CandidateMaker:
         candidate = candidate_of(random.choice(choices[0]), random)
         for options in choices[1:]:
             tried = (random.choice(options) for _ in range(_TRIES))
-            found = next((c for f in tried if (c := joined(candidate, f, random))), None)
+            found = next((c for f in tried if (c := join(candidate, f, random))), None)
             if found is None:
                 # A part of the pattern is worth a try too.
                 return candidate
@@ -171,7 +171,7 @@ def _before(follower: Fragment, options: Sequence[Fragment], random: Random) -> 
     first = next(iter(follower.inputs.values())).shape
     for option in options:
         if any(type_of(v) in elements for v in option.outputs.values()):
-            if (made := refitted(option, first, random)) is not None:
+            if (made := fit_to_shape(option, first, random)) is not None:
                 return made
     return options[0]
 
@@ -197,7 +197,7 @@ def complete(candidate: Candidate) -> bytes | None:
     given = {o.name: o.type for o in model.graph.output}
     for output in model.graph.output:
         output.ClearField("type")
-    typed = with_inferred(model)
+    typed = infer_types(model)
     if typed is None:
         return None  # an operator set or a nesting that onnx refuses
     inferred = typed.graph

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import ModelProto, TypeProto
 
 from optvet.graph.plain import is_aliased, is_namesake, is_plain, is_plain_name, lists_weights
-from optvet.graph.walk import operator_of, qualified
+from optvet.graph.walk import operator_of, qualified_name
 from optvet.spec.records.hunt import HuntCause, HuntFinding
 
 ROUND_TRIP = "import and export"
@@ -26,7 +26,7 @@ _OF_MANY_CAUSES = frozenset({_UNSIZED, _SPECIAL})
 def operators_that_matter(model: ModelProto) -> list[str]:
     """Types of the operators of a reduced model that no other may stand for; each once, sorted."""
     kept = (node for node in model.graph.node if not is_plain(node))
-    return sorted({qualified(*operator_of(node), ".") for node in kept})
+    return sorted({qualified_name(*operator_of(node), ".") for node in kept})
 
 
 def needs(model: ModelProto, feeds: Mapping[str, np.ndarray], message: str) -> list[str]:

@@ -27,7 +27,13 @@ from optvet.engine.judge.sample import (
 from optvet.engine.work.trials.draws import graph_in, seeded_runs
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph import structure
-from optvet.graph.interface import Alignment, align, interface_of, misdeclared, weakened
+from optvet.graph.interface import (
+    Alignment,
+    align,
+    describe_misdeclared_outputs,
+    find_weaker_shapes,
+    interface_of,
+)
 from optvet.graph.randomness import SeedBy
 from optvet.spec.errors import REFUSALS
 from optvet.spec.symptoms import Stage, Symptom
@@ -96,7 +102,7 @@ def _look_at_outputs(
         if not verdict.right:
             # Suspicions are told apart by their words, which must not be about this model.
             return replace(verdict, message=_kind(verdict.faults[0], fixed))
-        if alignment is not None and (words := misdeclared(alignment, outputs)):
+        if alignment is not None and (words := describe_misdeclared_outputs(alignment, outputs)):
             return judge_sample({}, InterfaceProblem(words))
     return _look_at_draws(subject, made, truth) if truth.random else verdict
 
@@ -176,4 +182,6 @@ def _look_at_graph(subject: TestedOptimizer, data: bytes, truth: ExpectedOutput)
         words = structure.growth(truth.facts, facts)
         return Look(SampleVerdict("fault", Symptom.BLOAT, "build", words))
     lost = structure.lost_metadata(truth.facts, facts)
-    return Look(SampleVerdict("same"), {**lost, **weakened(truth.interface, interface)}, alignment)
+    return Look(
+        SampleVerdict("same"), {**lost, **find_weaker_shapes(truth.interface, interface)}, alignment
+    )

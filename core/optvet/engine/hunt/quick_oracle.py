@@ -154,7 +154,7 @@ def examine(
         found = _suspicion((), seen.verdict.symptom, seen.verdict.message, truth, None)
         return Examined(True, suspicions=(found,))
     if subject.lowers:
-        truth = _expect_unoptimized(subject, plain, truth)
+        truth = _expect_outputs_of_plain(subject, plain, truth)
     suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in seen.lost]
     trial = _QuickTrial(subject, source, plain, truth, logged, frozenset(seen.lost))
     rewrites = trial.each([p for p in subject.each if p not in skip])
@@ -200,7 +200,7 @@ def _is_original(subject: TestedOptimizer, plain: Artifact, data: bytes) -> bool
     return same and subject.optimizer.traits.optimizes_on_load and plain.data == data
 
 
-def _expect_unoptimized(
+def _expect_outputs_of_plain(
     subject: TestedOptimizer, plain: Artifact, truth: ExpectedOutput
 ) -> ExpectedOutput:
     """What is expected of passes, where they are compared with the empty pipeline."""

@@ -195,7 +195,7 @@ class _LayerCheck:
     def _compare_layer(self, end: _End, index: int, values: Values) -> None:
         quantizer, source = self._by_name[end.name], self._by_name[end.name].source
         value = values[source] if source in values else self._feeds[index][source]
-        apart = self._apart(end.name, index, quantizer.grid.unrounded(value))
+        apart = self._apart(end.name, index, quantizer.grid.unrounded_steps(value))
         worst = float(np.max(np.abs(apart), initial=0.0))
         if worst > end.steps or index == 0:
             end.steps, end.sample = worst, index
@@ -217,7 +217,9 @@ class _LayerCheck:
             source = self._by_name[name].source
             value = values[source] if source in values else self._feeds[index][source]
             grid = self._by_name[name].grid
-            exact = np.rint(grid.unrounded(value)).astype(self._inner[index].outputs[name].dtype)
+            exact = np.rint(grid.unrounded_steps(value)).astype(
+                self._inner[index].outputs[name].dtype
+            )
             values = {name: exact}
         if name not in values or name not in self._inner[index].outputs:
             return
@@ -344,7 +346,7 @@ class _LayerCheck:
             quantizer = self._by_name[name]
             source = quantizer.source
             value = values[source] if source in values else self._feeds[index][source]
-            return quantizer.grid.unrounded(value)
+            return quantizer.grid.unrounded_steps(value)
         return values.get(name)
 
     def _within(

@@ -67,7 +67,7 @@ def keeps_workers(model: Model, optimizer: Optimizer) -> bool:
     )
 
 
-def check_taken(
+def check_size(
     source: str, size_bytes: int, optimizer: Optimizer, others: tuple[Runtime, ...] = ()
 ) -> None:
     """Refuse a model that is too large for the optimizer or a runtime, before it is read.

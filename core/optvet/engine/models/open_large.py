@@ -19,7 +19,7 @@ from optvet.graph.weights import tensors_of, tensors_of_nodes
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.files import file_sha256
 from optvet.spec.memory import in_units
-from optvet.spec.words import quoted
+from optvet.spec.words import quote
 
 
 def beside(path: Path, outline: onnx.ModelProto) -> list[TensorProto]:
@@ -51,12 +51,12 @@ def check_inside(path: Path, tensor: TensorProto) -> None:
     if not fits(path, tensor):
         length = _length(path, tensor)
         raise InputError(
-            f"model {path}: tensor {quoted(tensor.name)} has {length:,} bytes of data, which is "
+            f"model {path}: tensor {quote(tensor.name)} has {length:,} bytes of data, which is "
             f"not what {shape_words(tensor)} has; export or download the model again"
         )
 
 
-def hashed(
+def hash_file(
     path: Path, outline: onnx.ModelProto, external: Iterable[TensorProto], total: int, store: Path
 ) -> tuple[Path, str]:
     """The file to use in place of ``path``, and its digest.
@@ -79,10 +79,10 @@ def hashed(
     for tensor in tensors_of_nodes(outline):
         if is_outside(tensor):
             fetch(tensor, path.parent)
-    return _copied(store / "blobs", total, lambda file: write_whole(outline, path.parent, file))
+    return _copy(store / "blobs", total, lambda file: write_whole(outline, path.parent, file))
 
 
-def _copied(
+def _copy(
     folder: Path, size_bytes: int, write: Callable[[tempfile._TemporaryFileWrapper[bytes]], None]
 ) -> tuple[Path, str]:
     """Write ``folder/<digest>.onnx`` by ``write``, atomically; returns the path and the digest."""

@@ -36,7 +36,7 @@ from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.files import private_folder, replacing, sha256_of
 from optvet.spec.foreign import open_file, read_file
 from optvet.spec.types import Model, ModelConfig
-from optvet.spec.words import quoted
+from optvet.spec.words import quote
 
 OPSET_FLOOR = 7
 """Runtimes and optimizers do not support older operator sets reliably."""
@@ -77,20 +77,20 @@ def open_model(
     if (model := _opened_in_place(path, source)) is not None:
         return model
     data = _read(path)
-    proto = _parsed(path, data)
+    proto = _parse(path, data)
     external = [tensor for tensor in tensors_of(proto) if _is_external(tensor)]
     if external and _total(path, len(data), external) >= large.LARGE_BYTES:
         return _opened_large(path, source, store, accept)
     blob = path
     if external:
         _embed(path, external)
-        data = _serialized(path, proto)
+        data = _serialize(path, proto)
     for tensor in tensors_of(proto):
         check_tensor(path, tensor)
     check_model(path, proto)
     digest = hashlib.sha256(data).hexdigest()
     if external:
-        blob = _stored(store, digest, data)
+        blob = _store(store, digest, data)
     return model_of(path, source, proto, blob, digest, len(data), config_for(path))
 
 
@@ -157,7 +157,7 @@ def _opened_large(
     except (DecodeError, OSError):
         proto = onnx.ModelProto()
     if not _is_complete(proto):
-        proto = _parsed(path, _read(path))  # says what is wrong
+        proto = _parse(path, _read(path))  # says what is wrong
     _check_texts(path, proto)
     external = open_large.beside(path, proto)
     total = _total(path, size_bytes, external)
@@ -169,7 +169,7 @@ def _opened_large(
             open_large.check_inside(path, tensor)
     check_model(path, proto)
     try:
-        blob, digest = open_large.hashed(path, proto, external, total, store)
+        blob, digest = open_large.hash_file(path, proto, external, total, store)
     except OSError as error:
         raise InputError(f"model {path} cannot be read: {error}") from error
     return model_of(path, source, proto, blob, digest, total, config_for(path))
@@ -218,7 +218,7 @@ def _read(path: Path) -> bytes:
         raise InputError(f"model {path} cannot be read: {error.strerror or error}") from error
 
 
-def _parsed(path: Path, data: bytes) -> onnx.ModelProto:
+def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
@@ -412,24 +412,24 @@ def _external_file(path: Path, tensor: onnx.TensorProto, location: str) -> Path:
     if not location:
         raise _unusable(path, tensor, "names no file (no 'location')")
     if PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
-        raise _unusable(path, tensor, f"lies at {quoted(location)}; only relative paths are read")
+        raise _unusable(path, tensor, f"lies at {quote(location)}; only relative paths are read")
     if "\0" in location:
-        raise _unusable(path, tensor, f"lies at {quoted(location)}: no path holds a zero byte")
+        raise _unusable(path, tensor, f"lies at {quote(location)}: no path holds a zero byte")
     if (length := len(location.encode("utf-8", "replace"))) > _PATH_BYTES:
         detail = f"which has {length:,} bytes, and a path at most {_PATH_BYTES:,}"
-        raise _unusable(path, tensor, f"lies at {quoted(location)}, {detail}")
+        raise _unusable(path, tensor, f"lies at {quote(location)}, {detail}")
     folder = path.parent.resolve()
     file = folder / location
     if not _is_inside(file, folder):
         raise _unusable(
             path,
             tensor,
-            f"lies at {quoted(location)}, outside of the model's folder; copy the model and its "
+            f"lies at {quote(location)}, outside of the model's folder; copy the model and its "
             "data into one folder (cp -L follows links)",
         )
     if not _is_file(file):
         raise _unusable(
-            path, tensor, f"lies in {quoted(location)}, which is not in the model's folder"
+            path, tensor, f"lies in {quote(location)}, which is not in the model's folder"
         )
     return file
 
@@ -457,9 +457,9 @@ def _count(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], key: s
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise _unusable(path, tensor, f"gives {key} {quoted(text)}, expected a number of bytes")
+        raise _unusable(path, tensor, f"gives {key} {quote(text)}, expected a number of bytes")
     if len(text) > 18:  # more than any file has
-        raise _unusable(path, tensor, f"gives {key} {quoted(text)}, beyond the end of any file")
+        raise _unusable(path, tensor, f"gives {key} {quote(text)}, beyond the end of any file")
     return int(text)
 
 
@@ -475,10 +475,10 @@ def _needed_bytes(path: Path, tensor: onnx.TensorProto) -> int:
 
 
 def _unusable(path: Path, tensor: onnx.TensorProto, problem: str) -> InputError:
-    return InputError(f"model {path}: external data of tensor {quoted(tensor.name)} {problem}")
+    return InputError(f"model {path}: external data of tensor {quote(tensor.name)} {problem}")
 
 
-def _serialized(path: Path, proto: onnx.ModelProto) -> bytes:
+def _serialize(path: Path, proto: onnx.ModelProto) -> bytes:
     try:
         data: bytes = proto.SerializeToString(deterministic=True)
         return data
@@ -488,7 +488,7 @@ def _serialized(path: Path, proto: onnx.ModelProto) -> bytes:
         ) from error
 
 
-def _stored(store: Path, digest: str, data: bytes) -> Path:
+def _store(store: Path, digest: str, data: bytes) -> Path:
     """Write ``data`` to ``store/blobs/<digest>.onnx``, atomically."""
     blob = store / "blobs" / f"{digest}.onnx"
     try:

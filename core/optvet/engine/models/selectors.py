@@ -40,12 +40,12 @@ def expand_models(
     """
     found: dict[str, None] = {}
     for selector in selectors:
-        found |= dict.fromkeys(_expanded(selector, plugins, folder))
+        found |= dict.fromkeys(_expand(selector, plugins, folder))
     patterns = tuple(exclude)
     return [r for r in found if not any(_is_meant(r, pattern) for pattern in patterns)]
 
 
-def models_tagged(plugins: Plugins, tag: str) -> list[str]:
+def models_with_tag(plugins: Plugins, tag: str) -> list[str]:
     """References to the models with that tag, of all sources that list theirs without a network."""
     sources = [plugins.model_source(name) for name in plugins.names("model source")]
     return [
@@ -65,10 +65,10 @@ def _is_meant(reference: str, pattern: str) -> bool:
 _MESSAGE_CHARS = 500
 
 
-def _expanded(selector: str, plugins: Plugins, folder: Path | None) -> list[str]:
+def _expand(selector: str, plugins: Plugins, folder: Path | None) -> list[str]:
     scheme, colon, rest = selector.partition(":")
     if colon and scheme in plugins.names("model source"):
-        return _listed(selector, scheme, rest, plugins)
+        return _list_models(selector, scheme, rest, plugins)
     try:
         path = Path(selector).expanduser()
     except RuntimeError as error:  # the home of nobody
@@ -99,7 +99,7 @@ def _looks_foreign(selector: str) -> bool:
     return bool(colon) and scheme.isalpha() and len(scheme) > 1
 
 
-def _listed(selector: str, scheme: str, rest: str, plugins: Plugins) -> list[str]:
+def _list_models(selector: str, scheme: str, rest: str, plugins: Plugins) -> list[str]:
     """Models that a source lists, by pattern; a plain name as it is."""
     if rest != _ALL and not rest.startswith(_TAG) and not glob.has_magic(rest):
         return [selector]

@@ -59,7 +59,7 @@ from optvet.spec.errors import InputError
 from optvet.spec.parsing import read_json, read_toml
 from optvet.spec.request import Requirements, Tolerances
 from optvet.spec.types import ModelConfig
-from optvet.spec.words import quoted, shown
+from optvet.spec.words import quote, show
 
 CATALOGUE = "models.json"
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -209,11 +209,11 @@ def _complaint(file: Path, error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"]) or "(the whole)"
     if first["type"] == "extra_forbidden":
         return (
-            f"{file}: there is no key {quoted(key)}; see the documentation of "
+            f"{file}: there is no key {quote(key)}; see the documentation of "
             "optvet.engine.models.sidecar"
         )
-    given = "nothing" if first["type"] == "missing" else shown(first["input"])
-    return f"{file}: key {quoted(key)} is {given}: {first['msg']}"
+    given = "nothing" if first["type"] == "missing" else show(first["input"])
+    return f"{file}: key {quote(key)} is {given}: {first['msg']}"
 
 
 # ── The catalogue ──────────────────────────────────────────────────────────────────────────────
@@ -257,8 +257,8 @@ def _text(catalogue: Path, entry: Mapping[str, Any], key: str) -> str | None:
 def _unfit(
     catalogue: Path, entry: Mapping[str, Any], key: str, value: Any, expected: str
 ) -> InputError:
-    where = f"{catalogue}: key {key!r} of {shown(entry.get('file'))}"
-    return InputError(f"{where} is {shown(value)}, expected {expected}")
+    where = f"{catalogue}: key {key!r} of {show(entry.get('file'))}"
+    return InputError(f"{where} is {show(value)}, expected {expected}")
 
 
 def _recipes(catalogue: Path, entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -282,7 +282,7 @@ def _recipes(catalogue: Path, entry: Mapping[str, Any]) -> dict[str, dict[str, A
         try:
             checked = _RECIPE.validate_python(recipe)
         except ValidationError as error:
-            where = f"{catalogue}: input_spec of {shown(entry['file'])}, {key} {shown(item[key])}"
+            where = f"{catalogue}: input_spec of {show(entry['file'])}, {key} {show(item[key])}"
             raise InputError(f"{where}: {error.errors()[0]['msg']}") from error
         found[item[key]] = checked.model_dump(exclude_none=True)
     return found

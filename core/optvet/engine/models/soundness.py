@@ -22,9 +22,9 @@ from onnx import (
 )
 
 from optvet.graph.types import dtype_name, element_bits
-from optvet.graph.walk import domain_of, graphs, inner_nodes, nodes_of, operator_of, qualified
+from optvet.graph.walk import domain_of, graphs, inner_nodes, nodes_of, operator_of, qualified_name
 from optvet.spec.errors import InputError
-from optvet.spec.words import quoted
+from optvet.spec.words import quote
 
 MAX_RANK = 64
 """Maximal number of dimensions of a numpy array."""
@@ -60,7 +60,7 @@ def check_tensor(path: Path, tensor: TensorProto) -> None:
     Raises:
         InputError: Type, shape and data do not agree.
     """
-    name = f"model {path}: tensor {quoted(tensor.name)}"
+    name = f"model {path}: tensor {quote(tensor.name)}"
     kind, dims = tensor.data_type, list(tensor.dims)
     bits = element_bits(kind)
     if bits is None and kind != TensorProto.STRING:
@@ -114,16 +114,16 @@ def check_model(path: Path, proto: ModelProto) -> None:
         for value in values:
             known = what == "input" or not is_untyped(value)
             if known:
-                _check_value(f"model {path}: {what} {quoted(value.name)}", value)
+                _check_value(f"model {path}: {what} {quote(value.name)}", value)
     for graph in graphs(proto.graph):
         for node in graph.node:
             if not node.op_type:
-                where = f"node {quoted(node.name)} of graph {quoted(graph.name)}"
+                where = f"node {quote(node.name)} of graph {quote(graph.name)}"
                 raise InputError(f"model {path}: {where} has no operator; {_AGAIN}")
             for attribute in node.attribute:
                 field = _VALUES.get(attribute.type)
                 if field is not None and not attribute.HasField(field):
-                    where = f"attribute {quoted(attribute.name)} of node {quoted(node.name)}"
+                    where = f"attribute {quote(attribute.name)} of node {quote(node.name)}"
                     raise InputError(f"model {path}: {where} has no value; {_AGAIN}")
     if not proto.functions:
         return
@@ -132,8 +132,8 @@ def check_model(path: Path, proto: ModelProto) -> None:
         order = list(graphlib.TopologicalSorter(calls).static_order())
     except graphlib.CycleError as error:
         raise InputError(
-            f"model {path}: function {quoted(qualified(*error.args[1][0]))} calls itself, directly "
-            "or through others, which ONNX does not allow"
+            f"model {path}: function {quote(qualified_name(*error.args[1][0]))} calls itself, "
+            "directly or through others, which ONNX does not allow"
         ) from error
     sizes: dict[tuple[str, str], int] = {}
     for name in order:

@@ -35,7 +35,7 @@ def resolve_model(
         _make_room(cache_dir / "models")
         files = contract.files(source, rest, cache_dir / "models")
         if isinstance(source, Pins):
-            reference = contract.pinned(source, rest, cache_dir / "models")
+            reference = contract.check_pinned(source, rest, cache_dir / "models")
     elif colon and scheme.isalpha() and len(scheme) > 1 and not os.path.exists(reference):
         raise UnknownName("model source", scheme, plugins.names("model source"))
     else:

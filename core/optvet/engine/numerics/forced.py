@@ -24,9 +24,9 @@ from optvet.graph.quantized import (
     Grid,
     Quantizer,
     grid_of,
-    opened,
     quantizers,
     scale_constants,
+    to_qdq,
 )
 from optvet.graph.walk import between, is_onnx, reads
 
@@ -54,7 +54,7 @@ def plain(model: ModelProto) -> Plain:
     """``model`` in the form that ``cut`` takes."""
     if model.functions:
         model = inline_local_functions(model)
-    model = opened(model)
+    model = to_qdq(model)
     if model.ir_version < 4:  # from version 4 on, new initializers need not be inputs
         later = ModelProto()
         later.CopyFrom(model)
@@ -115,11 +115,11 @@ def cut(
         if quantizer is not None and quantizer.name in cuts:
             continue
         if quantizer is not None and quantizer.name in perturbed:
-            nodes += _perturbed(model, node, quantizer, 1000 * seed + index, steps)
+            nodes += _perturb_input(model, node, quantizer, 1000 * seed + index, steps)
         else:
             nodes.append(node)
     for name, clipped in (skipped or {}).items():
-        nodes = _skipped(model, nodes, by_name[name], clipped=clipped)
+        nodes = _skip_quantizer(model, nodes, by_name[name], clipped=clipped)
     del graph.node[:]
     graph.node.extend(nodes)
     fed = {i.name for i in graph.input}
@@ -136,7 +136,7 @@ def cut(
     return model
 
 
-def _perturbed(
+def _perturb_input(
     model: ModelProto, node: NodeProto, quantizer: Quantizer, seed: int, steps: float
 ) -> list[NodeProto]:
     """``node`` with its input perturbed by at most ``steps`` steps."""
@@ -172,7 +172,7 @@ def can_skip(original: Plain, name: str) -> bool:
     return grid.scale.size == 1 and bool(readers) and len(undone) == len(readers)
 
 
-def _skipped(
+def _skip_quantizer(
     model: ModelProto, nodes: Sequence[NodeProto], quantizer: Quantizer, *, clipped: bool
 ) -> list[NodeProto]:
     """``nodes`` with a quantizer and its dequantizers replaced by a clip or removed.

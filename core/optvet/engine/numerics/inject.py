@@ -141,11 +141,11 @@ class _Injection:
             bodies = list(bodies_of(node))
             for body in bodies:
                 self.graph(body)
-            nodes += [node] if bodies or not self.rounds(node) else self.moved(node)
+            nodes += [node] if bodies or not self.rounds(node) else self.add_errors(node)
         del graph.node[:]
         graph.node.extend(nodes)
 
-    def moved(self, node: NodeProto) -> Iterator[NodeProto]:
+    def add_errors(self, node: NodeProto) -> Iterator[NodeProto]:
         """``node`` with errors added to its results, and to its input if it is in ``_CENTRES``."""
         ours = domain_of(node) in _DOMAINS
         if ours and node.op_type in _CENTRES and self.is_movable(node.input[0]):
@@ -227,7 +227,7 @@ class _Injection:
         terms = add("Div", add("Cast", add("Size", given), to=wide), add("Cast", kept, to=wide))
         share = add("Max", add("Mul", add("Sqrt", terms), number(self.of_term(kind))), number(1.0))
         if self.broadcasts:
-            tests, rounded = self.rounded(source, kind)
+            tests, rounded = self.mark_rounded_elements(source, kind)
             made += tests
             share = add("Mul", share, rounded)
         return [*made, *self.step(source, target, kind, "Mul", source, 1.0, factor=share)]
@@ -265,7 +265,7 @@ class _Injection:
         """
         if not self.broadcasts:
             return self.step(source, target, kind, "Mul", source, 1.0, share)
-        tests, rounded = self.rounded(source, kind, of)
+        tests, rounded = self.mark_rounded_elements(source, kind, of)
         return [*tests, *self.step(source, target, kind, "Mul", source, 1.0, share, rounded)]
 
     @property
@@ -273,7 +273,7 @@ class _Injection:
         """Whether a scalar is broadcast to any shape without being told to."""
         return self.versions.get(ONNX_DOMAIN, 7) >= 7
 
-    def rounded(
+    def mark_rounded_elements(
         self, source: str, kind: int, of: NodeProto | None = None
     ) -> tuple[list[NodeProto], str]:
         """Nodes for a value that is 1 where ``source`` may be rounded, and 0 where it is not.

@@ -82,14 +82,14 @@ def match(
     found: dict[str, Match] = {}
     for _ in range(3):
         (values,) = run(cut(original, found), [{**feeds, **forced_inputs(original, found, inner)}])
-        again = _matched(original, {**feeds, **values}, inner, grids)
+        again = _match(original, {**feeds, **values}, inner, grids)
         if again == found:
             break
         found = again
     return found
 
 
-def _matched(
+def _match(
     original: Plain, values: Values, inner: InnerValues, grids: Mapping[str, Grid]
 ) -> dict[str, Match]:
     found: dict[str, Match] = {}
@@ -144,7 +144,7 @@ def _best(
     source = values.get(quantizer.source)
     if source is None or not grids:
         return None
-    expected = quantizer.grid.unrounded(source)
+    expected = quantizer.grid.unrounded_steps(source)
     best: tuple[tuple[float, bool, bool], Match] | None = None
     for name, grid in grids.items():
         value = inner.integers.get(name)

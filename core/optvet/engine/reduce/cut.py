@@ -8,7 +8,7 @@ import numpy as np
 from onnx import FunctionProto, NodeProto, TypeProto, numpy_helper
 
 from optvet.engine.reduce.graph import Feed, Graph, Node, Weight, rename_values
-from optvet.graph.types import is_cuttable, loosened
+from optvet.graph.types import is_cuttable, loosen
 from optvet.graph.walk import bodies_of
 
 
@@ -90,7 +90,7 @@ def restrict(
         if constant and value is not None:
             weights[name] = Weight(numpy_helper.from_array(np.array(value), name))
             continue
-        inputs[name] = loosened(kind) if loose else kind
+        inputs[name] = loosen(kind) if loose else kind
         if feeds is not None and value is not None:
             feeds[name] = Feed(value)
     outputs = _outputs(graph, nodes, made, read.keys(), frontier=frontier, loose=loose)
@@ -129,7 +129,7 @@ def _outputs(
         lost = before > counts.get(name, 0) if frontier else before and not counts.get(name, 0)
         kind = graph.type_of(name)
         if name not in outputs and lost and kind is not None and _can_be_output(kind):
-            outputs[name] = loosened(kind) if loose and is_cuttable(kind) else kind
+            outputs[name] = loosen(kind) if loose and is_cuttable(kind) else kind
     if not outputs:
         for name in reversed([name for node in nodes for name in node.makes]):
             kind = graph.type_of(name)

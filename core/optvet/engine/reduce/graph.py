@@ -42,7 +42,7 @@ from optvet.graph.walk import (
     RANDOM_OPERATORS,
     all_names,
     bodies_of,
-    captured,
+    captured_names,
     local_names,
     operator_of,
 )
@@ -71,7 +71,7 @@ class Node:
     def __init__(self, proto: NodeProto) -> None:
         self.proto = proto
         bodies = list(bodies_of(proto))
-        names = [*proto.input, *(name for body in bodies for name in captured(body))]
+        names = [*proto.input, *(name for body in bodies for name in captured_names(body))]
         self.uses = tuple(dict.fromkeys(name for name in names if name))
         self.makes = tuple(name for name in proto.output if name)
         inner = [Node(node) for body in bodies for node in body.node]

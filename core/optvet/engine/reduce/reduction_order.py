@@ -32,7 +32,13 @@ from optvet.engine.reduce import (
     unfold,
 )
 from optvet.engine.reduce.graph import Graph, Recorded, Size
-from optvet.graph.types import agrees, corrected, has_negative, inferred_types, type_of_array
+from optvet.graph.types import (
+    agrees,
+    correct_declaration,
+    has_negative,
+    inferred_types,
+    type_of_array,
+)
 from optvet.spec.errors import UsageError
 
 Feeds = Mapping[str, np.ndarray]
@@ -426,4 +432,4 @@ class _Reducer:
 
 
 def _now(declared: TypeProto, seen: TypeProto | None) -> TypeProto:
-    return declared if seen is None else corrected(declared, seen)
+    return declared if seen is None else correct_declaration(declared, seen)

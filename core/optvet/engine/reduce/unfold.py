@@ -20,7 +20,7 @@ from onnx import (
 
 from optvet.engine.reduce.cut import reachable_functions, restrict
 from optvet.engine.reduce.graph import Graph, Node, Weight, rename_in_body, rename_values
-from optvet.graph.walk import ONNX_DOMAIN, all_names, bodies_of, captured, local_names
+from optvet.graph.walk import ONNX_DOMAIN, all_names, bodies_of, captured_names, local_names
 
 _KEEPS_TYPE = frozenset(
     """
@@ -289,7 +289,7 @@ def _without_node(body: GraphProto, index: int) -> Iterator[GraphProto]:
     read = {o.name for o in body.output}
     for other in body.node:
         read.update(other.input)
-        read.update(name for inner in bodies_of(other) for name in captured(inner))
+        read.update(name for inner in bodies_of(other) for name in captured_names(inner))
     if read.isdisjoint(node.output):
         copy = GraphProto()
         copy.CopyFrom(body)

@@ -65,7 +65,7 @@ def _link(converter: Converter, opset: int | None) -> Link:
     fields = type(converter.options).model_fields
     given = {"opset": opset} if opset and "opset" in fields else {}
     options = parse_options(f"converter {converter.name!r}", converter.options, given)
-    stages = contract.listed(
+    stages = contract.list_items(
         "converter", converter, "stages", lambda: converter.stages(options), ConversionStage
     )
     return Link(converter, options, tuple(stages))

@@ -103,7 +103,7 @@ def _conversion_request(request: RepairRequest, plugins: Plugins) -> tuple[Conve
     converter = OptimizerAsConverter(optimizer, request.pipeline, request.optimizer_options)
     return (
         asked.model_copy(update={"via": (converter.name,)}),
-        plugins.extended("converter", converter),
+        plugins.extend("converter", converter),
     )
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from optvet.engine.judge.judgement import Judgement
-from optvet.engine.pipelines import written
+from optvet.engine.pipelines import format_pipeline
 from optvet.engine.vet.explain.new_warnings import warnings_of
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.observe.examine import Examiner
@@ -93,7 +93,7 @@ def assemble(
         warnings=warnings_of(detected.runner, examiner.base, detected.samples),
         timing=ledger.timing,
         safe_pipeline=list(safe),
-        safe_option=written(safe, request.pipeline, session.case.optimizer),
+        safe_option=format_pipeline(safe, request.pipeline, session.case.optimizer),
         safe_code=_safe_code(session, safe),
         controls=list(ledger.controls.values()),
         complete=detected.complete,

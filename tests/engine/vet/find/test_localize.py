@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optvet.engine.pipelines import completed
+from optvet.engine.pipelines import complete
 from optvet.engine.vet.find.localize import (
     Answer,
     ddmin,
@@ -182,7 +182,7 @@ def test_few_suspects_take_few_tests() -> None:
     ],
 )
 def test_required_passes_come_before_what_follows_them(names: Passes, expected: Passes) -> None:
-    assert completed(names, ("a", "lower", "b", "link", "z"), {"lower", "link"}) == expected
+    assert complete(names, ("a", "lower", "b", "link", "z"), {"lower", "link"}) == expected
 
 
 # minimal_sequence and minimal_set

@@ -182,7 +182,7 @@ def test_what_may_rest_on_files_devices_or_the_time_is_not_kept(
 def test_what_a_plugin_registered_by_hand_answered_is_not_kept(
     ask: Ask, keep: Keep, plugins: Plugins
 ) -> None:
-    other = plugins.extended("optimizer", plugins.optimizer(plugins.default("optimizer")))
+    other = plugins.extend("optimizer", plugins.optimizer(plugins.default("optimizer")))
     assert (plugins.installed, other.installed) == (True, False)
     assert not keep(ask(), other)
 

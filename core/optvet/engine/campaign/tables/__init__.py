@@ -37,7 +37,7 @@ from optvet.engine.campaign.tables.over_many import (
     releases,
 )
 from optvet.engine.campaign.tables.rows import row_of
-from optvet.engine.campaign.tracker import KnownEntry, read_known
+from optvet.engine.campaign.tracker import KnownEntry, read_tracked
 from optvet.spec.records.charts import Chart
 from optvet.spec.records.report import ReportTable
 from optvet.spec.studies import Study, StudyData, TrialRow
@@ -46,7 +46,7 @@ __all__ = [
     "TrialRow",
     "charts_of",
     "read_answers",
-    "read_known",
+    "read_tracked",
     "row_of",
     "tables_of",
     "tables_of_answers",

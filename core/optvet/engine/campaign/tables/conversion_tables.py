@@ -117,7 +117,7 @@ def tables_of_conversions(
 ) -> list[ReportTable]:
     """All tables; without ``reach``, what was not asked is not told from what has no chain."""
     tables = [funnel(found), kinds(found), frameworks(found, reach), matrix(found), blame(found)]
-    return [*tables, repaired(repairs)] if repairs else tables
+    return [*tables, tabulate_repairs(repairs)] if repairs else tables
 
 
 def conversion_for_studies(found: ConversionRow, graph: ModelProto | None) -> StudiedConversion:
@@ -130,7 +130,7 @@ def conversion_for_studies(found: ConversionRow, graph: ModelProto | None) -> St
             issue,
             cause_of_conversion(finding),
         )
-        for _, finding, issue in _told([found])
+        for _, finding, issue in _faults_and_refusals([found])
     )
     about = (found.source, found.chain, found.outcome, found.result)
     return StudiedConversion(*about, faults, graph)
@@ -152,11 +152,11 @@ def funnel(found: Sequence[ConversionRow]) -> ReportTable:
         "torch.onnx 2, 2, 1 and 75 %. Its models are others, and its tolerance is always 1e-7, "
         "while optvet measures noise.",
         columns=["chain", "asked", *OUTCOMES, "share right"],
-        rows=[[chain, *_counted(group)] for chain, group in groups.items()],
+        rows=[[chain, *_count(group)] for chain, group in groups.items()],
     )
 
 
-def _counted(group: Sequence[ConversionRow]) -> list[Cell]:
+def _count(group: Sequence[ConversionRow]) -> list[Cell]:
     counts = Counter(c.outcome for c in group)
     judged = len(group) - counts["no result"]
     share = counts["right"] / judged if judged else None
@@ -166,7 +166,7 @@ def _counted(group: Sequence[ConversionRow]) -> list[Cell]:
 def kinds(found: Sequence[ConversionRow]) -> ReportTable:
     """What is wrong by converter, stage, symptom and proposed cause."""
     groups: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
-    for conversion, finding, issue in _told(found):
+    for conversion, finding, issue in _faults_and_refusals(found):
         cause = "" if finding.severity == "refusal" else cause_of_conversion(finding).name
         where = (finding.stages[0].partition("/")[0], stage_words(finding))
         about = (*where, finding.symptom, cause)
@@ -197,7 +197,9 @@ def stage_words(finding: ConversionFinding) -> str:
     return _STAGES.get(finding.kind, finding.kind)
 
 
-def _told(found: Iterable[ConversionRow]) -> Iterator[tuple[ConversionRow, ConversionFinding, str]]:
+def _faults_and_refusals(
+    found: Iterable[ConversionRow],
+) -> Iterator[tuple[ConversionRow, ConversionFinding, str]]:
     """Faults and refusals with the fingerprint of each fault."""
     for conversion in found:
         if conversion.result is None:
@@ -302,24 +304,24 @@ def blame(found: Sequence[ConversionRow]) -> ReportTable:
                 conversion.source,
                 conversion.chain,
                 finding.symptom,
-                _blamed(finding),
-                _decided(finding),
+                _name_culprit(finding),
+                _yes_or_no(finding),
                 ", ".join(f"{c.runtime}: {c.outcome}" for c in finding.cross_check),
                 finding.place.words() if finding.place is not None else "",
             ]
-            for conversion, finding, _ in _told(found)
+            for conversion, finding, _ in _faults_and_refusals(found)
             if finding.severity == "fault"
         ],
     )
 
 
-def _blamed(finding: ConversionFinding) -> str:
+def _name_culprit(finding: ConversionFinding) -> str:
     if finding.kind == "target-runtime":
         return f"runtime {finding.culprit}"
     return " or ".join(finding.stages)
 
 
-def _decided(finding: ConversionFinding) -> str:
+def _yes_or_no(finding: ConversionFinding) -> str:
     """Whether the answer names one culprit for certain."""
     if len(finding.stages) > 1:
         return "undecided: artifacts between cannot be run"
@@ -339,7 +341,7 @@ def _decided(finding: ConversionFinding) -> str:
 # --- repairs --------------------------------------------------------------------------------------
 
 
-def repaired(results: Sequence[RepairResult]) -> ReportTable:
+def tabulate_repairs(results: Sequence[RepairResult]) -> ReportTable:
     """What repairs came to, with the numbers on inputs that no edit was chosen by."""
     counts = Counter(r.verdict for r in results)
     words = ", ".join(f"{amount} {verdict}" for verdict, amount in sorted(counts.items()))

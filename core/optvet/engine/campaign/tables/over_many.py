@@ -61,27 +61,27 @@ def issues(rows: Iterable[TrialRow], known: Sequence[KnownEntry] | None) -> Repo
             _models(found),
         ]
         if known is not None:
-            entry = _tracked(found, known)
+            entry = _find_entry(found, known)
             used |= {number for number, e in enumerate(known) if e is entry}
             line.append(entry.url if entry else "new")
         lines.append(line)
     columns = ["fingerprint", "optimizer", "symptom", "culprit", "cause", "models"]
     return ReportTable(
         title="Issues",
-        note=_unused(known, used),
+        note=_list_unused(known, used),
         columns=columns if known is None else [*columns, "tracked"],
         rows=lines,
     )
 
 
-def _tracked(
+def _find_entry(
     found: Iterable[tuple[TrialRow, FaultRow]], known: Sequence[KnownEntry]
 ) -> KnownEntry | None:
     links = (link_of(known, s.fingerprint, row.optimizer, s.finding) for row, s in found)
     return next((entry for entry in links if entry is not None), None)
 
 
-def _unused(known: Sequence[KnownEntry] | None, used: set[int]) -> str:
+def _list_unused(known: Sequence[KnownEntry] | None, used: set[int]) -> str:
     unused = [e.url for number, e in enumerate(known or ()) if number not in used]
     return f"Known, but not found here: {', '.join(unused)}." if unused else ""
 
@@ -109,7 +109,7 @@ def releases(rows: Iterable[TrialRow]) -> ReportTable:
     for optimizer, group in groupby(ordered, key=lambda r: r.optimizer):
         found = list(group)
         versions = sorted({row.version for row in found}, key=_release)
-        lines += [_counted([optimizer, v], [r for r in found if r.version == v]) for v in versions]
+        lines += [_count([optimizer, v], [r for r in found if r.version == v]) for v in versions]
         shared = _in_all(found, versions)
         correlation = _correlation([(versions.index(r.version), len(_of(r))) for r in shared])
         if len(versions) > 1:
@@ -126,7 +126,7 @@ def operator_sets(rows: Iterable[TrialRow]) -> ReportTable:
     """Faults per version of the operator set that models import."""
     found = [row for row in rows if row.judged and row.opset is not None]
     lines = [
-        _counted([opset], [r for r in found if r.opset == opset])
+        _count([opset], [r for r in found if r.opset == opset])
         for opset in sorted({row.opset for row in found if row.opset is not None})
     ]
     correlation = _correlation([(r.opset, len(_of(r))) for r in found if r.opset is not None])
@@ -142,7 +142,7 @@ _COUNTED = ("models", "jobs", "faulty jobs", "share faulty", "issues")
 _SPEARMAN = "Spearman's rank correlation of {} and issues per job:"
 
 
-def _counted(about: list[Cell], rows: Sequence[TrialRow]) -> list[Cell]:
+def _count(about: list[Cell], rows: Sequence[TrialRow]) -> list[Cell]:
     faulty = sum(row.faulty for row in rows)
     found = list(_faults(rows))
     models = len({row.digest for row in rows})
@@ -211,13 +211,13 @@ def each_model(rows: Iterable[TrialRow]) -> ReportTable:
         "marks a fault. Words name a failure.",
         columns=["model", *columns],
         rows=[
-            [name, *(_moved(cells[variant].get(digest)) for variant in columns)]
+            [name, *(_describe_move(cells[variant].get(digest)) for variant in columns)]
             for digest, name in models.items()
         ],
     )
 
 
-def _moved(row: TrialRow | None) -> str:
+def _describe_move(row: TrialRow | None) -> str:
     if row is None:
         return ""
     size = "" if row.error is None else f"{row.error:.2g}"

@@ -40,10 +40,10 @@ def row_of(trial: JobResult) -> TrialRow:
         ),
     }
     if trial.conversion is not None:
-        return _converted(trial.conversion, known)
+        return _row_of_conversion(trial.conversion, known)
     if result is None:
         return TrialRow(**known, outcome=_without_result(trial), reason=_reason(trial))
-    faults = tuple(_seen(result, f) for f in result.findings if f.severity == "fault")
+    faults = tuple(_row_of_finding(result, f) for f in result.findings if f.severity == "fault")
     impact = result.impact
     error, noise = _worst(result, faults)
     return TrialRow(
@@ -65,7 +65,7 @@ def row_of(trial: JobResult) -> TrialRow:
     )
 
 
-def _converted(result: ConversionResult, known: dict[str, Any]) -> TrialRow:
+def _row_of_conversion(result: ConversionResult, known: dict[str, Any]) -> TrialRow:
     """The row of a conversion; a source that was refused is not taken, which is no fault."""
     told = [f for f in result.findings if f.severity == "fault"]
     found = [f for f in findings_of(result) if f.severity == "fault"]
@@ -129,7 +129,7 @@ def _outcome(result: VetResult, faults: Sequence[FaultRow]) -> Outcome:
     return "rounded" if result.verdict == "drift" else "same"
 
 
-def _seen(result: VetResult, finding: Finding) -> FaultRow:
+def _row_of_finding(result: VetResult, finding: Finding) -> FaultRow:
     fingerprint = identity(result, finding)
     words = "" if finding.stage == "compare" else normalized_message(finding.message)
     issue = fingerprint

@@ -11,7 +11,12 @@ from onnx.reference import ReferenceEvaluator
 
 from optvet.engine.numerics.float64.float_arrays import Array, is_float
 from optvet.engine.numerics.float64.operators import replacements
-from optvet.engine.numerics.float64.promote import NotPromotable, Promotion, inlined, promote
+from optvet.engine.numerics.float64.promote import (
+    NotPromotable,
+    Promotion,
+    inline_functions,
+    promote,
+)
 from optvet.graph.walk import nodes_of
 
 
@@ -50,10 +55,10 @@ def evaluator(model: ModelProto, *, double: bool = True) -> Evaluation:
     Raises:
         NotPromotable: The model cannot be evaluated correctly.
     """
-    ready = promote(model) if double else _checked(model)
+    ready = promote(model) if double else _copy_to_evaluate(model)
     opsets = {entry.domain: entry.version for entry in ready.opset_import}
     outputs = ready.graph.output
-    widened = _doubled if double else _unchanged
+    widened = _to_float64 if double else _keep
 
     def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
         try:
@@ -80,9 +85,9 @@ def taken_out(value: Any, kind: TypeProto) -> Any:
     return value[0] if wrapped else value
 
 
-def _checked(model: ModelProto) -> ModelProto:
+def _copy_to_evaluate(model: ModelProto) -> ModelProto:
     """A copy of ``model`` for evaluation in its own types; NotPromotable if that is not correct."""
-    model = inlined(model)
+    model = inline_functions(model)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     check = Promotion(opsets, True, {}, double=False)
     for node in nodes_of(model.graph):
@@ -91,14 +96,14 @@ def _checked(model: ModelProto) -> ModelProto:
     return model
 
 
-def _unchanged(value: Any) -> Any:
+def _keep(value: Any) -> Any:
     return value
 
 
-def _doubled(value: Any) -> Any:
+def _to_float64(value: Any) -> Any:
     """``value`` with its floats as float64; sequences element by element."""
     if isinstance(value, list):
-        return [_doubled(each) for each in value]
+        return [_to_float64(each) for each in value]
     if isinstance(value, np.ndarray | np.generic) and is_float(value.dtype):
         return np.asarray(value, np.float64)
     return value

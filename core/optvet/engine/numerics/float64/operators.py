@@ -164,11 +164,11 @@ def upsample(x: Array, scales: Any = None, *, mode: str = "nearest", **attribute
     factors = [float(s) for s in (attributes["scales"] if scales is None else scales)]
     for axis, factor in enumerate(factors):
         if factor != 1:
-            x = _resampled(x, axis, factor, mode)
+            x = _resample(x, axis, factor, mode)
     return x
 
 
-def _resampled(x: Array, axis: int, factor: float, mode: str) -> Array:
+def _resample(x: Array, axis: int, factor: float, mode: str) -> Array:
     size: int = x.shape[axis]
     positions = np.arange(math.floor(size * factor)) / factor
     if mode == "nearest":

@@ -88,14 +88,14 @@ def promote(model: ModelProto) -> ModelProto:
     Raises:
         NotPromotable: An operator cannot be evaluated in double precision.
     """
-    model = inlined(model)
+    model = inline_functions(model)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     promotion = Promotion(opsets, _keeps_half_casts(model.graph), element_types(model))
     promotion.graph(model.graph)
     return model
 
 
-def inlined(model: ModelProto) -> ModelProto:
+def inline_functions(model: ModelProto) -> ModelProto:
     """A copy of ``model`` without local functions; ONNX's own domain is spelled ""."""
     if model.functions:
         try:
@@ -168,7 +168,7 @@ class Promotion:
             if node.op_type == "Cast" and self.keeps_half_casts and _cast_to(node) in _HALVES:
                 return self.rounding_cast(node)
             _promote_attributes(node)
-        return self.surrounded(node)
+        return self.surround_with_casts(node)
 
     def refusal(self, node: NodeProto) -> str | None:
         """Why ``node`` cannot be evaluated in double precision; None if it can."""
@@ -186,7 +186,7 @@ class Promotion:
             return "evaluated in single precision only"
         if self.double and node.op_type == "BitCast":
             return "depends on the bits of a single-precision number"
-        if node.op_type in _RECURRENT and (ignored := _ignored(node)):
+        if node.op_type in _RECURRENT and (ignored := _find_ignored_attribute(node)):
             return f"the reference evaluator ignores its {ignored}"
         opset = self.opsets.get(node.domain, 1)
         return None if _is_implemented(node.op_type, opset, node.domain) else "not implemented"
@@ -198,7 +198,7 @@ class Promotion:
         node.output[0] = half
         return [node, widen]
 
-    def surrounded(self, node: NodeProto) -> list[NodeProto]:
+    def surround_with_casts(self, node: NodeProto) -> list[NodeProto]:
         """``node`` between the Casts that its schema requires."""
         before: list[NodeProto] = []
         after: list[NodeProto] = []
@@ -236,7 +236,7 @@ class Promotion:
         return f"{base}__float64_{next(self.fresh)}"
 
 
-def _ignored(node: NodeProto) -> str | None:
+def _find_ignored_attribute(node: NodeProto) -> str | None:
     """The attribute of a recurrent node that the evaluator silently ignores, or None."""
     if len(node.input) > 4 and node.input[4]:
         return "sequence_lens"

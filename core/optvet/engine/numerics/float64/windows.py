@@ -38,7 +38,7 @@ def conv(
     """Conv as a matrix product: the evaluator's own is 10 to 100 times slower."""
     kernel = w.shape[2:]
     strides, dilations = strides or [1] * len(kernel), dilations or [1] * len(kernel)
-    x = _padded(x, _pads(x.shape[2:], kernel, strides, dilations, pads, auto_pad), 0)
+    x = _pad(x, _pads(x.shape[2:], kernel, strides, dilations, pads, auto_pad), 0)
     sizes = [
         (size - _extent(k, d)) // s + 1
         for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True)
@@ -46,7 +46,7 @@ def conv(
     if group == x.shape[1] == w.shape[0]:
         y = _depthwise(x, w, sizes, strides, dilations)
     else:
-        y = _grouped(x, w, sizes, strides, dilations, group)
+        y = _convolve_groups(x, w, sizes, strides, dilations, group)
     return y if b is None else y + b.reshape(-1, *[1] * len(kernel))
 
 
@@ -61,7 +61,7 @@ def _depthwise(
     return y
 
 
-def _grouped(
+def _convolve_groups(
     x: Array,
     w: Array,
     sizes: Sequence[int],
@@ -151,7 +151,9 @@ def max_pool(
     """MaxPool by shifted maxima: the evaluator's own loops in Python over every output."""
     strides, dilations = strides or [1] * len(kernel_shape), dilations or [1] * len(kernel_shape)
     borders = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
-    sizes = _pooled(x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad)
+    sizes = _pooled_sizes(
+        x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad
+    )
     lowest = -np.inf if is_float(x.dtype) else np.iinfo(x.dtype).min
     wide = _reaching(x, kernel_shape, sizes, strides, dilations, borders, lowest)
     taps = _taps(wide, kernel_shape, sizes, strides, dilations)
@@ -191,10 +193,12 @@ def average_pool(
     """AveragePool by shifted sums; elements beyond the padded input are not counted."""
     strides, dilations = strides or [1] * len(kernel_shape), dilations or [1] * len(kernel_shape)
     borders = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
-    sizes = _pooled(x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad)
+    sizes = _pooled_sizes(
+        x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad
+    )
     counted = np.ones((1, 1, *x.shape[2:]))
     if count_include_pad:
-        counted = _padded(counted, borders, 1)
+        counted = _pad(counted, borders, 1)
         around = [(0, 0)] * len(borders)
     else:
         around = borders
@@ -246,7 +250,7 @@ def _pads(
     return [(pads[i], pads[rank + i]) for i in range(rank)]
 
 
-def _pooled(
+def _pooled_sizes(
     spatial: Sequence[int],
     kernel: Sequence[int],
     strides: Sequence[int],
@@ -267,7 +271,7 @@ def _pooled(
     return sizes
 
 
-def _padded(x: Array, borders: Pads, fill: Any) -> Array:
+def _pad(x: Array, borders: Pads, fill: Any) -> Array:
     if all(border == (0, 0) for border in borders):
         return x
     # Negative padding crops; np.pad refuses it.
@@ -294,7 +298,7 @@ def _reaching(
             x.shape[2:], kernel, sizes, strides, dilations, borders, strict=True
         )
     ]
-    return _padded(x, [(a, end) for (a, _), end in zip(borders, ends, strict=True)], fill)
+    return _pad(x, [(a, end) for (a, _), end in zip(borders, ends, strict=True)], fill)
 
 
 def _windows(

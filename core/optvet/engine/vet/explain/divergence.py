@@ -33,7 +33,7 @@ from optvet.engine.work.trials.inner_values import record_values
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.cost import longest_reduction
 from optvet.graph.interface import graph_inputs
-from optvet.graph.randomness import seeded
+from optvet.graph.randomness import seed_operators
 from optvet.graph.sites import attributes_of
 from optvet.graph.structure import draws_random
 from optvet.graph.text import attribute_text, node_text
@@ -174,7 +174,7 @@ def _compare(
 
 def _with_seeds(data: bytes) -> bytes:
     model = onnx.load_from_string(data)
-    copy = seeded(model, 0, "name") if draws_random(model) else None
+    copy = seed_operators(model, 0, "name") if draws_random(model) else None
     return data if copy is None else copy.SerializeToString()
 
 

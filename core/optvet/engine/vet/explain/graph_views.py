@@ -16,7 +16,7 @@ from optvet.engine.work.trials.trial import (
 )
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.sites import (
-    rewritten,
+    find_rewrites,
 )
 from optvet.graph.types import inferred_types
 from optvet.graph.weights import clear_large_weights
@@ -67,7 +67,7 @@ def _graph_view(
                 raise
     if after is None:
         return (GraphView(_bare(before)),)
-    sites = rewritten(before, after)
+    sites = find_rewrites(before, after)
     there = _twin(before, after, wrong)
     guilty = [s for s in sites if makes(before, s.before, wrong) or makes(after, s.after, there)]
     old = _indices([s.before for s in sites], [s.before for s in guilty])

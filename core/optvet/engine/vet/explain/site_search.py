@@ -28,9 +28,9 @@ from optvet.graph.sites import (
     Site,
     distinction,
     features_of,
+    find_rewrites,
     kind_of,
-    rewritten,
-    spliced,
+    splice,
 )
 from optvet.graph.text import node_text
 from optvet.graph.walk import reads
@@ -100,7 +100,7 @@ def tried_sites(
     wrong: str | None = None,
 ) -> Divergence:
     """The rewrite sites, and which are wrong; those that make value ``wrong`` are tried first."""
-    sites = rewritten(before, after)
+    sites = find_rewrites(before, after)
     if len(sites) < 2:
         region = sites[0] if sites else Site((), ())
         return Divergence(
@@ -265,7 +265,7 @@ def _try_sites(
 
 
 def _alone(before: ModelProto, after: ModelProto, site: Site, fails: Fails) -> bool | None:
-    model = spliced(before, after, site)
+    model = splice(before, after, site)
     return None if model is None else fails(model)
 
 

@@ -51,7 +51,7 @@ def metrics_of(comparator: Comparator, options: BaseModel) -> list[str] | None:
     if not isinstance(comparator, TellsMetrics):
         return None
     call = lambda: comparator.metrics(options)  # noqa: E731  # one expression, of one type
-    return contract.listed("comparator", comparator, "metrics", call, str)
+    return contract.list_items("comparator", comparator, "metrics", call, str)
 
 
 def in_declared_order(
@@ -93,7 +93,7 @@ def calibrate_options(
                     yield {n: v for n, v in run.items() if output in (None, n)}
 
     call = partial(comparator.calibrated, runner.model, references(), options)
-    return contract.calibrated(comparator, call, options)
+    return contract.check_calibrated(comparator, call, options)
 
 
 def has_metric(metric: str, names: Iterable[str]) -> bool:

@@ -45,7 +45,7 @@ from optvet.engine.work.trials.draws import ModelPair
 from optvet.engine.work.trials.trial import Outputs, graph_output_of
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.graph.interface import misdeclared
+from optvet.graph.interface import describe_misdeclared_outputs
 from optvet.spec.records import OutputRecord
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
@@ -426,7 +426,7 @@ def misdeclared_in(trial: Trial, samples: Sequence[Sample]) -> Observation | Non
         run = trial.runs.get(sample.id)
         if isinstance(run, Failure):
             continue
-        words = misdeclared(trial.alignment, run or {})
+        words = describe_misdeclared_outputs(trial.alignment, run or {})
         if words:
             return observation_of(judge_sample({}, InterfaceProblem(words)), sample)
     return None

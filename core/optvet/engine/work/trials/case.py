@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import large
 from optvet.engine.options import parse_options
-from optvet.engine.pipelines import completed, parse_pipeline
+from optvet.engine.pipelines import complete, parse_pipeline
 from optvet.engine.trust import options_from
 from optvet.engine.work.trials.participants import (
     choose_runtime,
@@ -55,7 +55,7 @@ class PassTable:
         """``culprit`` and the required passes, in the order of the pipeline."""
         inside = set(culprit) <= set(self.pipeline)
         order = self.pipeline if inside else tuple(self.passes)
-        return completed(culprit, order, self.required)
+        return complete(culprit, order, self.required)
 
     def required_of(self, pipeline: Iterable[str]) -> tuple[str, ...]:
         """The required passes of ``pipeline``."""
@@ -163,7 +163,7 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     # A wrong name is refused before the work, not when a finding needs the runtime.
     others = tuple(plugins.runtime(other) for other in request.cross_check)
     runtimes = (runtime, reference.runtime, *others)
-    large.check_taken(model.source, model.size_bytes, optimizer, runtimes)
+    large.check_size(model.source, model.size_bytes, optimizer, runtimes)
     large.check_room(model.source, model.size_bytes, optimizer, request.memory)
     return Case(model, optimizer, options, candidate, reference, PassTable.of(optimizer, pipeline))
 

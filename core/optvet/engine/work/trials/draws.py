@@ -27,7 +27,7 @@ from optvet.engine.work.trials.trial import (
 )
 from optvet.engine.work.trials.trial_results import is_circumstantial
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.graph.randomness import SeedBy, seeded
+from optvet.graph.randomness import SeedBy, seed_operators
 from optvet.spec.types import Artifact, Sample
 
 _KEPT_ELEMENTS = 1 << 14
@@ -160,7 +160,7 @@ def seeded_runs(
     """
     runs = []
     for number in numbers:
-        copy = seeded(model, number, by)
+        copy = seed_operators(model, number, by)
         if copy is None:
             return None
         runs.append(run(replace(artifact, data=copy.SerializeToString())))

@@ -194,7 +194,7 @@ class Inputs:
             return item
         try:
             with limit_memory(self._memory_bytes):
-                sample = contract.made(dataset, item)
+                sample = contract.make_sample(dataset, item)
                 check_size(f"sample {prefix}{item.id}", _bytes_in(sample))
                 return sample
         except InputError as error:

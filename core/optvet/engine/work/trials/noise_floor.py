@@ -43,7 +43,7 @@ from optvet.engine.work.trials.trial_results import is_circumstantial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.cost import longest_reduction, macs
 from optvet.graph.outline import outline_in
-from optvet.graph.tidy import tidied
+from optvet.graph.tidy import tidy
 from optvet.graph.walk import nodes_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.protocols import Session
@@ -100,7 +100,7 @@ def _analyze(subject: BuildSubject) -> Analysis:
         model, whole = graph_of(subject.blob), False
     else:
         model, whole = _graph_to_analyze(read_model(subject.blob, subject.digest))
-    model = tidied(model)
+    model = tidy(model)
     outputs = {o.name for o in model.graph.output}
     # A model without its weights is a large one, or has no quantizer.
     places = plain(model).quantizers if whole else ()
@@ -372,7 +372,7 @@ def _evaluate(subject: BuildSubject, sample: Sample) -> Outputs:
     from optvet.engine.numerics import float64
 
     enter("run")
-    model = tidied(onnx.load_from_string(read_model(subject.blob, subject.digest)))
+    model = tidy(onnx.load_from_string(read_model(subject.blob, subject.digest)))
     shapes = {name: value.shape for name, value in sample.feeds.items()}
     count = macs(model, shapes)
     if count is not None and count > MAX_MACS:

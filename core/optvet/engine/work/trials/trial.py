@@ -268,7 +268,7 @@ def saved_artifact(subject: BuildSubject) -> Artifact | None:
         return None
     assert subject.options is not None
     saved = optimizer.saved(_source(subject), subject.passes, subject.options)
-    return contract.saved(optimizer, saved)
+    return contract.check_saved(optimizer, saved)
 
 
 def run_poisoned_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
@@ -440,7 +440,7 @@ def decode(
     for sample in order.samples:
         try:
             decoded = comparator.decode(model, sample, run, options)
-            contract.decoded(comparator, decoded)
+            contract.check_decoded(comparator, decoded)
             answers[sample.id] = {name: np.asarray(value) for name, value in decoded.items()}
         except Exception as error:
             answers[sample.id] = failure_of(error)
