@@ -14,7 +14,7 @@ from typing import Any
 
 COMMAND = str(Path(sysconfig.get_path("scripts"), "optvet"))
 MODEL = "zoo:digits-cnn"
-BARE = {"onnxoptimizer", "onnxruntime", "ort_transformers"}
+BARE = {"onnxoptimizer", "onnxruntime"}
 """Optimizers that every environment has; the bare one tries them."""
 
 
