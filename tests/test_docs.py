@@ -181,7 +181,7 @@ def test_a_lesson_runs_from_top_to_bottom(
 def test_the_notebook_runs_and_shows_its_results(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "build"))
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "tools"))
     notebook = importlib.import_module("notebook")
     cells = json.loads(notebook.FILE.read_text())["cells"]
     notebook.run(cells)
