@@ -78,9 +78,16 @@ def test_errors_of_usual_inputs_stand_apart_from_those_of_edge_values(model: Pat
     assert quantize.error < quantize.edge_error
     assert quantize.noise == pytest.approx(0.5)
     shown = io.StringIO()
-    Console(file=shown, width=140).print(*screen(result))
-    assert "edge error" in shown.getvalue()
-    assert "2 nodes" in shown.getvalue()
+    Console(file=shown, width=80).print(*screen(result))
+    rows = shown.getvalue().splitlines()
+    (at,) = (n for n, row in enumerate(rows) if row.startswith("stage "))
+    assert rows[at - 1].split() == ["edge", "edge"]
+    # In 80 columns each stage is one line, with no word cut.
+    assert [row.split()[:3] for row in rows[at + 1 : at + 3]] == [
+        ["prepare", "onnx", "onnxruntime"],
+        ["quantize", "onnx", "onnxruntime"],
+    ]
+    assert rows[at + 2].endswith("2 nodes")
 
 
 @pytest.mark.parametrize("via", ["quantize_dynamic", "quantize_static"])

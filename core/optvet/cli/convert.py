@@ -29,6 +29,7 @@ _CODES = {"right": CLEAN, "faulty": FINDINGS, "refused": NOTHING, "undecided": U
 _LINE_CHARS = 240
 _WARNINGS = 5
 _NODES = 4
+_LEAST_WIDTH = 5
 
 
 @takes(ConvertRequest, "model")
@@ -119,16 +120,20 @@ def _show_reduction(found: ReducedSource) -> Text:
 
 def _stages(result: ConversionResult) -> Table:
     table = table_of(("stage", ""), ("format", "dim"), ("runs on", "dim"), ("", ""))
+    # The line above the table names a converter that is the only one.
+    alone = len({s.converter for s in result.stages}) == 1
+    for column in table.columns[1:]:
+        column.min_width, column.no_wrap = _LEAST_WIDTH, alone
     edges = any(s.edge_error is not None for s in result.stages)
     counted = any(s.quantized is not None for s in result.stages)
-    headers = ["error", "noise", *["edge error", "edge noise"] * edges, *["quantized"] * counted]
+    headers = ["error", "noise", *["edge\nerror", "edge\nnoise"] * edges, *["quantized"] * counted]
     for header in headers:
         table.add_column(header, justify="right", no_wrap=True)
     for stage in result.stages:
         more = [number(stage.edge_error), number(stage.edge_noise)] if edges else []
         nodes = "" if stage.quantized is None else count(stage.quantized, "node")
         table.add_row(
-            text(f"{stage.converter}/{stage.name}"),
+            text(stage.name if alone else f"{stage.converter}/{stage.name}"),
             text(stage.format),
             text(stage.runtime),
             Text(stage.state, _STATES.get(stage.state, "yellow")),
