@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.commands import Run
 
 from optvet.engine.campaign import find_campaign, findings, metrics, open_store, trials
+from optvet.engine.discovery import Plugins
 from optvet.spec.records.campaign import CampaignStatus, CampaignSummary
 
 FILE = """
@@ -96,7 +97,8 @@ def test_what_a_file_asks_can_be_listed_and_asked_of_other_models(
     study = place / "files" / "study.toml"
     study.write_text('models = ["zoo:all"]\noptimizers = ["onnxoptimizer"]\n[vet]\nlimit = 1\n')
     listed = run("campaign", "run", study, "--dry-run")
-    assert (listed.code, "22 x optvet vet" in listed.out) == (0, True)
+    count = len(list(Plugins().model_source("zoo").models()))
+    assert (listed.code, f"{count} x optvet vet" in listed.out) == (0, True)
     assert not study.with_suffix(".store").exists()
     # Paths of the command line begin here, not beside the file.
     other = ("--models", "models/clean.onnx", "--models", "zoo:wine-logreg")
