@@ -498,7 +498,7 @@ def test_the_study_s_figures_stand_beside_those_of_its_own_models() -> None:
 
 def test_a_level_is_compared_with_the_study_s_figure_of_the_same_model() -> None:
     side = {"latency_s": 0.5, "throughput": 2.0, "load_s": 1.0, "memory_bytes": 4_000_000_000}
-    side |= {"cpu_utilization": 1.5}
+    side |= {"cpu_utilization": 1.5, "warm_ups": 3}
     timing = Timing(
         verdict="faster",
         baseline="original",
@@ -517,9 +517,8 @@ def test_a_level_is_compared_with_the_study_s_figure_of_the_same_model() -> None
     tables = {t.title: t for t in Plugins().study("otx").tables(StudyData(rows))}
     line, *others = tables["OTX: time per model and level"].rows
     assert [other[-1] for other in others] == ["no difference"] * 6
-    assert line[2:] == [
-        500, 500, "0.25 (0.20–0.30), faster", 8.0, 4000, 4000, 150, 150, 10, 2, "7.79 times as fast"
-    ]  # fmt: skip
+    ratio, theirs = "0.25 (0.20–0.30), faster", "7.79 times as fast"
+    assert line[2:] == [500, 500, ratio, 8.0, 4000, 4000, 150, 150, 6, 10, 2, theirs]
     beside = {str(line[1]): line[2:] for line in tables["OTX: detectors"].rows}
     assert beside["samples per s"] == [2.0, 8.0, 0.6, 4.64]
     assert beside["peak memory, GB"] == [4.0, 4.0, 18.23, 1.67]

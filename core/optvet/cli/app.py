@@ -57,6 +57,10 @@ def load_command(name: str) -> Any:
     return typer.main.get_group(tree).commands[name]
 
 
+_TYPED = "optvet.typed"
+"""Key of what was typed after the program's name, in the context of the whole command."""
+
+
 class _Commands(TyperGroup):
     """Imports the module of a command when that is called.
 
@@ -69,7 +73,11 @@ class _Commands(TyperGroup):
         self.commands = {name: TyperCommand(name, help=text) for name, text in about.items()}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as click does; ``--json`` at the end is ``--json -``."""
+        """Parse as click does; ``--json`` at the end is ``--json -``.
+
+        What was typed is kept, for options that are asked before the others are read.
+        """
+        ctx.meta[_TYPED] = list(args)
         return super().parse_args(ctx, [*args, "-"] if args[-1:] == ["--json"] else args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -97,10 +105,23 @@ app = typer.Typer(
 )
 
 
+def _print_version(context: typer.Context, wanted: bool) -> bool:
+    """Print the version alone before other options are read, which imports pydantic."""
+    if wanted and not any(a.partition("=")[0] == "--json" for a in context.meta[_TYPED]):
+        context.ensure_object(Terminal).write(f"optvet {__version__}\n")
+        raise typer.Exit
+    return wanted
+
+
 @app.callback(invoke_without_command=True)
 def _optvet(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
     json_to: Annotated[
         str | None,
         typer.Option(
@@ -117,8 +138,6 @@ def _optvet(
         if not version:
             raise UsageError("--json stands after the command, or with --version")
         _write_versions(terminal, json_to)
-    elif version:
-        terminal.write(f"optvet {__version__}\n")
     elif context.invoked_subcommand is not None:
         return
     else:

@@ -390,7 +390,7 @@ def _unasked_times(rows: Sequence[TrialRow]) -> list[list[Cell]]:
     asked = {_studied(row) for row in rows}
     told = dict.fromkeys(published()["speed"]["no_difference"], "no difference")
     told |= {n: f"{ratio:.2f} times as fast" for n, ratio in published()["speedup"].items()}
-    return [[name, "all", *[None] * 10, words] for name, words in told.items() if name not in asked]
+    return [[name, "all", *[None] * 11, words] for name, words in told.items() if name not in asked]
 
 
 def _percent(share: float | None) -> float | None:
