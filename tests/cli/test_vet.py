@@ -143,7 +143,7 @@ def test_options_reach_the_engine(run: Run, clean: Path, monkeypatch: pytest.Mon
         seen.append(request)
         raise NothingTested("nothing; --dataset")
 
-    monkeypatch.setattr(vetting, "vet_request", vet)
+    monkeypatch.setattr(vetting, "vetted", vet)
     options = """--optimizer o --pipeline a,b --exclude z --strategy subset --dataset random
         --dataset files:x --start 2 --shuffle --on-bad skip --fail-on bloat --out o
         --limit 3 --seed 4 --jobs 5 --timeout 1.5 --memory 1.5G --as-deployed --no-pairs --reduce
@@ -197,7 +197,7 @@ def test_options_of_a_file_hold_unless_they_are_typed(
         seen.append(request)
         raise NothingTested("nothing; --dataset")
 
-    monkeypatch.setattr(vetting, "vet_request", vet)
+    monkeypatch.setattr(vetting, "vetted", vet)
     file = tmp_path / "optvet.toml"
     file.write_text('timeout = "90s"\nlimit = 3\n[optimizer_options]\nk = 1\n')
     assert run("vet", clean, "--config", file, "--limit", "4").code == 5
@@ -575,7 +575,7 @@ def test_unexpected_error_exits_3_without_traceback(
     def vet(*_: object, **__: object) -> VetResult:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(vetting, "vet_request", vet)
+    monkeypatch.setattr(vetting, "vetted", vet)
     ran = run("vet", clean)
     assert ran.code == 3
     assert ran.err == (
@@ -593,7 +593,7 @@ def test_interrupt_exits_130_and_says_what_is_kept(
     def vet(*_: object, **__: object) -> VetResult:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(vetting, "vet_request", vet)
+    monkeypatch.setattr(vetting, "vetted", vet)
     ran = run("vet", clean)
     assert ran.code == 130
     assert ran.err == (

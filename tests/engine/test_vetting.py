@@ -11,7 +11,7 @@ import optvet
 from optvet import UsageError, VetRequest
 from optvet.engine import vetting
 from optvet.engine.discovery import Plugins
-from optvet.engine.vet.run import vet_model
+from optvet.engine.vet.run import vetted_model
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 faulty (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }"""
@@ -138,9 +138,9 @@ def test_one_model_of_several_that_fails_in_optvet_or_vanishes_does_not_stop_the
     def broken_for_a(given: Any, *args: Any, **more: Any) -> Any:
         if given.path.name == "a.onnx":
             raise KeyError(0)
-        return vet_model(given, *args, **more)
+        return vetted_model(given, *args, **more)
 
-    monkeypatch.setattr(vetting, "vet_model", broken_for_a)
+    monkeypatch.setattr(vetting, "vetted_model", broken_for_a)
     a, b, c = vetting.vet_each(requests, Plugins())
     assert str(a.error).startswith("internal error: KeyError: 0; this is a bug in optvet")
     assert a.error is not None
