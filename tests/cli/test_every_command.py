@@ -36,9 +36,7 @@ COMMANDS = {
     "reduce": Use(
         ("models/clean.onnx", "--check", "true {model}", "--out", "less.onnx"), "2 nodes → 1"
     ),
-    "convert": Use(
-        ("models/clean.onnx", "--via", "onnx_version", "--random", "1"), "onnx_version/convert"
-    ),
+    "convert": Use(("models/clean.onnx", "--via", "onnx_version", "--random", "1"), "onnx_version"),
     "repair": Use(
         ("models/clean.onnx", "--converted", "models/clean.onnx", "--random", "1"), "RIGHT"
     ),

@@ -62,7 +62,7 @@ def test_the_project_sets_defaults_that_options_and_a_config_file_override(
         ("[tool.optvet.vet]\nlimitt = 3", "unknown option 'limitt'; did you mean 'limit'"),
         ("[tool.optvet]\nstrategy = 'eech'", "did you mean 'each'"),
         ("[tool.optvet.vett]\nlimit = 3", "unknown option 'vett'; did you mean 'vet'"),
-        ("[tool.optvet]\ntrust = true", "'trust' is for the command line alone"),
+        ("[tool.optvet]\ntrust = true", "only the command line grants trust"),
         ("[tool.optvet]\nuser_model = 'evil.py:Model'", "evil.py:Model"),
         ("[tool.optvet\nlimit = 3", "pyproject.toml cannot be read"),
     ],
