@@ -346,7 +346,7 @@ CHAIN = (
         ("invalid_model", Symptom.INVALID_MODEL, "checking the optimized model: 1"),
         ("foreign_operator", Symptom.LOAD_FAILURE, "running the optimized model: 1"),
         ("index_out_of_range", Symptom.RUN_FAILURE, "running the optimized model: 1"),
-        ("rename_outputs", Symptom.INTERFACE_CHANGE, "checking the optimized model"),
+        ("rename_outputs", Symptom.INTERFACE_CHANGE, "comparing the two models"),
     ],
 )
 def test_whatever_goes_wrong_is_written_down_and_there_again(
