@@ -53,7 +53,7 @@ class LayerError:
 
 
 @dataclass(frozen=True)
-class LayerTask:
+class InnerErrorTask:
     """What a worker needs to compare the values of both models on one sample."""
 
     original: BuildSubject
@@ -78,7 +78,7 @@ def layer_errors(
     case, subject = runner.case, runner.subject(passes)
     found = {}
     for sample in samples:
-        task = LayerTask(
+        task = InnerErrorTask(
             runner.subject(None),
             subject,
             case.reference,
@@ -104,7 +104,7 @@ def _error_of(layer: Layer) -> LayerError:
 # --- in the worker --------------------------------------------------------------------------------
 
 
-def shared_values(artifact: Artifact, task: LayerTask) -> list[Layer]:
+def shared_values(artifact: Artifact, task: InnerErrorTask) -> list[Layer]:
     """The values that both models have. Called in a worker; raises what a runtime raises.
 
     Raises:
