@@ -119,11 +119,13 @@ def _show_reduction(found: ReducedSource) -> Text:
 
 
 def _stages(result: ConversionResult) -> Table:
-    table = table_of(("stage", ""), ("format", "dim"), ("runs on", "dim"), ("", ""))
+    table = table_of(("stage", ""))
     # The line above the table names a converter that is the only one.
     alone = len({s.converter for s in result.stages}) == 1
-    for column in table.columns[1:]:
-        column.min_width, column.no_wrap = _LEAST_WIDTH, alone
+    for header, style in (("format", "dim"), ("runs on", "dim"), ("", "")):
+        table.add_column(
+            header, style=style, min_width=_LEAST_WIDTH, no_wrap=alone, overflow="fold"
+        )
     edges = any(s.edge_error is not None for s in result.stages)
     counted = any(s.quantized is not None for s in result.stages)
     headers = ["error", "noise", *["edge\nerror", "edge\nnoise"] * edges, *["quantized"] * counted]
