@@ -373,9 +373,7 @@ def digits_cnn() -> Recipe:
     layers += [conv[2], norm[2], Relu(), MaxPool2(), Flatten(), Dropout(rng, 0.25), dense]
     train(layers, x_train, y_train, classification_gradient, rng, epochs=25)
     weights = {"fc_w": dense.parameters[0].T, "fc_b": dense.parameters[1]}
-    for i, (c, b) in enumerate(zip(conv, norm, strict=True), 1):
-        weights |= {f"conv{i}_w": c.parameters[0], f"bn{i}_scale": b.parameters[0]}
-        weights |= {f"bn{i}_b": b.parameters[1], f"bn{i}_mean": b.mean, f"bn{i}_var": b.variance}
+    weights |= normalized_convolutions(conv, norm)
     text = """
         <ir_version: 7, opset_import: ["": 13], producer_name: "optvet-zoo">
         digits_cnn (float[N,1,8,8] image) => (float[N,10] probabilities) {
@@ -569,9 +567,7 @@ def canvas_detector() -> Recipe:
         "head_b": head.parameters[1],
     }
     weights |= {"grid": grid, "cell": np.float32(CELL), "half": np.float32(DIGIT / 2)}
-    for i, (c, b) in enumerate(zip(conv, norm, strict=True), 1):
-        weights |= {f"conv{i}_w": c.parameters[0], f"bn{i}_scale": b.parameters[0]}
-        weights |= {f"bn{i}_b": b.parameters[1], f"bn{i}_mean": b.mean, f"bn{i}_var": b.variance}
+    weights |= normalized_convolutions(conv, norm)
     text = """
         <ir_version: 7, opset_import: ["": 12], producer_name: "optvet-zoo">
         canvas_detector (float[N,1,20,20] image) => (float[N,25,4] boxes, float[N,25,11] scores) {
@@ -666,6 +662,15 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "letters-lm": letters_lm,
     "wine-logreg": wine_logreg,
 }
+
+
+def normalized_convolutions(conv: list[Conv3x3], norm: list[BatchNorm]) -> dict[str, Any]:
+    """Weights of convolutions, each with its normalization, by their names in the model."""
+    weights: dict[str, Any] = {}
+    for i, (c, b) in enumerate(zip(conv, norm, strict=True), 1):
+        weights |= {f"conv{i}_w": c.parameters[0], f"bn{i}_scale": b.parameters[0]}
+        weights |= {f"bn{i}_b": b.parameters[1], f"bn{i}_mean": b.mean, f"bn{i}_var": b.variance}
+    return weights
 
 
 def _model(text: str, weights: dict[str, Any]) -> onnx.ModelProto:
