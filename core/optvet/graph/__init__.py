@@ -3,6 +3,9 @@
 What is listed here is public: plugins import it from ``optvet.graph``.
 """
 
+import warnings
+from typing import Any
+
 from optvet.graph.compose import (
     Typed,
     candidate_of,
@@ -58,3 +61,13 @@ __all__ = [
     "types_of",
     "values_outside",
 ]
+
+_OLD_NAMES = {"joined": "join", "renamed": "rename_node_values"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OLD_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    words = f"optvet.graph.{name} is called {_OLD_NAMES[name]}; the old name goes with 0.3"
+    warnings.warn(words, DeprecationWarning, stacklevel=2)
+    return globals()[_OLD_NAMES[name]]
