@@ -10,9 +10,9 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.explain.answer_contrast import ComparedSides, contrast
-from optvet.engine.vet.explain.divergence import compare_models, compare_with_file
 from optvet.engine.vet.impact.assess import begin
 from optvet.engine.vet.impact.impact import Assessment
+from optvet.engine.vet.observe.divergence import compare_models, compare_with_file
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.engine.work.trials.preload import preload_for

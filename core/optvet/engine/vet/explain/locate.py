@@ -20,18 +20,18 @@ from onnx import ModelProto
 from pydantic import TypeAdapter
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
-from optvet.engine.vet.explain.divergence import (
-    JITTERS,
-    compare_values,
-    record_with_jitter,
-    told_values,
-)
 from optvet.engine.vet.explain.site_search import (
     _LINES,
     MAX_SITES,
     ExplainTask,
     shorten,
     tried_sites,
+)
+from optvet.engine.vet.observe.divergence import (
+    JITTERS,
+    compare_values,
+    record_with_jitter,
+    told_values,
 )
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.environment_fingerprint import basis

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import ModelProto
 
-from optvet.engine.vet.explain.divergence import (
+from optvet.engine.vet.explain.graph_views import makes
+from optvet.engine.vet.observe.divergence import (
     RecordedValues,
     judge_value,
 )
-from optvet.engine.vet.explain.graph_views import makes
 from optvet.engine.work.trials.checking import check
 from optvet.engine.work.trials.trial import (
     BuildSubject,

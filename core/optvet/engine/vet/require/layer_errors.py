@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
-from optvet.engine.vet.explain.divergence import (
+from optvet.engine.vet.observe.divergence import (
     JITTERS,
     compare_values,
     record_with_jitter,

@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet.engine.vet.explain.divergence import compare_models
+from optvet.engine.vet.observe.divergence import compare_models
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import InputError, UsageError

@@ -26,7 +26,7 @@ from optvet.engine.judge.known_noise import Noise, noise_level
 from optvet.engine.judge.outputs import judge
 from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
 from optvet.engine.numerics import perturb, rounding
-from optvet.engine.vet.explain.layer_statistics import activation_of, rms_of, summaries
+from optvet.engine.vet.observe.layer_statistics import activation_of, rms_of, summaries
 from optvet.engine.vet.observe.observation import finite
 from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.trials.inner_values import record_values
