@@ -233,7 +233,10 @@ def project_defaults(command: str, kind: type[BaseModel], trust: bool) -> Mappin
     Raises:
         UsageError: The table has what belongs to no command.
     """
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # the folder was deleted, such as by a pass that was vetted in it
+        return {}
     files = (folder / "pyproject.toml" for folder in (here, *here.parents))
     file = next((f for f in files if os.path.isfile(f) and os.access(f, os.R_OK)), None)
     # Most projects have no such table, and TOML of some size takes a while.
