@@ -73,6 +73,7 @@ ALLOWED: Mapping[str, str] = {
     "plugins/runtimes/": WORKER,
     "plugins/generators/optvet_fusions/": PACKAGE,
     "plugins/generators/optvet_onnx_tests.py": PACKAGE,
+    "plugins/studies/optvet_converter_study/": PACKAGE,
     "plugins/reporters/optvet_html/": PACKAGE,
     "plugins/models/optvet_catalogue/": CACHE,
     "plugins/models/optvet_hf_models.py": CACHE,

@@ -104,6 +104,8 @@ def test_a_shell_is_offered_models_optimizers_and_passes(tmp_path: Path) -> None
     assert all(o.startswith("zoo:dig") for o in offered)
     # bash parts words at colons.
     assert "digits-cnn" in complete(tmp_path, "vet", "zoo", ":", "dig")[0]
+    (tmp_path / "mine[1].onnx").touch()
+    assert complete(tmp_path, "vet", f"{tmp_path}/mi")[0] == [f"{tmp_path}/mine[1].onnx"]
     offered, loaded = complete(
         tmp_path, "vet", "m.onnx", "--optimizer", "onnxoptimizer", "--exclude", "fuse_bn"
     )

@@ -115,7 +115,7 @@ def test_what_no_edit_mends_is_not_repaired_and_nothing_is_written(
     other = "g (float[n, 3] x) => (float[n, 3] y) { y = Atan(x) }"
     result = repair(HEAD + other, HEAD + one)
     assert result.verdict == "not-repaired"
-    assert "no edit" in result.reason
+    assert "no tried edit" in result.reason
     assert not (tmp_path / "repaired").exists()
 
 

@@ -7,6 +7,7 @@ folder until something is installed or removed.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,7 @@ from optvet import __version__
 from optvet.engine.work.cache.disk import cache_root
 from optvet.spec.errors import OptvetError
 from optvet.spec.files import write_file
+from optvet.spec.foreign import matching
 from optvet.spec.parsing import read_json
 
 Names = Mapping[str, Any]
@@ -119,7 +121,9 @@ def _models(ctx: typer.Context, incomplete: str) -> list[str]:
     if typed[-1:] == [":"]:
         source = f"{typed[-2]}:"
         return [n.removeprefix(source) for n in names if n.startswith(source)]
-    paths = Path().glob(f"{incomplete}*") if incomplete else Path().iterdir()
+    paths: list[Path] = []
+    with contextlib.suppress(OptvetError):  # such as a folder of the kernel's: nothing to offer
+        paths = [Path(p) for p in matching(f"{glob.escape(incomplete)}*")]
     files = [f"{p}/" if p.is_dir() else str(p) for p in paths if _may_be_meant(p)]
     return sorted(files) + names
 

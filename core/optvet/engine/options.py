@@ -18,15 +18,25 @@ class NoOptions(BaseModel):
 
 
 def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> BaseModel:
-    """``defaults`` with ``given`` set; UsageError for an unknown key or a wrong value."""
+    """``defaults`` with ``given`` set; UsageError for an unknown key or a wrong value.
+
+    Where a default is a tuple, a text stands for its parts between commas.
+    """
     fields = type(defaults).model_fields
     for key in given:
         if key not in fields:
             raise UnknownName(f"option of {what}", key, fields)
+    values = {key: _split_at_commas(getattr(defaults, key), value) for key, value in given.items()}
     try:
-        return type(defaults).model_validate(defaults.model_dump() | dict(given))
+        return type(defaults).model_validate(defaults.model_dump() | values)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(p) for p in first["loc"])
         message = f"{what}: option {quote(key)} = {show(first['input'])}: {first['msg']}"
         raise UsageError(message) from error
+
+
+def _split_at_commas(default: object, value: object) -> object:
+    if isinstance(default, tuple) and isinstance(value, str):
+        return [part for part in value.split(",") if part]
+    return value

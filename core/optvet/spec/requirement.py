@@ -131,7 +131,7 @@ def parse_requirement(text: str, origin: str = "--require") -> Requirement:
 def read_requirement(text: str) -> Required:
     """The requirement or tolerance that ``str`` wrote as ``text``.
 
-    >>> parse_required("y: rtol=0.001, atol=0").rtol
+    >>> read_requirement("y: rtol=0.001, atol=0").rtol
     0.001
 
     Raises:

@@ -37,7 +37,7 @@ def line_of(text: str, path: Sequence[str | int]) -> int | None:
 def join_with_dots(path: Sequence[str | int]) -> str:
     """A path as people write it, indices from 1.
 
-    >>> dotted(("jobs", 1, "vet", "timeout"))
+    >>> join_with_dots(("jobs", 1, "vet", "timeout"))
     'jobs[2].vet.timeout'
     """
     text = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in path)

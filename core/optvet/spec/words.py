@@ -116,7 +116,7 @@ def show(value: object, limit: int = 200) -> str:
 def quote(text: str, limit: int = 80) -> str:
     """A name from a file, for an error message: quoted, escaped, and cut in the middle if long.
 
-    >>> quoted("a" * 1000, 10)
+    >>> quote("a" * 1000, 10)
     "'aaaa…aaaa'"
     """
     shown = repr(text if len(text) <= 4 * limit else f"{text[:limit]}…{text[-limit:]}")

@@ -71,11 +71,6 @@ class IreeOptions(BaseModel):
     """Further passes of the compiler by the names that ``iree-opt --help`` lists, without options,
     behind all others."""
 
-    @field_validator("extra_passes", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return [v for v in value.split(",") if v] if isinstance(value, str) else value
-
     @field_validator("extra_passes")
     @classmethod
     def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:

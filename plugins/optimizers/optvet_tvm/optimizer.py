@@ -110,11 +110,6 @@ class TvmOptions(BaseModel):
     FUNCTION makes a TVM pass, POSITION counts in the list of all passes (default: behind those of
     the graph)."""
 
-    @field_validator("extra_passes", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return [v for v in value.split(",") if v] if isinstance(value, str) else value
-
     @field_validator("extra_passes")
     @classmethod
     def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:

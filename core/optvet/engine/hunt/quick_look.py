@@ -43,7 +43,7 @@ QUICK = Setting(quick=1.0)
 """A plain tolerance in place of measured noise."""
 QUICK_ELSEWHERE = Setting(quick=1024.0)
 """The same for kernels of another runtime, which may differ by more."""
-QUICK_RUNS = 12
+QUICK_RUNS = 48
 """Runs of each model, in either test, by which random outputs are compared."""
 
 

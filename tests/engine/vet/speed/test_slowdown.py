@@ -123,7 +123,7 @@ def timed(net: Path, tmp_path: Path) -> Bench:
         request = BenchRequest(
             model=str(net),
             optimizer=("burdens",),
-            repeats=3,
+            repeats=6,
             threshold=SLOW,
             runtime_options=ONE_THREAD,
             cache_dir=tmp_path / "cache",
