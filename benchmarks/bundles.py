@@ -194,7 +194,7 @@ def still(bundle: Bundle, asked: VetRequest, scratch: Path) -> str:
     feeds = read_arrays(bundle.path / "inputs.npz", record.inputs)
     path, arrays = scratch / "again.onnx", scratch / "again.npz"
     onnx.save(model, path)
-    np.savez(arrays, **feeds)
+    np.savez(arrays, **feeds)  # type: ignore[arg-type]
     again = asked.model_copy(
         update={
             "pipeline": ",".join(record.passes) or asked.pipeline,

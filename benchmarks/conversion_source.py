@@ -75,7 +75,7 @@ def given(folder: str, module: str, id: str) -> Given:
         if hasattr(cases, name):
             setattr(cases, name, lambda *a, _note=note, **k: _note(cases, *a, **k))
     if hasattr(cases, "differential"):
-        cases.differential = _compared
+        setattr(cases, "differential", _compared)  # noqa: B010 -- the module is the user's
     try:
         importlib.import_module("common").CASES[id].observe()
     except _Noted as noted:

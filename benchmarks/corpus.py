@@ -212,7 +212,9 @@ def _affects(raw: Mapping[str, Any], version: str) -> bool | None:
 def _bugs(raw: Mapping[str, Any]) -> tuple[Bug, ...]:
     symptoms = symptoms_named(raw.get("symptom"))
     lenient = symptoms.union(*(symptoms_named(s) for s in raw.get("all_symptoms") or ()))
-    culprits = {() if p == "*" else (p,) for p in raw.get("culprit_passes") or ()}
+    culprits: set[tuple[str, ...]] = {
+        () if p == "*" else (p,) for p in raw.get("culprit_passes") or ()
+    }
     if "minimal_sequence" in raw and (raw["minimal_sequence"] or raw.get("kind") == "roundtrip"):
         culprits.add(tuple(raw["minimal_sequence"]))
     for first, second, *symptom in raw.get("failing_pairs") or ():

@@ -104,7 +104,7 @@ def run_plain(model: bytes, samples: Sequence[Sample]) -> list[Values]:
     """Outputs by name, of each sample."""
     session = plain_session(model)
     names = [o.name for o in session.get_outputs()]
-    runs = []
+    runs: list[Values] = []
     for sample in samples:
         values = session.run(names, dict(sample.feeds))
         runs.append(dict(part for pair in zip(names, values, strict=True) for part in _flat(*pair)))

@@ -155,7 +155,8 @@ def damaged(data: bytes, kinds: Sequence[str], seed: int) -> bytes:
     model = onnx.load_from_string(data)
     for kind in kinds:
         KINDS[kind](model, np.random.default_rng([seed, list(KINDS).index(kind)]))
-    return model.SerializeToString(deterministic=True)
+    made: bytes = model.SerializeToString(deterministic=True)
+    return made
 
 
 def damage(do: Damage) -> Damage:
@@ -291,7 +292,7 @@ def channels_swapped(model: ModelProto, rng: np.random.Generator) -> None:
 @damage
 def bias_zeroed(model: ModelProto, rng: np.random.Generator) -> None:
     """One bias becomes 0: of a layer, or what is added to one."""
-    found = {}
+    found: dict[int, TensorProto] = {}
     for place in places(model):
         op = place.node.op_type
         for index in OTHERS.get(op, ()) if op in LAYERS or op == "Add" else ():

@@ -155,7 +155,7 @@ def replace_node(graph: GraphProto, old: NodeProto, new: Sequence[NodeProto]) ->
 
 def opset(model: ModelProto) -> int:
     """Version of the default domain."""
-    return next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    return int(next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")))
 
 
 def consumers(graph: GraphProto, name: str) -> list[NodeProto]:
@@ -461,7 +461,9 @@ def onnxoptimizer_default(model: ModelProto) -> ModelProto:
     """ONNX Optimizer's default pipeline."""
     import onnxoptimizer
 
-    return onnxoptimizer.optimize(model, onnxoptimizer.get_fuse_and_elimination_passes())
+    passes = onnxoptimizer.get_fuse_and_elimination_passes()
+    made: ModelProto = onnxoptimizer.optimize(model, passes)
+    return made
 
 
 @benign

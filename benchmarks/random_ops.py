@@ -250,7 +250,7 @@ class InProcess:
     feeds: dict[str, np.ndarray]
     shared: bool
 
-    def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
+    def run_seeds(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
         """One run for each number."""
         if numbers.start < 1_000_000 and not self.shared:
             return None

@@ -295,7 +295,7 @@ def reduce_theirs(
     start, checks = time.perf_counter(), folder / "checks"
     onnx.save(model, folder / "0.onnx")
     if feeds is not None:
-        np.savez(folder / "recorded.npz", **(record(model, feeds) or {}), **feeds)
+        np.savez(folder / "recorded.npz", **(record(model, feeds) or {}), **feeds)  # type: ignore[arg-type]
     best = folder / "0.onnx"
     for i, mode in enumerate(("bisect", "linear")):
         target = folder / f"{i + 1}.onnx"

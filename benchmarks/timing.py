@@ -135,7 +135,7 @@ class Timer:
 
     def time(self, a: Path, b: Path, repeats: int) -> tuple[RatioInterval, list[Repeat]]:
         """The interval of the ratio of B to A, and the repeats."""
-        sides = [self._side(path) for path in (a, b)]
+        sides = self._side(a), self._side(b)
         found: list[Repeat] = []
         with exclusive_timing(lambda text, done, total: None):
             for number in range(repeats):

@@ -296,7 +296,7 @@ def save_inputs(path: Path, target: Path, limit: int) -> None:
         limit=limit,
         probe=lambda feeds: [None] * len(feeds),
     )
-    arrays = {f"{i}|{n}": v for i, s in enumerate(samples) for n, v in s.feeds.items()}
+    arrays = {f"{i}|{n}": v for i, s in enumerate(samples) for n, v in s.feeds.items()}  # type: ignore[union-attr]  # none is deferred
     count = len({key.partition("|")[0] for key in arrays})
     np.savez(target, **arrays, **{"-1|count": np.array(count)})  # type: ignore[arg-type]
 
