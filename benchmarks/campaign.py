@@ -294,7 +294,7 @@ def deaths(place: Path, amount: int) -> None:
 
 def _planted() -> Any:
     """The module of an optimizer that does to its process what the model's name says."""
-    path = ROOT / "tests" / "campaign" / "deadly.py"
+    path = ROOT / "tests" / "engine" / "campaign" / "deadly.py"
     spec = importlib.util.spec_from_file_location("deadly", path)
     assert spec is not None
     assert spec.loader is not None

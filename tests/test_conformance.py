@@ -24,7 +24,7 @@ def test_every_discovered_optimizer_conforms(name: str) -> None:
     check_optimizer(PLUGINS.optimizer(name))
 
 
-# Others run sources of converters, and are checked with those in tests/convert.
+# Others run sources of converters, and are checked with those in tests/engine/convert.
 ONNX = [n for n in PLUGINS.names("runtime") if "onnx" in PLUGINS.runtime(n).accepts]
 
 

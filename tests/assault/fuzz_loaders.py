@@ -202,7 +202,7 @@ _TABLES = [
 
 @functools.cache
 def _stores() -> list[bytes]:
-    script = (Path(__file__).parents[1] / "campaign" / "store-1.sql").read_text()
+    script = (Path(__file__).parents[1] / "engine" / "campaign" / "store-1.sql").read_text()
     with tempfile.TemporaryDirectory(prefix="optvet-fuzz-") as name:
         file = Path(name) / DATABASE
         with closing(sqlite3.connect(file)) as database:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.assault.test_evil_data import Payload
 from tests.commands import Run, run
-from tests.convert import plain
+from tests.engine.convert import plain
 
 from optvet.engine.campaign.file import read_campaign
 from optvet.engine.campaign.plan import requests_of

@@ -17,7 +17,7 @@ from tests.assault.test_evil_models import is_contained
 
 from optvet.engine.campaign.store import DATABASE, open_store
 
-STORED = Path(__file__).parents[1] / "campaign" / "store-1.sql"
+STORED = Path(__file__).parents[1] / "engine" / "campaign" / "store-1.sql"
 ENDLESS: dict[str, Callable[[Path], object]] = {
     "pipe": os.mkfifo,
     "device": lambda path: path.symlink_to("/dev/zero"),

@@ -15,7 +15,7 @@ import onnx
 import onnx.parser
 import pytest
 from pydantic import BaseModel
-from tests.hunt.small import SmallPool, plugins_with
+from tests.engine.hunt.small import SmallPool, plugins_with
 
 from optvet import InputError, UnknownName, UsageError
 from optvet.engine.bundle.folder import read_record, write_arrays

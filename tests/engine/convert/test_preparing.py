@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
-from tests.convert.plain import HEAD
+from tests.engine.convert.plain import HEAD
 
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins

@@ -12,7 +12,7 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import ModelProto
-from tests.hunt.small import plugins_with
+from tests.engine.hunt.small import plugins_with
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.exhaustive import ExhaustiveDraws

@@ -12,8 +12,8 @@ import onnx
 import onnx.parser
 import pytest
 from tests.commands import Run, run
-from tests.repair import planted
-from tests.repair.lossy import Lossy
+from tests.engine.repair import planted
+from tests.engine.repair.lossy import Lossy
 
 from optvet import UsageError
 from optvet.engine.discovery import Plugins

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.convert import plain
+from tests.engine.convert import plain
 
 from optvet import NothingTested, OptvetError, UsageError
 from optvet.engine.convert.run import convert_model
@@ -44,7 +44,7 @@ def convert(tmp_path: Path, plugins: Plugins) -> Convert:
     ) -> ConversionResult:
         file = tmp_path / "source.py"
         file.write_text(
-            "import numpy as np\nfrom tests.convert.plain import Net\n\n"
+            "import numpy as np\nfrom tests.engine.convert.plain import Net\n\n"
             f"example_inputs = {inputs}\n{beside}\n\n"
             f"def net():\n    return Net({function}, {stages!r})\n"
         )

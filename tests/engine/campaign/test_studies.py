@@ -12,7 +12,7 @@ from tests.commands import Run
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables
 
-STUDIES = Path(__file__).parents[2] / "studies"
+STUDIES = Path(__file__).parents[3] / "studies"
 GPU = "(needs a GPU)"
 
 

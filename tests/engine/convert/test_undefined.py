@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import onnx
 import pytest
-from tests.convert.plain import HEAD
+from tests.engine.convert.plain import HEAD
 
 from optvet.engine.convert.align import Tolerances, known_values
 from optvet.engine.convert.compare_outputs import Judge, judge_pair

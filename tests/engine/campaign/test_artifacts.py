@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.campaign.test_store import plan_of
 from tests.commands import Run
+from tests.engine.campaign.test_store import plan_of
 
 from optvet import InputError
 from optvet.engine.bundle.folder import read_record

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.commands import Run, run
-from tests.convert import plain
+from tests.engine.convert import plain
 
 from optvet import UsageError
 from optvet.engine.convert import parts
@@ -161,7 +161,7 @@ def test_nothing_is_written_where_there_is_no_fault(
 def test_a_source_that_nothing_takes_apart_is_refused(tmp_path: Path) -> None:
     wrong = "g (float[n,3] x) => (float[n,3] y) { y = Abs(x) }"
     (tmp_path / "source.py").write_text(
-        "import numpy as np\nfrom tests.convert.plain import Net\n"
+        "import numpy as np\nfrom tests.engine.convert.plain import Net\n"
         "example_inputs = (np.array([[1.5, -2, 3]], np.float32),)\n"
         f"def net():\n    return Net(lambda x: np.maximum(x, 0), ({wrong!r},))\n"
     )

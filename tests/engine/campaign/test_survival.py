@@ -16,8 +16,8 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
-from tests.campaign import deadly
 from tests.commands import HEAD, Run, Spawn
+from tests.engine.campaign import deadly
 
 from optvet.engine.campaign import JobResult, find_campaign, open_store, states, trials
 from optvet.engine.campaign.store import DATABASE

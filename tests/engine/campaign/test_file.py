@@ -165,7 +165,7 @@ def test_the_studies_that_come_with_optvet_can_be_read(name: str) -> None:
     for library in ("onnxsim", "onnxslim", "onnxscript") if name == "offline" else ():
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"the study is about {library}; install optvet[{library}]")
-    source = read_campaign(Path(__file__).parents[2] / "studies" / f"{name}.toml", PLUGINS)
+    source = read_campaign(Path(__file__).parents[3] / "studies" / f"{name}.toml", PLUGINS)
     assert source.name == name.removesuffix("/study").replace("/", "-")
     asked = list(requests_of(source, PLUGINS))
     assert len({r.model_dump_json() for r in asked}) == len(asked) == AMOUNTS[name]
@@ -177,7 +177,7 @@ def test_the_study_of_converters_asks_each_network_of_each_chain() -> None:
             pytest.skip(f"the study is about {name}; install optvet[{name}]")
     if Pythons({}, environments_root()).python_of("tf") is None:
         pytest.skip("the environment 'tf' is not made; make it: optvet env make tf")
-    file = Path(__file__).parents[2] / "studies" / "converters" / "study.toml"
+    file = Path(__file__).parents[3] / "studies" / "converters" / "study.toml"
     asked = list(requests_of(read_campaign(file, PLUGINS, trust=True), PLUGINS))
     assert len({(r.model, tool_of(r)) for r in asked}) == len(asked) == 36
 
