@@ -22,7 +22,7 @@ _MODULES = {
         ShowsInside SourceFacts SourceInside SourceOperand SourcePart SourceValue
         SplitsSource TellsSource TellsSourceRisks
     """,
-    "spec.devices": "KernelLaunch Meter Meters ProfilesKernels Reading",
+    "spec.devices": "HasExactKernels KernelLaunch Meter Meters ProfilesKernels Reading",
     "spec.environment": "Collision Installation Ran Unmet",
     "spec.errors": """
         ContractError InfrastructureError InputError NothingTested OptvetError PluginError

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TellsSourceRisks,
     )
     from optvet.spec.devices import (
+        HasExactKernels,
         KernelLaunch,
         Meter,
         Meters,
@@ -235,7 +236,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "UsesLibraries", "NeedsPython", "TakesFiles", "ReportsChanges", "Saves", "DependsOnOptions",
     "Explains", "ExplainsSimply", "ExplainsTogether", "CarriesFiles", "Evaluates", "LoadsFiles",
     "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",
-    "Meters", "ProfilesKernels", "Calibrates", "Decodes", "Ragged", "TakesSuggestions",
+    "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",
+    "TakesSuggestions",
     "TellsMetrics", "Suits", "TellsProvenance", "NeedsNetwork", "Pins", "ConvertsOnInputs",
     "TellsSource", "TellsSourceRisks", "Perturbs", "RunsInDouble", "ShowsInside", "SplitsSource",
     # Files, which are untrusted, and text from models.

@@ -89,6 +89,21 @@ def faults(result: VetResult) -> list[Finding]:
     return [f for f in result.findings if f.severity == "fault"]
 
 
+SATURATES = """
+<ir_version: 8, opset_import: ["" : 17]>
+qdq (uint8[1,4,5,5] q) => (float[1,2,5,5] y)
+<int8[2,4,1,1] w = {120, 125, 119, 127, -120, -126, -119, -127}, float a = {0.02}, float b = {0.01},
+ float c = {0.2}, uint8 low = {0}, int8 zero = {0}, uint8 middle = {128}>
+{
+    x = DequantizeLinear(q, a, low)
+    wd = DequantizeLinear(w, b, zero)
+    v = Conv(x, wd)
+    r = QuantizeLinear(v, c, middle)
+    y = DequantizeLinear(r, c, middle)
+}
+"""
+
+
 def test_it_conforms() -> None:
     check_optimizer(OrtOptimizer())
 
@@ -375,3 +390,21 @@ def test_a_worker_gets_the_passes_with_the_plugin(monkeypatch: pytest.MonkeyPatc
     assert [p.name for p in sent.passes()] == names
     source = Artifact("onnx", onnx.parser.parse_model(INTEGERS).SerializeToString())
     assert sent.apply(source, names[:1], OrtOptimizerOptions()).format == "onnx-session"
+
+
+def test_kernels_that_saturate_are_told_from_a_wrong_graph(tmp_path: Path) -> None:
+    """On x86 without VNNI the pass exposes kernels that saturate; elsewhere nothing is wrong."""
+    path = tmp_path / "saturates.onnx"
+    onnx.save(onnx.parser.parse_model(SATURATES), path)
+    feeds = {"q": np.full((1, 4, 5, 5), 255, np.uint8)}
+    usual, exact = (
+        optvet.vet(path, optimizer="onnxruntime", dataset=feeds, runtime_options=options)
+        for options in ({}, {"exact_int8": True})
+    )
+    assert exact.verdict in ("clean", "drift")
+    if usual.verdict == "faulty":
+        (finding,) = usual.findings
+        assert finding.culprit == ["QDQSelectorActionTransformer"]
+        assert "right with --runtime-option exact_int8=true" in finding.location
+    else:
+        assert usual.verdict == exact.verdict

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from optvet.spec.generics import OptionsT_contra
+from optvet.spec.generics import OptionsT, OptionsT_contra
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,15 @@ class Meter(Protocol):
 
     def read(self) -> Reading:
         """What the device tells now. Called every 10 ms, so it must take less."""
+        ...
+
+
+@runtime_checkable
+class HasExactKernels(Protocol[OptionsT]):
+    """Optional part of a runtime whose default 8-bit kernels are not exact on some processors."""
+
+    def exact_options(self, options: OptionsT) -> OptionsT:
+        """The same options, with kernels whose integer sums do not overflow or saturate."""
         ...
 
 

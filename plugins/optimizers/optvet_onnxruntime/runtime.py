@@ -53,6 +53,9 @@ class OrtOptions(BaseModel):
     """Threads within an operator; 0 lets ONNX Runtime choose."""
     deterministic: bool = True
     """Ask for kernels with the same result on every run."""
+    exact_int8: bool = False
+    """Ask for 8-bit kernels whose sums fit. The default ones add pairs of products in 16 bits on
+    x86 processors without VNNI, and saturate where weights have 8 bits."""
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     """Execution providers, by preference; what a GPU cannot run goes to the CPU."""
     device_id: int = Field(default=0, ge=0)
@@ -137,6 +140,10 @@ class OrtRuntime:
         """Create a session from a file; weights that lie beside it are mapped."""
         return OrtSession(_created(artifact, str(artifact.path), options))
 
+    def exact_options(self, options: OrtOptions) -> OrtOptions:
+        """The same with exact 8-bit kernels."""
+        return options.model_copy(update={"exact_int8": True})
+
     def profile(
         self, artifact: Artifact, feeds: Sequence[Feeds], options: OrtOptions, folder: Path
     ) -> Profile:
@@ -165,7 +172,9 @@ class OrtRuntime:
     def snippet(self, options: OrtOptions) -> str:
         """A session with the same options; a session that is given in place of a model is taken."""
         level = _level(_LEVELS.index(options.optimization)).name
-        prepacking = 'options.add_session_config_entry("session.disable_prepacking", "1")'
+        entries = [
+            f'    options.add_session_config_entry("{key}", "1")' for key in _entries(options)
+        ]
         providers = [
             p if p == _CPU else (p, {"device_id": str(options.device_id)})
             for p in options.providers
@@ -180,7 +189,7 @@ class OrtRuntime:
             f"    options.intra_op_num_threads = {options.threads}",
             "    options.inter_op_num_threads = 1",
             f"    options.use_deterministic_compute = {options.deterministic}",
-            *([] if options.prepacking else [f"    {prepacking}"]),
+            *entries,
             f"    session = ort.InferenceSession(data, options, providers={providers!r})",
             "names = [output.name for output in session.get_outputs()]",
             "return dict(zip(names, session.run(None, feeds)))",
@@ -207,6 +216,15 @@ class OrtRuntime:
         ]
 
 
+def _entries(options: OrtOptions) -> list[str]:
+    """The entries of a session's configuration that are set to 1."""
+    wanted = {
+        "session.disable_prepacking": not options.prepacking,
+        "session.x64quantprecision": options.exact_int8,
+    }
+    return [key for key, is_set in wanted.items() if is_set]
+
+
 def _created(
     artifact: Artifact, model: bytes | str, options: OrtOptions, profile: Path | None = None
 ) -> Any:
@@ -224,8 +242,8 @@ def _created(
     if profile is not None:
         settings.enable_profiling = True
         settings.profile_file_prefix = str(profile)
-    if not options.prepacking:
-        settings.add_session_config_entry("session.disable_prepacking", "1")
+    for key in _entries(options):
+        settings.add_session_config_entry(key, "1")
     for key, value in wanted.get("config", {}).items():
         settings.add_session_config_entry(key, value)
     accelerators = [p for p in options.providers if p != _CPU]

@@ -1,7 +1,8 @@
-"""Testing findings on other runtimes: is a fault in the model, or in one runtime?"""
+"""Testing findings on other runtimes, and with exact kernels: is a fault in the model, or there?"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
@@ -11,6 +12,7 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.graph import structure
+from optvet.spec.devices import HasExactKernels
 from optvet.spec.errors import Unsupported
 from optvet.spec.records import CrossCheck, Finding
 from optvet.spec.symptoms import Symptom
@@ -18,7 +20,8 @@ from optvet.spec.types import Failure, Sample
 
 
 def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
-    """Test every finding on the runtimes of the request."""
+    """Test findings on the runtimes of the request, and quantized layers with exact kernels."""
+    _check_kernels(session, samples)
     if not session.request.cross_check:
         return
     by_id = {s.id: s for s in samples}
@@ -37,7 +40,31 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
             session.ledger.amend(i, {"cross_check": [_as_portability(a) for a in answers]})
         else:
             where = _location(session.case.candidate.runtime.name, answers)
+            where = "; ".join(words for words in (finding.location, where) if words)
             session.ledger.amend(i, {"cross_check": answers, "location": where})
+
+
+def _check_kernels(session: VetSession, samples: Sequence[Sample]) -> None:
+    """Say of a wrong quantized layer whether it is right with the runtime's exact kernels.
+
+    Then the pass made a right graph, of operators that this processor computes wrongly.
+    """
+    config, by_id = session.case.candidate, {s.id: s for s in samples}
+    if not isinstance(config.runtime, HasExactKernels):
+        return
+    exact = config.runtime.exact_options(config.options)
+    if exact == config.options:
+        return
+    for i, finding in enumerate(session.ledger.findings):
+        sample = by_id.get(finding.witness.sample) if finding.witness else None
+        if finding.layer is None or finding.severity != "fault" or sample is None:
+            continue
+        answer = _ask_of(session, RuntimeConfig(config.runtime, exact), finding, sample)
+        if answer.outcome == "no-fault" and answer.same_original:
+            changed = exact.model_dump().items() - config.options.model_dump().items()
+            how = " ".join(f"--runtime-option {k}={json.dumps(v)}" for k, v in sorted(changed))
+            words = f"in {config.runtime.name}'s kernels on this processor: right with {how}"
+            session.ledger.amend(i, {"location": words})
 
 
 def _answer(session: VetSession, name: str, finding: Finding, sample: Sample) -> CrossCheck:
@@ -50,13 +77,18 @@ def _answer(session: VetSession, name: str, finding: Finding, sample: Sample) ->
 
 def _ask(session: VetSession, name: str, finding: Finding, sample: Sample) -> CrossCheck:
     """The result of a finding on another runtime."""
-    case, runtime = session.case, session.plugins.runtime(name)
-    produces = case.optimizer.traits.produces
+    runtime, produces = session.plugins.runtime(name), session.case.optimizer.traits.produces
     if produces not in runtime.accepts or "onnx" not in runtime.accepts:
         return _unable(name, f"cannot run {produces}")
-    other = case.run_by(RuntimeConfig(runtime, runtime.options)).under(
-        full=False, ignored_complaint=""
-    )
+    return _ask_of(session, RuntimeConfig(runtime, runtime.options), finding, sample)
+
+
+def _ask_of(
+    session: VetSession, config: RuntimeConfig, finding: Finding, sample: Sample
+) -> CrossCheck:
+    """The result of a finding where another runtime, or one with other options, runs the models."""
+    case, name = session.case, config.runtime.name
+    other = case.run_by(config).under(full=False, ignored_complaint="")
     runner = session.runner.on(other)
     reference = runner.reference([sample])
     run = reference.runs.get(sample.id)
