@@ -39,7 +39,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.timing.paired_runs import Product, Repeat, RepeatSpec, TimedModel, repeat
 from optvet.engine.work.timing.stopwatch import MEASURES, exclusive_timing
 from optvet.engine.work.trials.preload import preload_for
-from optvet.engine.work.trials.trial import BuildSubject, RuntimeConfig
+from optvet.engine.work.trials.trial import BuildSpec, RuntimeConfig
 from optvet.spec.files import file_sha256
 from optvet.spec.types import Sample
 
@@ -140,7 +140,7 @@ class Timer:
         with exclusive_timing(lambda text, done, total: None):
             for number in range(repeats):
                 spec = RepeatSpec(*sides, self._samples, self._seconds, bool(number % 2), 120.0)
-                outcome = self._sandbox.call(repeat, spec, fresh=True, role="referee", alone=True)
+                outcome = self._sandbox.call(repeat, spec, fresh=True, role="judging", alone=True)
                 if not isinstance(outcome.value, Repeat):
                     sys.exit(f"a repeat failed: {outcome.failure or outcome.value}")
                 found.append(outcome.value)
@@ -148,7 +148,7 @@ class Timer:
 
     def _side(self, path: Path) -> TimedModel:
         digest = file_sha256(path)
-        return TimedModel(Product(BuildSubject(path, digest), digest, "onnx", None), self._config)
+        return TimedModel(Product(BuildSpec(path, digest), digest, "onnx", None), self._config)
 
 
 @dataclass

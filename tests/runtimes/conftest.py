@@ -14,7 +14,7 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials import candidate
 from optvet.engine.work.trials.trial import (
-    BuildSubject,
+    BuildSpec,
     RuntimeConfig,
     TrialReport,
     TrialSpec,
@@ -179,10 +179,8 @@ def run(sandbox: Sandbox, tmp_path: Path) -> Run:
         opened = open_model(path, "test", tmp_path / "cache")
         judge = RuntimeConfig(runtime, options or runtime.options)
         samples = (Sample("s", feeds if feeds is not None else usual),)
-        order = TrialSpec(
-            BuildSubject(opened.blob, opened.digest), judge, samples, full_check=False
-        )
-        outcome = candidate.submit(sandbox, order.subject, run_trial, order).result()
+        order = TrialSpec(BuildSpec(opened.blob, opened.digest), judge, samples, full_check=False)
+        outcome = candidate.submit(sandbox, order.build_spec, run_trial, order).result()
         if outcome.value is None:
             raise AssertionError(f"the worker died: {outcome.failure}")
         return outcome.value

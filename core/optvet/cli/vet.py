@@ -160,7 +160,7 @@ class _VetScreen:
     """What a person sees of the answer."""
 
     terminal: Terminal
-    asked: VetRequest
+    request: VetRequest
     quiet: bool
     silent: bool
 
@@ -169,8 +169,8 @@ class _VetScreen:
         self.show_line(result)
         if self.silent or self.quiet:
             return
-        self.terminal.show(*screen(result, self.asked))
-        self.terminal.show(next_command(result, self.asked), soft_wrap=True)
+        self.terminal.show(*screen(result, self.request))
+        self.terminal.show(next_command(result, self.request), soft_wrap=True)
 
     def show_line(self, result: VetResult, *, several: bool = False) -> None:
         """One model's verdict on a line; with the optimizer if there are ``several``."""

@@ -56,9 +56,9 @@ _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 # --- one model -----------------------------------------------------------------------------------
 
 
-def screen(result: VetResult, asked: VetRequest) -> Iterator[RenderableType]:
+def screen(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
     """All parts of the screen between the verdict and the next command, in order."""
-    yield Padding(_subject(result, asked), (0, 0, 1, 0))
+    yield Padding(_subject(result, request), (0, 0, 1, 0))
     faults = [f for f in result.findings if f.severity != "note"]
     if faults:
         yield Padding(_findings(faults), (0, 0, 1, 0))
@@ -66,9 +66,9 @@ def screen(result: VetResult, asked: VetRequest) -> Iterator[RenderableType]:
         yield Padding(_where(finding, len(faults) > 1), (0, 0, 1, 0))
     if result.passes is not None:
         yield Padding(_passes(result), (0, 0, 1, 0))
-    if asked.warnings and result.warnings:
+    if request.warnings and result.warnings:
         yield Padding(warnings_table(result.warnings), (0, 0, 1, 0))
-    yield _facts(result, asked)
+    yield _facts(result, request)
 
 
 def headline(result: VetResult) -> Text:
@@ -91,10 +91,10 @@ def _append_line(to: Text, words: str, style: str) -> None:
     to.append_text(text(indented, f"not bold {style}"))
 
 
-def _subject(result: VetResult, asked: VetRequest) -> Table:
+def _subject(result: VetResult, request: VetRequest) -> Table:
     optimizer, runtime = result.optimizer, result.runtime
     passes = count(len(optimizer.pipeline), "pass", "es")
-    pipeline = f"{asked.pipeline}, {passes}" if _is_named(result, asked) else passes
+    pipeline = f"{request.pipeline}, {passes}" if _is_named(result, request) else passes
     lines = (
         f"{optimizer.name} {optimizer.version} ({pipeline})",
         f"judged by {runtime.name} {runtime.version} on {count(result.samples, 'sample')}",
@@ -102,9 +102,9 @@ def _subject(result: VetResult, asked: VetRequest) -> Table:
     return _grid([("", text("\n".join(lines), "dim"))])
 
 
-def _is_named(result: VetResult, asked: VetRequest) -> bool:
+def _is_named(result: VetResult, request: VetRequest) -> bool:
     """Whether the pipeline was asked for by name, not as a list of passes."""
-    return "," not in asked.pipeline and [asked.pipeline] != result.optimizer.pipeline
+    return "," not in request.pipeline and [request.pipeline] != result.optimizer.pipeline
 
 
 def _grid(rows: Sequence[tuple[str, RenderableType]]) -> Table:
@@ -246,7 +246,7 @@ def _passes(result: VetResult) -> Table:
     return table
 
 
-def _facts(result: VetResult, asked: VetRequest) -> Table:
+def _facts(result: VetResult, request: VetRequest) -> Table:
     """Facts about the verdict: inputs, controls, outputs, safe pipeline, cost and so on."""
     rows: list[tuple[str, RenderableType]] = []
     if result.reason:
@@ -272,12 +272,12 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
         rows.append(("timing", text("\n".join(part for part in parts if part))))
     if result.changing_passes is not None:
         rows.append(("changing", text(_changing_passes(result))))
-    if asked.fixed_tolerances and result.fixed_tolerances:
+    if request.fixed_tolerances and result.fixed_tolerances:
         rows.append(("fixed", text("\n".join(map(_show_fixed_tolerance, result.fixed_tolerances)))))
-    if words := warnings_text(result.warnings, in_table=asked.warnings):
+    if words := warnings_text(result.warnings, in_table=request.warnings):
         rows.append(("warnings", text(words, "dim")))
     rows += [(name, text(words)) for name, words in structure_words(result).items()]
-    rows.append(("verified", text(_safe(result, asked))))
+    rows.append(("verified", text(_safe(result, request))))
     if result.safe_code and result.safe_pipeline != result.optimizer.pipeline:
         rows.append(("as code", text(_code(result.safe_code))))
     rows.append(("cost", text(_cost(result))))
@@ -393,10 +393,10 @@ def _outputs(result: VetResult) -> str:
     return "; ".join(parts)
 
 
-def _safe(result: VetResult, asked: VetRequest) -> str:
+def _safe(result: VetResult, request: VetRequest) -> str:
     """The vetted safe pipeline, as ``--pipeline`` takes it."""
     whole, safe = result.optimizer.pipeline, result.safe_pipeline
-    name = f"the pipeline {asked.pipeline!r}" if _is_named(result, asked) else "the pipeline"
+    name = f"the pipeline {request.pipeline!r}" if _is_named(result, request) else "the pipeline"
     if safe == whole:
         unless = " (no fault was found)" if result.verdict == "undecided" else ""
         return f"all of {name}{unless}"
@@ -433,23 +433,23 @@ def _cost(result: VetResult) -> str:
 # --- the next command ----------------------------------------------------------------------------
 
 
-def next_command(result: VetResult, asked: VetRequest) -> Text:
+def next_command(result: VetResult, request: VetRequest) -> Text:
     """What to type next, on one line, so that it can be copied."""
     line = Text(f"{'next':<{_LABEL_COLUMNS}}", style="dim")
-    line.append_text(text(shlex.join(_next(result, asked)), "not dim bold"))
+    line.append_text(text(shlex.join(_next(result, request)), "not dim bold"))
     return line
 
 
-def _next(result: VetResult, asked: VetRequest) -> list[str]:
+def _next(result: VetResult, request: VetRequest) -> list[str]:
     blamed = next((f for f in result.findings if f.severity == "fault" and f.culprit), None)
     more: dict[str, object] = {}
     extra: list[str] = []
     if blamed is not None and not blamed.localized:
         more = {"strategy": "auto"}
-    elif blamed is not None and not (asked.reduce or asked.out):
+    elif blamed is not None and not (request.reduce or request.out):
         # The passes by name: the shortest command that shows the same fault.
         more = {"pipeline": ",".join(blamed.culprit), "exclude": (), "reduce": True}
-        if blamed.witness is not None and asked.dataset:
+        if blamed.witness is not None and request.dataset:
             more["dataset"] = (blamed.witness.dataset,)
         if blamed.as_deployed:
             more["as_deployed"] = True
@@ -457,13 +457,13 @@ def _next(result: VetResult, asked: VetRequest) -> list[str]:
         more = {"pipeline": result.safe_option, "exclude": ()}
     elif result.verdict == "faulty":
         extra = ["--json", "report.json"]
-    elif asked.strategy != "each":
+    elif request.strategy != "each":
         more = {"strategy": "each"}
-    elif not asked.as_deployed:
+    elif not request.as_deployed:
         more = {"as_deployed": True}
     else:
         more = {"dataset": ("files:YOUR_INPUTS.npz",)}
-    again = asked.model_copy(update=more)
+    again = request.model_copy(update=more)
     leave_out = ("strategy", "pairs") if blamed is not None else ()
     return ["optvet", "vet", *again.arguments(leave_out), *extra]
 

@@ -17,7 +17,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.engine.work.trials.preload import preload_for
 from optvet.engine.work.trials.trial import (
-    BuildSubject,
+    BuildSpec,
     Outputs,
     RuntimeConfig,
     TrialSpec,
@@ -151,8 +151,8 @@ def _samples(
 ) -> list[Sample]:
     def ask_runtime(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
-        order = TrialSpec(BuildSubject(model.blob, model.digest), config, samples)
-        outcome = sandbox.call(probe, order, role="referee")
+        order = TrialSpec(BuildSpec(model.blob, model.digest), config, samples)
+        outcome = sandbox.call(probe, order, role="judging")
         if outcome.value is not None:
             return outcome.value
         words = outcome.failure.message if outcome.failure else "no answer"

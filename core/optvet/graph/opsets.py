@@ -34,17 +34,17 @@ def at_opset(
 
 
 def _attributes_as_inputs(node: NodeProto, new: onnx.defs.OpSchema) -> list[NodeProto]:
-    places = {given.name: i for i, given in enumerate(new.inputs)}
+    places = {attribute.name: i for i, attribute in enumerate(new.inputs)}
     constants = []
-    for given in [a for a in node.attribute if a.name not in new.attributes]:
-        node.attribute.remove(given)
-        place = places.get(given.name)
+    for attribute in [a for a in node.attribute if a.name not in new.attributes]:
+        node.attribute.remove(attribute)
+        place = places.get(attribute.name)
         if place is None or (place < len(node.input) and node.input[place]):
             continue
-        value = helper.get_attribute_value(given)
-        kind = np.int64 if given.type in _INTEGERS else np.float32
+        value = helper.get_attribute_value(attribute)
+        kind = np.int64 if attribute.type in _INTEGERS else np.float32
         tensor = numpy_helper.from_array(np.array(value, kind))
-        name = f"{next(o for o in node.output if o)}_{given.name}"
+        name = f"{next(o for o in node.output if o)}_{attribute.name}"
         constants.append(helper.make_node("Constant", [], [name], value=tensor))
         node.input.extend([""] * (place + 1 - len(node.input)))
         node.input[place] = name
@@ -57,7 +57,7 @@ def _inputs_as_attributes(
     new: onnx.defs.OpSchema,
     values: Mapping[str, np.ndarray],
 ) -> None:
-    taken = {given.name for given in new.inputs}
+    taken = {attribute.name for attribute in new.inputs}
     for place in reversed(range(min(len(node.input), len(old.inputs)))):
         name = old.inputs[place].name
         if name in taken or name not in new.attributes:

@@ -72,9 +72,12 @@ def _drawing(model: ModelProto) -> Iterator[NodeProto]:
 
 def _seed_type(node: NodeProto, opsets: dict[str, int]) -> int | None:
     """The type of the node's seed: an integer, or a float."""
-    for given in node.attribute:
-        if given.name == "seed" and given.type in (AttributeProto.INT, AttributeProto.FLOAT):
-            return int(given.type)
+    for attribute in node.attribute:
+        if attribute.name == "seed" and attribute.type in (
+            AttributeProto.INT,
+            AttributeProto.FLOAT,
+        ):
+            return int(attribute.type)
     schema = schema_of(domain_of(node), node.op_type, opsets)
     if schema is None or not is_onnx(node):
         return None

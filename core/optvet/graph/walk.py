@@ -70,9 +70,9 @@ def schema_of(domain: str, op_type: str, versions: Mapping[str, int]) -> onnx.de
 
 def attribute_of(node: NodeProto, name: str, default: Any = None) -> Any:
     """The value of an attribute, or ``default`` where the node does not give it."""
-    for given in node.attribute:
-        if given.name == name:
-            return onnx.helper.get_attribute_value(given)
+    for attribute in node.attribute:
+        if attribute.name == name:
+            return onnx.helper.get_attribute_value(attribute)
     return default
 
 
@@ -81,10 +81,10 @@ def attribute_of(node: NodeProto, name: str, default: Any = None) -> Any:
 
 def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
     """The graphs among the attributes of ``node``."""
-    for given in node.attribute:
-        if given.HasField("g"):
-            yield given.g
-        yield from given.graphs
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:

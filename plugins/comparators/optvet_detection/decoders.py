@@ -140,19 +140,19 @@ def _named(names: Sequence[str], *words: str) -> str | None:
 # Heads that have chosen and suppressed already
 
 
-def final(given: DecoderInput) -> Head | None:
+def final(inputs: DecoderInput) -> Head | None:
     """Boxes, labels and scores with suppression inside.
 
     Boxes [k, 4] or [n, k, 4], labels and scores [k] or [n, k]: the SSD and Faster/Mask R-CNN of
     the ONNX model zoo, torchvision's detectors, and TensorFlow's ``detection_boxes`` (top, left,
     bottom, right), where ``num_detections`` [n] tells how many rows are meant.
     """
-    roles = _final_roles(given.outputs)
+    roles = _final_roles(inputs.outputs)
     if roles is None:
         return None
     boxes, labels, scores, number = roles
     top_first = "detection_boxes" in _bare(boxes)
-    unit = _unit(given.outputs[boxes], given.size)
+    unit = _unit(inputs.outputs[boxes], inputs.size)
 
     def decode(outputs: Outputs) -> list[Proposals]:
         b = _wide(outputs[boxes])
@@ -198,7 +198,7 @@ def _final_roles(outputs: Outputs) -> tuple[str, str, str, str | None] | None:
     return None
 
 
-def rows(given: DecoderInput) -> Head | None:
+def rows(inputs: DecoderInput) -> Head | None:
     """One row per box, with suppression inside.
 
     [n, k, 6] left, top, right, bottom, score, label (YOLOv10 and other end-to-end exports);
@@ -206,15 +206,15 @@ def rows(given: DecoderInput) -> Head | None:
     [1, 1, k, 7] image, label, score, left, top, right, bottom (Caffe's and OpenVINO's
     DetectionOutput, normalised).
     """
-    if len(given.outputs) != 1:
+    if len(inputs.outputs) != 1:
         return None
-    ((name, value),) = given.outputs.items()
+    ((name, value),) = inputs.outputs.items()
     columns = _row_columns(value)
     if columns is None:
         return None
     image, box, score, label = columns
     flat = _wide(value).reshape(-1, value.shape[-1])
-    unit = _unit(flat[:, box], given.size)
+    unit = _unit(flat[:, box], inputs.size)
     images = 1 if image is None else int(np.nan_to_num(flat[:, image]).max(initial=0)) + 1
 
     def decode(outputs: Outputs) -> list[Proposals]:
@@ -251,23 +251,23 @@ def _by_image(table: Array, image: int, images: int) -> list[Array]:
     return [flat[flat[:, image] == i] for i in range(images)]
 
 
-def yolov3(given: DecoderInput) -> Head | None:
+def yolov3(inputs: DecoderInput) -> Head | None:
     """YOLOv3 of the ONNX model zoo, tiny too: candidates and what suppression chose of them.
 
     Boxes [n, p, 4] (top, left, bottom, right, in pixels), scores [n, classes, p], and rows of
     image, class, box: [k, 3] or [1, k, 3], padded with -1.
     """
-    whole = [n for n, v in given.outputs.items() if v.dtype.kind in "iu" and v.shape[-1:] == (3,)]
-    boxes = [n for n, v in _floats(given.outputs, 3).items() if v.shape[-1] == 4]
+    whole = [n for n, v in inputs.outputs.items() if v.dtype.kind in "iu" and v.shape[-1:] == (3,)]
+    boxes = [n for n, v in _floats(inputs.outputs, 3).items() if v.shape[-1] == 4]
     if len(whole) != 1 or len(boxes) != 1:
         return None
     chosen, box = whole[0], boxes[0]
-    p = given.outputs[box].shape[1]
-    rest = [n for n, v in _floats(given.outputs, 3).items() if n != box and v.shape[-1] == p]
+    p = inputs.outputs[box].shape[1]
+    rest = [n for n, v in _floats(inputs.outputs, 3).items() if n != box and v.shape[-1] == p]
     if len(rest) != 1:
         return None
     score = rest[0]
-    unit = _unit(given.outputs[box], given.size)
+    unit = _unit(inputs.outputs[box], inputs.size)
 
     def decode(outputs: Outputs) -> list[Proposals]:
         b, s = _wide(outputs[box])[..., [1, 0, 3, 2]] * unit, _wide(outputs[score])
@@ -287,7 +287,7 @@ def yolov3(given: DecoderInput) -> Head | None:
 # Heads with one row per anchor, boxes decoded
 
 
-def boxes_scores(given: DecoderInput) -> Head | None:
+def boxes_scores(inputs: DecoderInput) -> Head | None:
     """Candidates without suppression: boxes [n, p, 4] and class scores [n, p, classes].
 
     UltraFace and SSD: corners, and a soft-max whose first column is the background. Boxes
@@ -295,15 +295,15 @@ def boxes_scores(given: DecoderInput) -> Head | None:
     background is assumed where every row of scores sums to 1. Offsets from priors, and DETR's
     centres (``pred_boxes``), are not of this form.
     """
-    if len(given.outputs) != 2:
+    if len(inputs.outputs) != 2:
         return None
-    four = [n for n, v in _floats(given.outputs).items() if v.ndim in (3, 4) and v.shape[-1] == 4]
+    four = [n for n, v in _floats(inputs.outputs).items() if v.ndim in (3, 4) and v.shape[-1] == 4]
     boxes = _named(four, "box", "loc") if len(four) == 2 else four[0] if four else None
     if boxes is None:
         return None
-    value = given.outputs[boxes]
-    (scores,) = (n for n in given.outputs if n != boxes)
-    table = given.outputs[scores]
+    value = inputs.outputs[boxes]
+    (scores,) = (n for n in inputs.outputs if n != boxes)
+    table = inputs.outputs[scores]
     if table.dtype.kind != "f" or table.ndim != 3 or table.shape[:2] != value.shape[:2]:
         return None
     if value.ndim == 4 and value.shape[2] != 1:
@@ -314,7 +314,7 @@ def boxes_scores(given: DecoderInput) -> Head | None:
     finite = _wide(table)[np.isfinite(table).all(axis=-1)]
     sums = bool(np.allclose(finite.sum(axis=-1), 1.0, atol=1e-3)) if finite.size else True
     background = value.ndim == 3 and table.shape[-1] > 1 and (logits or sums)
-    unit = _unit(value, given.size)
+    unit = _unit(value, inputs.size)
 
     def decode(outputs: Outputs) -> list[Proposals]:
         b = _wide(outputs[boxes]).reshape(value.shape[0], -1, 4) * unit
@@ -328,7 +328,7 @@ def boxes_scores(given: DecoderInput) -> Head | None:
         return [Proposals(x, y) for x, y in zip(b, s, strict=True)]
 
     named = _named([boxes], "box", "bbox", "loc") and _named([scores], "score", "conf", "cls")
-    sure = 0.0 if value.shape[1] < 32 else 0.8 if named else 0.3 if given.size else 0.0
+    sure = 0.0 if value.shape[1] < 32 else 0.8 if named else 0.3 if inputs.size else 0.0
     return Head("boxes-scores", decode, True, (scores,), 1.0, sure)
 
 
@@ -357,23 +357,23 @@ def _grid_strides(size: Size | None, count: int) -> tuple[int, ...] | None:
     return None
 
 
-def yolox(given: DecoderInput) -> Head | None:
+def yolox(inputs: DecoderInput) -> Head | None:
     """YOLOX: [n, p, 5 + classes], one row per cell: offset, log size, objectness, class scores.
 
     centre = (offset + cell) * stride, size = exp(log size) * stride, for strides 8, 16, 32
     (Ge et al. 2021, "YOLOX", and its ``demo_postprocess``). Exports that did this in the graph are
     told by centres that spread over the image.
     """
-    single = _single(given)
+    single = _single(inputs)
     if single is None or single[1].shape[2] < 6:
         return None
     name, value = single
-    strides = _grid_strides(given.size, value.shape[1])
-    if strides is None or given.size is None:
+    strides = _grid_strides(inputs.size, value.shape[1])
+    if strides is None or inputs.size is None:
         return None
-    grid, step = _cells(given.size, strides)
+    grid, step = _cells(inputs.size, strides)
     centres = value[..., :2][np.isfinite(value[..., :2])]
-    encoded = not centres.size or float(np.median(np.abs(centres))) < min(given.size) / 8
+    encoded = not centres.size or float(np.median(np.abs(centres))) < min(inputs.size) / 8
     logits = _are_logits(value[..., 4:])
 
     def decode(outputs: Outputs) -> list[Proposals]:
@@ -386,18 +386,18 @@ def yolox(given: DecoderInput) -> Head | None:
     return Head("yolox", decode, True, (name,), 2.0, 0.8)
 
 
-def _single(given: DecoderInput) -> tuple[str, Array] | None:
+def _single(inputs: DecoderInput) -> tuple[str, Array] | None:
     """The only output, or the one beside mask prototypes, if it is a table of floats."""
-    tables = _floats(given.outputs, 3)
-    others = [v for n, v in given.outputs.items() if n not in tables]
+    tables = _floats(inputs.outputs, 3)
+    others = [v for n, v in inputs.outputs.items() if n not in tables]
     if len(tables) != 1 or len(others) > 1 or any(v.ndim != 4 for v in others):
         return None
     return next(iter(tables.items()))
 
 
-def _mask_columns(given: DecoderInput) -> int:
+def _mask_columns(inputs: DecoderInput) -> int:
     """Coefficients per box of the mask prototypes [n, m, h, w] that segmenting YOLOs add."""
-    prototypes = _floats(given.outputs, 4)
+    prototypes = _floats(inputs.outputs, 4)
     return next(iter(prototypes.values())).shape[1] if prototypes else 0
 
 
@@ -407,43 +407,43 @@ def _objects(boxes: Array, rest: Array, logits: bool) -> list[Proposals]:
     return [Proposals(b, s) for b, s in zip(corners(boxes), p[..., :1] * p[..., 1:], strict=True)]
 
 
-def yolo(given: DecoderInput) -> Head | None:
+def yolo(inputs: DecoderInput) -> Head | None:
     """YOLOv5 and v7: [n, p, 5 + classes], centre, size, objectness and class scores, decoded."""
-    single = _single(given)
+    single = _single(inputs)
     if single is None:
         return None
     name, value = single
-    end = value.shape[2] - _mask_columns(given)
+    end = value.shape[2] - _mask_columns(inputs)
     if end < 6 or value.shape[1] <= value.shape[2]:
         return None
-    unit, logits = _unit(value[..., :4], given.size), _are_logits(value[..., 4:end])
+    unit, logits = _unit(value[..., :4], inputs.size), _are_logits(value[..., 4:end])
 
     def decode(outputs: Outputs) -> list[Proposals]:
         v = _wide(outputs[name])
         return _objects(v[..., :4] * unit, v[..., 4:end], logits)
 
     count = value.shape[1] // 3 if value.shape[1] % 3 == 0 else 0
-    sure = 0.75 if _grid_strides(given.size, count) else 0.0
+    sure = 0.75 if _grid_strides(inputs.size, count) else 0.0
     return Head("yolo", decode, True, (name,), 2.0, sure)
 
 
-def yolov8(given: DecoderInput) -> Head | None:
+def yolov8(inputs: DecoderInput) -> Head | None:
     """YOLOv8, v9 and v11: [n, 4 + classes, p], centre, size and class scores, decoded."""
-    single = _single(given)
+    single = _single(inputs)
     if single is None:
         return None
     name, value = single
-    end = value.shape[1] - _mask_columns(given)
+    end = value.shape[1] - _mask_columns(inputs)
     if end < 5 or value.shape[2] <= value.shape[1]:
         return None
-    unit, logits = _unit(value[:, :4], given.size), _are_logits(value[:, 4:end])
+    unit, logits = _unit(value[:, :4], inputs.size), _are_logits(value[:, 4:end])
 
     def decode(outputs: Outputs) -> list[Proposals]:
         v = _wide(outputs[name]).transpose(0, 2, 1)
         boxes, scores = corners(v[..., :4] * unit), _probability(v[..., 4:end], logits)
         return [Proposals(b, s) for b, s in zip(boxes, scores, strict=True)]
 
-    sure = 0.75 if _grid_strides(given.size, value.shape[2]) else 0.0
+    sure = 0.75 if _grid_strides(inputs.size, value.shape[2]) else 0.0
     return Head("yolov8", decode, True, (name,), 1.0, sure)
 
 
@@ -483,22 +483,22 @@ def _places(height: int, width: int) -> Array:
     return np.asarray(np.stack([x, y], axis=-1)[:, :, None, :].astype(np.float64))
 
 
-def yolov2(given: DecoderInput) -> Head | None:
+def yolov2(inputs: DecoderInput) -> Head | None:
     """YOLOv2: [n, anchors * (5 + classes), h, w] with five anchors, as the zoo's tiny YOLOv2.
 
     centre = (sigmoid(t) + cell) * stride, size = anchor * exp(t), score = sigmoid(objectness) *
     soft-max(classes) (Redmon and Farhadi 2017, "YOLO9000", section 2).
     """
-    grids = _floats(given.outputs, 4)
-    if len(given.outputs) != 1 or len(grids) != 1:
+    grids = _floats(inputs.outputs, 4)
+    if len(inputs.outputs) != 1 or len(grids) != 1:
         return None
     name, value = next(iter(grids.items()))
-    anchors_given = given.anchors and [(w, h) for w, h in given.anchors]
+    anchors_given = inputs.anchors and [(w, h) for w, h in inputs.anchors]
     count = len(anchors_given) if anchors_given else 5
     n, channels, height, width = value.shape
     if channels % count or channels // count < 6 or min(height, width) < 2:
         return None
-    stride = given.size[0] / height if given.size else 32.0
+    stride = inputs.size[0] / height if inputs.size else 32.0
     published = VOC_ANCHORS if channels // count == 25 else COCO_ANCHORS
     pixels = np.array(anchors_given or [(w * stride, h * stride) for w, h in published])
 
@@ -510,7 +510,7 @@ def yolov2(given: DecoderInput) -> Head | None:
             scores = expit(v[..., 4:5]) * softmax(v[..., 5:], axis=-1)
         return _flat([boxes], [scores])
 
-    sure = 0.7 if channels in (125, 425) and given.size == (height * 32, width * 32) else 0.0
+    sure = 0.7 if channels in (125, 425) and inputs.size == (height * 32, width * 32) else 0.0
     return Head("yolov2", decode, True, (name,), 1.0, sure)
 
 
@@ -563,41 +563,41 @@ def _channels_last(value: Array) -> Array:
     return value.reshape(n, height, width, 3, -1)
 
 
-def _levels(given: DecoderInput, anchor_axis: int) -> list[_Level] | None:
+def _levels(inputs: DecoderInput, anchor_axis: int) -> list[_Level] | None:
     """Two or three grids, each half as fine as the one before; None if the outputs are not that."""
-    floats = {n: v for n, v in _floats(given.outputs).items() if v.ndim in (4, 5)}
+    floats = {n: v for n, v in _floats(inputs.outputs).items() if v.ndim in (4, 5)}
     found = [_level(n, v, anchor_axis) for n, v in floats.items()]
     levels = sorted((x for x in found if x is not None), key=lambda x: -x.height)
-    if len(levels) != len(given.outputs) or len(levels) not in (2, 3):
+    if len(levels) != len(inputs.outputs) or len(levels) not in (2, 3):
         return None
     halves = all(a.height == 2 * b.height for a, b in itertools.pairwise(levels))
     return levels if halves and len({x.columns for x in levels}) == 1 else None
 
 
 def _anchored(
-    given: DecoderInput,
+    inputs: DecoderInput,
     name: str,
     published: Sequence[tuple[float, float]] | None,
     certainty: float,
 ) -> Head | None:
     """A head of two or three grids, decoded by the rule of the YOLO called ``name``."""
     # A coarse grid may be three cells wide: the axis of the anchors is the name's, not the shape's.
-    levels = _levels(given, 1 if name == "yolov5-grid" else 3)
+    levels = _levels(inputs, 1 if name == "yolov5-grid" else 3)
     if levels is None:
         return None
     tiny = len(levels) == 2
-    anchors = given.anchors or (YOLOV3_TINY_ANCHORS if tiny else published)
+    anchors = inputs.anchors or (YOLOV3_TINY_ANCHORS if tiny else published)
     if anchors is None or len(anchors) != 3 * len(levels):
         return None
     pixels = np.array(anchors, np.float64).reshape(len(levels), 3, 2)
     default = (16.0, 32.0) if tiny else (8.0, 16.0, 32.0)
-    first = {x.name: given.outputs[x.name] for x in levels}
+    first = {x.name: inputs.outputs[x.name] for x in levels}
     logits = any(_are_logits(x.arrange(first[x.name])[..., 4:]) for x in levels)
 
     def decode(outputs: Outputs) -> list[Proposals]:
         boxes, scores = [], []
         for number, level in enumerate(levels):
-            stride = given.size[0] / level.height if given.size else default[number]
+            stride = inputs.size[0] / level.height if inputs.size else default[number]
             v = level.arrange(_wide(outputs[level.name]))
             boxes.append(corners(_place(name, v[..., :4], level, stride, pixels[number])))
             p = _probability(v[..., 4:], logits)
@@ -621,54 +621,54 @@ def _place(name: str, t: Array, level: _Level, stride: float, anchors: Array) ->
     return np.concatenate([(inside + cell) * stride, _growth(t[..., 2:]) * anchors], axis=-1)
 
 
-def yolov3_grid(given: DecoderInput) -> Head | None:
+def yolov3_grid(inputs: DecoderInput) -> Head | None:
     """YOLOv3 before decoding: grids [n, 3 * (5 + classes), h, w] or [n, h, w, 3 * (5 + classes)].
 
     centre = (sigmoid(t) + cell) * stride, size = anchor * exp(t) (Redmon and Farhadi 2018).
     """
-    if any(v.ndim != 4 for v in given.outputs.values()):
+    if any(v.ndim != 4 for v in inputs.outputs.values()):
         return None
-    return _anchored(given, "yolov3-grid", YOLOV3_ANCHORS, 0.6 if _is_published(given) else 0.0)
+    return _anchored(inputs, "yolov3-grid", YOLOV3_ANCHORS, 0.6 if _is_published(inputs) else 0.0)
 
 
-def yolov4_grid(given: DecoderInput) -> Head | None:
+def yolov4_grid(inputs: DecoderInput) -> Head | None:
     """YOLOv4 of the ONNX model zoo: grids [n, h, w, 3, 5 + classes] for strides 8, 16 and 32.
 
     centre = (sigmoid(t) * s - (s - 1) / 2 + cell) * stride with s = 1.2, 1.1, 1.05, size = anchor *
     exp(t); scores are probabilities already (the zoo's post-processing).
     """
-    if any(v.ndim != 5 or v.shape[3] != 3 for v in given.outputs.values()):
+    if any(v.ndim != 5 or v.shape[3] != 3 for v in inputs.outputs.values()):
         return None
-    return _anchored(given, "yolov4-grid", YOLOV4_ANCHORS, 0.8)
+    return _anchored(inputs, "yolov4-grid", YOLOV4_ANCHORS, 0.8)
 
 
-def yolov5_grid(given: DecoderInput) -> Head | None:
+def yolov5_grid(inputs: DecoderInput) -> Head | None:
     """YOLOv5 and v7 before decoding: grids [n, 3, h, w, 5 + classes] for strides 8, 16 and 32.
 
     centre = (2 sigmoid(t) - 1/2 + cell) * stride, size = anchor * (2 sigmoid(t))^2 (ultralytics).
     """
-    if any(v.ndim != 5 or v.shape[1] != 3 for v in given.outputs.values()):
+    if any(v.ndim != 5 or v.shape[1] != 3 for v in inputs.outputs.values()):
         return None
-    return _anchored(given, "yolov5-grid", YOLOV3_ANCHORS, 0.8)
+    return _anchored(inputs, "yolov5-grid", YOLOV3_ANCHORS, 0.8)
 
 
-def _is_published(given: DecoderInput) -> bool:
+def _is_published(inputs: DecoderInput) -> bool:
     """Whether there are 255 channels, 80 classes, at strides 8, 16 and 32."""
-    heights = sorted({v.shape[2] for v in given.outputs.values() if v.shape[1:2] == (255,)})
-    return bool(given.size) and len(heights) == len(given.outputs) and len(heights) in (2, 3)
+    heights = sorted({v.shape[2] for v in inputs.outputs.values() if v.shape[1:2] == (255,)})
+    return bool(inputs.size) and len(heights) == len(inputs.outputs) and len(heights) in (2, 3)
 
 
-def retinanet(given: DecoderInput) -> Head | None:
+def retinanet(inputs: DecoderInput) -> Head | None:
     """RetinaNet's heads: per level, classes [n, 9 * classes, h, w] and boxes [n, 36, h, w].
 
     Anchors have sides 4 * stride * 2^(0, 1/3, 2/3) and ratios 1, 2, 1/2; centre = t * side +
     anchor's centre, side = exp(t) * anchor's side (Lin et al. 2017, section 4; anchors and the
     border of one pixel as in NVIDIA's retinanet-examples, from which the zoo's model comes).
     """
-    pairs = _head_pairs(_floats(given.outputs, 4))
-    if pairs is None or len(given.outputs) != 2 * len(pairs):
+    pairs = _head_pairs(_floats(inputs.outputs, 4))
+    if pairs is None or len(inputs.outputs) != 2 * len(pairs):
         return None
-    first = given.outputs
+    first = inputs.outputs
     logits = any(_are_logits(first[c]) for c, _ in pairs)
     finest = first[pairs[0][0]].shape[2]
 
@@ -676,7 +676,7 @@ def retinanet(given: DecoderInput) -> Head | None:
         boxes, scores = [], []
         for number, (classes, deltas) in enumerate(pairs):
             n, _, height, width = first[classes].shape
-            stride = 8.0 * 2**number if given.size is None else _power(given.size[0] / height)
+            stride = 8.0 * 2**number if inputs.size is None else _power(inputs.size[0] / height)
             t = _wide(outputs[deltas]).reshape(n, 9, 4, height, width).transpose(0, 3, 4, 1, 2)
             c = _wide(outputs[classes]).reshape(n, 9, -1, height, width).transpose(0, 3, 4, 1, 2)
             boxes.append(_from_deltas(t, stride))
@@ -740,12 +740,12 @@ DECODERS: Mapping[str, Decoder] = {
 """By name, the particular before the general."""
 
 
-def choose(given: DecoderInput, wanted: str | None = None) -> Head | None:
+def choose(inputs: DecoderInput, wanted: str | None = None) -> Head | None:
     """The head that reads these outputs: that of decoder ``wanted``, or the first that fits."""
-    if not given.outputs or any(not isinstance(v, np.ndarray) for v in given.outputs.values()):
+    if not inputs.outputs or any(not isinstance(v, np.ndarray) for v in inputs.outputs.values()):
         return None
     tried = DECODERS.values() if wanted is None else [DECODERS[wanted]]
-    heads: Any = (decoder(given) for decoder in tried)
+    heads: Any = (decoder(inputs) for decoder in tried)
     # What is guessed from sums of the largest numbers may be wrong, but must not warn.
     with np.errstate(over="ignore", invalid="ignore"):
         return next((head for head in heads if head is not None), None)

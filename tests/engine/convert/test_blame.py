@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from optvet.engine.convert.conversion_inputs import ConversionInput
-from optvet.engine.convert.guilty_stage import Station, blame_stages
+from optvet.engine.convert.guilty_stage import StageResult, blame_stages
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.spec.converters import ConversionStage
 from optvet.spec.symptoms import Symptom
@@ -52,7 +52,7 @@ def test_each_symptom_is_blamed_on_the_stage_that_first_shows_it(
     shown: str, expected: list[tuple[str, int, int]]
 ) -> None:
     stations = [
-        Station("c", ConversionStage(f"s{i}", "convert", "onnx"), seen)
+        StageResult("c", ConversionStage(f"s{i}", "convert", "onnx"), seen)
         for i, name in enumerate(shown.split())
         for seen in ({"a": _STATES[name]} if name in _STATES else {},)
     ]

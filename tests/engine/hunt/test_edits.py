@@ -20,8 +20,8 @@ from optvet.engine.hunt.expected import outputs_of
 from optvet.engine.hunt.make_candidates import MadeCandidate, complete
 from optvet.engine.hunt.quick_look import QUICK
 from optvet.engine.hunt.quick_oracle import Examined, examine, rewrite_of
-from optvet.engine.hunt.shrink import shrunk
-from optvet.engine.hunt.subject import subject_of
+from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
+from optvet.engine.hunt.shrink import shrink
 from optvet.engine.judge.sample import judge_sample
 from optvet.graph import candidate_of
 from optvet.graph.interface import interface_of
@@ -89,10 +89,10 @@ def test_a_seed_is_the_part_of_a_model_that_a_pass_changes(
     relu: MadeCandidate, tmp_path: Path
 ) -> None:
     request = HuntRequest(optimizer="planted", out=tmp_path)
-    subject = subject_of(request, plugins_with("drop_relu", "keep_01"))
+    subject = resolve_optimizer(request, plugins_with("drop_relu", "keep_01"))
     rewrite = rewrite_of(subject, relu.model, "drop_relu")
     assert rewrite == ("drop_relu", ("Relu",), ("Identity",))
-    small = shrunk(
+    small = shrink(
         relu,
         subject.reference,
         lambda made: rewrite_of(subject, made.model, "drop_relu") == rewrite,
@@ -111,7 +111,9 @@ def test_a_seed_is_the_part_of_a_model_that_a_pass_changes(
 
 def found_in(tmp_path: Path, optimizer: str, text: str, feeds: dict[str, np.ndarray]) -> Examined:
     """What the quick oracle says of a model and the passes of an optimizer."""
-    subject = subject_of(HuntRequest(optimizer=optimizer, out=tmp_path), plugins_with("drop_relu"))
+    subject = resolve_optimizer(
+        HuntRequest(optimizer=optimizer, out=tmp_path), plugins_with("drop_relu")
+    )
     data = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
     return examine(
         subject, data.SerializeToString(), feeds, lambda *step: None, frozenset(), Random(0)
@@ -170,11 +172,13 @@ def test_a_model_shrinks_whose_sequence_is_read(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[2] x) => (seq(float[2]) s, int64 n, float[2] z)
         { r = Relu(x)  s = SequenceConstruct(r, x)  n = SequenceLength(s)  z = Relu(r) }"""
-    subject = subject_of(HuntRequest(optimizer="planted", out=tmp_path), plugins_with("drop_relu"))
+    subject = resolve_optimizer(
+        HuntRequest(optimizer="planted", out=tmp_path), plugins_with("drop_relu")
+    )
     feeds = {"x": np.ones(2, np.float32)}
     data = complete(Candidate(onnx.parser.parse_model(text), feeds))
     assert data is not None
-    small = shrunk(MadeCandidate(data, feeds, ()), subject.reference, lambda made: True)
+    small = shrink(MadeCandidate(data, feeds, ()), subject.reference, lambda made: True)
     assert len(ModelProto.FromString(small.model).graph.node) == 1
 
 
@@ -215,7 +219,7 @@ def test_of_a_set_of_passes_those_are_named_without_which_the_model_is_right(
 def test_a_pass_that_is_wrong_hides_no_pair_of_others(tmp_path: Path) -> None:
     # The second pass is right alone; twice, it gives its weights the same names again.
     plugins = plugins_with("drop_relu", "benign_reassociate")
-    subject = subject_of(HuntRequest(optimizer="planted", out=tmp_path), plugins)
+    subject = resolve_optimizer(HuntRequest(optimizer="planted", out=tmp_path), plugins)
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[1,2] x) => (float[1,2] y) <float[2,2] w = {1, 2, 3, 4}>
         { r = Relu(x)  y = MatMul(r, w) }"""

@@ -26,9 +26,9 @@ from optvet.engine.hunt.cross_check import Applied, is_disputed
 from optvet.engine.hunt.learn import is_unproductive, learn, passes_together
 from optvet.engine.hunt.make_candidates import MadeCandidate
 from optvet.engine.hunt.quick_oracle import Examined, SuspicionKey, examine
+from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
 from optvet.engine.hunt.run import HuntProgress, hunt, size_of_next_round
 from optvet.engine.hunt.state import HuntState, Sign
-from optvet.engine.hunt.subject import subject_of
 from optvet.plugin import Artifact, Candidate, Traits, Vocabulary
 from optvet.spec.errors import PluginError
 from optvet.spec.hunt import HuntRequest, budget_of
@@ -264,7 +264,7 @@ def test_a_crumb_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> 
 
 
 def judged(tmp_path: Path, text: str, *passes: str, **feeds: np.ndarray) -> list[Any]:
-    subject = subject_of(asked(tmp_path), plugins_with(*passes, repeatable=False))
+    subject = resolve_optimizer(asked(tmp_path), plugins_with(*passes, repeatable=False))
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
     data = model.SerializeToString()
     found = examine(subject, data, feeds, lambda step, passes: None, frozenset(), Random(0))
@@ -314,7 +314,7 @@ def test_what_is_stable_of_a_random_output_is_looked_at_like_any_other(
 
 def test_passes_that_do_nothing_together_are_not_tried_alone(tmp_path: Path) -> None:
     plugins = plugins_with("drop_relu", "keep_00", "keep_01", repeatable=False)
-    subject = subject_of(asked(tmp_path), plugins)
+    subject = resolve_optimizer(asked(tmp_path), plugins)
     state = HuntState(valid=100)
     state.rewrites["drop_relu", ("Relu",), ()] = 50
     assert passes_together(state, subject) == (("keep_00", "keep_01"),)
@@ -464,7 +464,7 @@ def test_what_a_pass_that_is_known_to_be_wrong_shows_with_another_is_vetted_no_m
 def test_seeds_of_one_round_that_resemble_each_other_do_not_crowd_out_others(
     kind: str, kept: int, tmp_path: Path
 ) -> None:
-    subject = subject_of(HuntRequest(optimizer="onnxruntime", out=tmp_path), Plugins())
+    subject = resolve_optimizer(HuntRequest(optimizer="onnxruntime", out=tmp_path), Plugins())
     results: list[CandidateOutcome | LoggedStep] = []
     for number in range(9):
         made = MadeCandidate(f"model {number}".encode(), {}, ())

@@ -16,7 +16,7 @@ from optvet.engine.vet.run import vet_model
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Limits, Sandbox, enter
 from optvet.engine.work.trials.noise_floor import INJECTIONS, JITTERS, SEEDS
-from optvet.engine.work.trials.trial import BuildSubject
+from optvet.engine.work.trials.trial import BuildSpec
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,
@@ -233,7 +233,7 @@ class Dying:
         return getattr(self.sandbox, name)
 
     def submit(self, function: Any, /, *args: Any, **options: Any) -> Any:
-        original = args and isinstance(args[0], BuildSubject) and args[0].optimizer is None
+        original = args and isinstance(args[0], BuildSpec) and args[0].optimizer is None
         if original and function.__name__ == "_build_then" and self.times:
             self.times -= 1
             return self.sandbox.submit(die_checking, **options)

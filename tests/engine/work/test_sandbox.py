@@ -327,26 +327,26 @@ def test_a_fresh_worker_shares_nothing_before_or_after() -> None:
         assert until(lambda: not any(alive(pid) for pid in fresh if pid))
 
 
-def test_a_referee_never_runs_where_a_subject_ran() -> None:
+def test_a_judging_task_never_runs_where_tested_code_ran() -> None:
     with Sandbox(jobs=1, preload=PRELOAD) as sandbox:
-        subject = sandbox.call(faults.process_id).value
+        tested = sandbox.call(faults.process_id).value
         assert sandbox.call(faults.remember, "k", "touched").value is None
-        referee = sandbox.call(faults.process_id, role="referee").value
-        assert sandbox.call(faults.remember, "k", "clean", role="referee").value is None
-        assert subject != referee
-        # Both stay warm, and a role is subject unless the task says otherwise.
-        assert sandbox.call(faults.process_id).value == subject
-        assert sandbox.call(faults.process_id, role="referee").value == referee
-        assert sandbox.call(faults.remember, "k", 1, role="subject").value == "touched"
+        judging = sandbox.call(faults.process_id, role="judging").value
+        assert sandbox.call(faults.remember, "k", "clean", role="judging").value is None
+        assert tested != judging
+        # Both stay warm, and a role is "tested" unless the task says otherwise.
+        assert sandbox.call(faults.process_id).value == tested
+        assert sandbox.call(faults.process_id, role="judging").value == judging
+        assert sandbox.call(faults.remember, "k", 1, role="tested").value == "touched"
 
 
-def test_the_death_of_a_subject_costs_the_referee_nothing() -> None:
+def test_the_death_of_a_tested_process_leaves_the_judging_one() -> None:
     with Sandbox(jobs=1, preload=PRELOAD) as sandbox:
-        referee = sandbox.call(faults.process_id, role="referee").value
+        judging = sandbox.call(faults.process_id, role="judging").value
         assert not sandbox.call(faults.segfault).ok
-        assert sandbox.call(faults.process_id, role="referee").value == referee
-        assert not sandbox.call(faults.segfault, role="referee").ok
-        assert sandbox.call(faults.process_id, role="referee").value not in (None, referee)
+        assert sandbox.call(faults.process_id, role="judging").value == judging
+        assert not sandbox.call(faults.segfault, role="judging").ok
+        assert sandbox.call(faults.process_id, role="judging").value not in (None, judging)
 
 
 def test_jobs_run_at_once_and_no_more_than_allowed() -> None:

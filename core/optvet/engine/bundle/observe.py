@@ -32,7 +32,7 @@ from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.case import Case
-from optvet.engine.work.trials.trial import BuildSubject, Outputs, visible
+from optvet.engine.work.trials.trial import BuildSpec, Outputs, visible
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError
@@ -123,7 +123,9 @@ def _observe(
         observed = find_first_fault(examiner, reference, trial, samples)
     built = trial.build.failure is None or trial.build.failure.stage != "build"
     after = (
-        runner.sandbox.call(_text_after, runner.subject(passes), fresh=True).value if built else ""
+        runner.sandbox.call(_text_after, runner.build_spec(passes), fresh=True).value
+        if built
+        else ""
     )
     before = runner.sandbox.call(_text_of, runner.model.blob, fresh=True).value or ""
     drawn = observed.draw if observed is not None else None
@@ -150,9 +152,9 @@ def _text_of(path: Path) -> str:
     return graph_text(load_model(path))
 
 
-def _text_after(subject: BuildSubject) -> str:
+def _text_after(build_spec: BuildSpec) -> str:
     """The optimized model as text, if its format has a graph. Called in a worker."""
-    model = visible(subject)
+    model = visible(build_spec)
     return "" if model is None else graph_text(model)
 
 

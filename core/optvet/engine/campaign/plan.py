@@ -23,8 +23,8 @@ from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
 from optvet.engine.trust import locate
 from optvet.engine.work.cache.disk import key
-from optvet.engine.work.cache.environment_fingerprint import basis, modules_of
-from optvet.engine.work.cache.modified_installs import edits
+from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment, modules_of
+from optvet.engine.work.cache.modified_installs import modified_code_digest
 from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.campaign import JobRequest, JobSet
@@ -216,7 +216,7 @@ def _job(request: JobRequest, digest: str, versions: _Versions, bundles: bool) -
         data[request.user_model] = digest_of_data(request.user_model.rpartition(":")[0])
     used = versions.of(request)
     return Job(
-        key=key(question(request), digest, data, used, basis(), bundles),
+        key=key(question(request), digest, data, used, fingerprint_environment(), bundles),
         cell=key(question(request, LIMITS)),
         request=request,
         model_digest=digest,
@@ -262,7 +262,7 @@ class _Versions:
                 version = str(plugin.version())
             except Exception:  # the job reports the same error
                 version = "unknown"
-            changed = edits(*modules_of(plugin))
+            changed = modified_code_digest(*modules_of(plugin))
             found[plugin.name] = f"{version} (changed: {changed})" if changed else version
         return found
 

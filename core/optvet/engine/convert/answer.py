@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from optvet.engine.convert.conversion_inputs import ConversionInput
-from optvet.engine.convert.guilty_stage import Blame, Station
+from optvet.engine.convert.guilty_stage import Blame, StageResult
 from optvet.engine.convert.session import Conversion
 from optvet.engine.judge.failures import CONVERTER, symptom_of
 from optvet.engine.judge.sample import STATES, SampleVerdict
@@ -47,9 +47,9 @@ class ConversionEvidence:
     operators of the source a stage quantized; None of stages that do not quantize.
     """
 
-    drawn: Sequence[ConversionInput]
+    inputs: Sequence[ConversionInput]
     random: frozenset[str]
-    stations: Sequence[Station]
+    stage_results: Sequence[StageResult]
     last: int
     artifacts: Sequence[Artifact | None]
     runtimes: Sequence[str]
@@ -64,7 +64,7 @@ class ConversionEvidence:
     @property
     def seen(self) -> Mapping[str, SampleVerdict]:
         """What the judged artifact did, by sample."""
-        return self.stations[self.last].seen if self.last >= 0 else {}
+        return self.stage_results[self.last].seen if self.last >= 0 else {}
 
 
 def result_of(
@@ -90,7 +90,7 @@ def result_of(
         verdict=verdict,
         reason=reason,
         findings=findings,
-        stages=[_stage(answer, i, files[i]) for i in range(len(answer.stations))],
+        stages=[_stage(answer, i, files[i]) for i in range(len(answer.stage_results))],
         controls=_controls(answer),
         warnings=conversion.warnings,
         notes=[
@@ -98,7 +98,7 @@ def result_of(
             *_note_unused_quantizers(answer),
             *_outputs_wrong_in_source(answer),
         ],
-        samples=len(answer.drawn),
+        samples=len(answer.inputs),
         skipped=_list_skipped_samples(answer),
         seed=conversion.request.seed,
         wall_s=wall_s,
@@ -107,8 +107,10 @@ def result_of(
 
 def _note_unused_quantizers(answer: ConversionEvidence) -> list[str]:
     """That a quantizer left the model as it was."""
-    stations = zip(answer.stations, answer.quantized, strict=False)
-    return [f"{station.name} quantized no operator" for station, n in stations if n == 0]
+    stage_results = zip(answer.stage_results, answer.quantized, strict=False)
+    return [
+        f"{stage_result.name} quantized no operator" for stage_result, n in stage_results if n == 0
+    ]
 
 
 def _outputs_wrong_in_source(answer: ConversionEvidence) -> list[str]:
@@ -124,7 +126,7 @@ def _list_skipped_samples(answer: ConversionEvidence) -> list[Skipped]:
 
 def _source(conversion: Conversion, answer: ConversionEvidence) -> SourceRecord:
     source = conversion.source
-    feeds = answer.drawn[0].sample.feeds
+    feeds = answer.inputs[0].sample.feeds
     return SourceRecord(
         source=conversion.request.model,
         format=source.artifact.format,
@@ -137,13 +139,13 @@ def _source(conversion: Conversion, answer: ConversionEvidence) -> SourceRecord:
 
 def _finding(answer: ConversionEvidence, found: Found) -> ConversionFinding:
     blame, confirmed, checks, place = found
-    witness = blame.drawn[0]
-    seen = answer.stations[blame.last].seen[witness.sample.id]
+    witness = blame.inputs[0]
+    seen = answer.stage_results[blame.last].seen[witness.sample.id]
     if seen.symptom == answer.seen[witness.sample.id].symptom:
         # What the model that one gets does, if it is that.
         seen = answer.seen[witness.sample.id]
-    guilty = answer.stations[blame.first : blame.last + 1]
-    names = [station.name for station in guilty]
+    guilty = answer.stage_results[blame.first : blame.last + 1]
+    names = [stage_result.name for stage_result in guilty]
     kind: StageKind | Literal["target-runtime"] = guilty[0].stage.kind
     culprit = " or ".join(names)
     some = any if place is not None and place.alike else all
@@ -163,14 +165,14 @@ def _finding(answer: ConversionEvidence, found: Found) -> ConversionFinding:
         witness=ConversionWitness(
             sample=witness.sample.id, origin=witness.origin, about=witness.about
         ),
-        samples=len(blame.drawn),
+        samples=len(blame.inputs),
         cross_check=checks,
         place=place,
     )
 
 
 def _refusal(answer: ConversionEvidence, index: int, failure: Failure | None) -> ConversionFinding:
-    station = answer.stations[index]
+    stage_result = answer.stage_results[index]
     # A process that was killed from outside says nothing against what it was at.
     symptom = CONVERTER.error
     if failure is not None and failure.kind != "killed":
@@ -178,9 +180,9 @@ def _refusal(answer: ConversionEvidence, index: int, failure: Failure | None) ->
     return ConversionFinding(
         symptom=symptom,
         severity="refusal" if symptom.info.severity == "refusal" else "fault",
-        stages=[station.name],
-        kind=station.stage.kind,
-        culprit=station.name,
+        stages=[stage_result.name],
+        kind=stage_result.stage.kind,
+        culprit=stage_result.name,
         confirmed=True,
         message=cut(describe(failure), _MESSAGE_CHARS) if failure else "",
         place=answer.refused_place,
@@ -195,23 +197,23 @@ def _verdict(
         return "faulty", ""
     if "refusal" in severities:
         return "refused", "the converter does not support this source; this is not a fault"
-    undecided = [s for s in answer.stations[-1].seen.values() if s.state == "undecided"]
+    undecided = [s for s in answer.stage_results[-1].seen.values() if s.state == "undecided"]
     if undecided:
         return "undecided", undecided[0].message or "the noise could not be measured"
-    if not answer.stations[-1].seen:
-        return "undecided", f"no runtime here runs {answer.stations[-1].stage.format}"
+    if not answer.stage_results[-1].seen:
+        return "undecided", f"no runtime here runs {answer.stage_results[-1].stage.format}"
     return "right", ""
 
 
 def _stage(answer: ConversionEvidence, index: int, file: str | None) -> StageRecord:
-    station, artifact = answer.stations[index], answer.artifacts[index]
+    stage_result, artifact = answer.stage_results[index], answer.artifacts[index]
     state, detail = _state(answer, index)
     usual, edges = _apart(answer, index)
     return StageRecord(
-        converter=station.converter,
-        name=station.stage.name,
-        kind=station.stage.kind,
-        format=station.stage.format if artifact is None else artifact.format,
+        converter=stage_result.converter,
+        name=stage_result.stage.name,
+        kind=stage_result.stage.kind,
+        format=stage_result.stage.format if artifact is None else artifact.format,
         state=state,
         runtime=answer.runtimes[index],
         error=_largest(usual, "error"),
@@ -231,11 +233,11 @@ def _state(answer: ConversionEvidence, index: int) -> tuple[State, str]:
     Inputs with NaN or infinity that nobody gave count for notes alone, as do edge values of a stage
     that loses precision.
     """
-    lossy = answer.stations[index].stage.tolerance is not None
+    lossy = answer.stage_results[index].stage.tolerance is not None
     outside_domain = {
-        d.sample.id for d in answer.drawn if d.outside_domain or (lossy and d.origin == "edge")
+        d.sample.id for d in answer.inputs if d.outside_domain or (lossy and d.origin == "edge")
     }
-    seen = [s for name, s in answer.stations[index].seen.items() if name not in outside_domain]
+    seen = [s for name, s in answer.stage_results[index].seen.items() if name not in outside_domain]
     if not seen:
         if answer.artifacts[index] is None:
             return "not-reached", ""
@@ -252,8 +254,8 @@ def _apart(
     An error of 7 beside a noise of 270 on numbers near the largest floats says nothing of the
     inputs that the source is for.
     """
-    seen = answer.stations[index].seen
-    asked = [d for d in answer.drawn if d.sample.id in seen and not d.outside_domain]
+    seen = answer.stage_results[index].seen
+    asked = [d for d in answer.inputs if d.sample.id in seen and not d.outside_domain]
     usual = [seen[d.sample.id] for d in asked if d.origin != "edge"]
     return usual, [seen[d.sample.id] for d in asked if d.origin == "edge"]
 
@@ -299,9 +301,9 @@ def _keep_artifacts(conversion: Conversion, answer: ConversionEvidence) -> list[
         if out is None or artifact is None or not (artifact.data or artifact.path):
             files.append(None)
             continue
-        station = answer.stations[number - 1]
+        stage_result = answer.stage_results[number - 1]
         suffix = artifact.path.suffix if artifact.path else f".{artifact.format}"
-        name = f"{number}-{station.converter}-{station.stage.name}{suffix}"
+        name = f"{number}-{stage_result.converter}-{stage_result.stage.name}{suffix}"
         _write(artifact, out / name)
         files.append(name)
     return files

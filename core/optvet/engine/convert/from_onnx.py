@@ -42,7 +42,7 @@ def facts_of_onnx(
 
     def probe(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = [Sample(f"probe-{i}", f) for i, f in enumerate(feeds)]
-        outcome = sandbox.call(worker_steps.observe, config, artifact, samples, role="referee")
+        outcome = sandbox.call(worker_steps.observe, config, artifact, samples, role="judging")
         failure = outcome.failure or (outcome.value.load if outcome.value else None)
         if failure is not None or outcome.value is None:
             return [describe(failure) if failure else "no answer"] * len(samples)

@@ -21,7 +21,7 @@ def _of_outputs(symptom: Symptom) -> bool:
 
 
 @dataclass(frozen=True)
-class Station:
+class StageResult:
     """A stage of the chain, and what its artifact did on each sample; empty if it cannot be run."""
 
     converter: str
@@ -33,7 +33,7 @@ class Station:
         """``CONVERTER/STAGE``."""
         return f"{self.converter}/{self.stage.name}"
 
-    def without(self, samples: Collection[str]) -> Station:
+    def without(self, samples: Collection[str]) -> StageResult:
         """It, as if it had not run on ``samples``."""
         return replace(self, seen={k: v for k, v in self.seen.items() if k not in samples})
 
@@ -46,7 +46,7 @@ class Blame:
         first: Index of the first stage to blame.
         last: Index of the last one; its artifact is the first that is known to be wrong.
         symptom: What is wrong with it.
-        drawn: The inputs that show it, the plainest first.
+        inputs: The inputs that show it, the plainest first.
         lossy: Whether other values are what a stage declares to lose on inputs that the source is
             meant for; it says nothing of edge values.
     """
@@ -54,7 +54,7 @@ class Blame:
     first: int
     last: int
     symptom: Symptom
-    drawn: tuple[ConversionInput, ...]
+    inputs: tuple[ConversionInput, ...]
     lossy: bool = False
 
     @property
@@ -63,21 +63,23 @@ class Blame:
 
         Or only on edge values behind a stage that loses precision, which is for usual inputs.
         """
-        return all(d.outside_domain or (self.lossy and d.origin == "edge") for d in self.drawn)
+        return all(d.outside_domain or (self.lossy and d.origin == "edge") for d in self.inputs)
 
 
-def blame_stages(stations: Sequence[Station], drawn: Sequence[ConversionInput]) -> list[Blame]:
+def blame_stages(
+    stage_results: Sequence[StageResult], inputs: Sequence[ConversionInput]
+) -> list[Blame]:
     """One blame for each pair of stages and symptom, in order of stages."""
     groups: dict[tuple[int, int, Symptom], list[ConversionInput]] = {}
-    for each in drawn:
-        for key in _guilty([s.seen.get(each.sample.id) for s in stations]):
+    for each in inputs:
+        for key in _guilty([s.seen.get(each.sample.id) for s in stage_results]):
             groups.setdefault(key, []).append(each)
-    order = {id(d): i for i, d in enumerate(drawn)}
+    order = {id(d): i for i, d in enumerate(inputs)}
     return [
         Blame(
             *key,
             tuple(sorted(group, key=lambda d: (d.outside_domain, order[id(d)]))),
-            key[2].info.of_values and stations[key[1]].stage.tolerance is not None,
+            key[2].info.of_values and stage_results[key[1]].stage.tolerance is not None,
         )
         for key, group in sorted(groups.items(), key=lambda item: item[0][:2])
     ]

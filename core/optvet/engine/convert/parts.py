@@ -74,8 +74,8 @@ def reduce_source(
         open_conversion(request, plugins) as conversion,
         temporary_folder("optvet-parts-") as scratch,
     ):
-        drawn, _, _ = prepare_inputs(conversion)
-        sample = next(d.sample for d in drawn if d.sample.id == fault.witness.sample)
+        inputs, _, _ = prepare_inputs(conversion)
+        sample = next(d.sample for d in inputs if d.sample.id == fault.witness.sample)
         parts = _parts(conversion, sample)
         whole = max(part.size for part in parts)
         ordered = _sort_by_size(parts, fault)[:_MOST]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from optvet.engine.convert.guilty_stage import Blame, Station
+from optvet.engine.convert.guilty_stage import Blame, StageResult
 from optvet.engine.convert.locate import (
     locate,
     locate_beside,
@@ -38,31 +38,31 @@ class HasArtifact(Protocol):
 
 def locate_fault(
     conversion: Conversion,
-    made: Sequence[HasArtifact],
+    stage_artifacts: Sequence[HasArtifact],
     configs: Sequence[RuntimeConfig | None],
-    stations: Sequence[Station],
+    stage_results: Sequence[StageResult],
     blame: Blame,
 ) -> ConversionPlace | None:
     """The place inside the guilty artifact; None where its format does not show that."""
-    sample = blame.drawn[0].sample
-    artifact, config = made[blame.last].artifact, configs[blame.last]
-    seen = stations[blame.last].seen.get(sample.id)
+    sample = blame.inputs[0].sample
+    artifact, config = stage_artifacts[blame.last].artifact, configs[blame.last]
+    seen = stage_results[blame.last].seen.get(sample.id)
     if artifact is None or config is None or seen is None or seen.right:
         return None
     if seen.failed:
-        last, why = made[-1].artifact, stations[-1].seen.get(sample.id)
+        last, why = stage_artifacts[-1].artifact, stage_results[-1].seen.get(sample.id)
         if artifact.format != "onnx" and last is not None and why is not None:
             # What has no graph that can be read here fails later as it fails now.
             artifact, seen = last, why
         if artifact.format != "onnx" or not artifact.data:
             return refused_place(conversion, seen.message, sample)
         about = (artifact, seen.message, tuple(sample.feeds))
-        named = conversion.sandbox.call(place_in_message, *about, role="referee").value
+        named = conversion.sandbox.call(place_in_message, *about, role="judging").value
         return _with_operator(conversion, named, artifact, sample, seen.message)
     if not seen.judgements and not seen.outputs and artifact.format == "onnx" and artifact.data:
         # An interface that does not fit, which inputs that the model asks for explain.
         about = (artifact, seen.message, tuple(sample.feeds))
-        asked = conversion.sandbox.call(place_in_message, *about, role="referee").value
+        asked = conversion.sandbox.call(place_in_message, *about, role="judging").value
         if asked is not None and asked.parameters:
             return asked
     if blame.lossy:
@@ -93,7 +93,7 @@ def _with_operator(
         return place
     recorded, _ = recorded_inside(conversion, sample)
     about = (recorded, config, artifact, sample, message)
-    found = conversion.sandbox.call(operator_before, *about, role="referee").value
+    found = conversion.sandbox.call(operator_before, *about, role="judging").value
     if found is None:
         return place
     told = place.model_dump(exclude_defaults=True)
@@ -104,7 +104,7 @@ def refused_place(conversion: Conversion, message: str, sample: Sample) -> Conve
     """The operator that an error names; of a source in ONNX, its node."""
     source = conversion.source.artifact
     if source.format == "onnx":
-        return conversion.sandbox.call(place_in_source, source, message, role="referee").value
+        return conversion.sandbox.call(place_in_source, source, message, role="judging").value
     place = place_in_refusal(message) or _among_operators(conversion, sample, message)
     return with_named_node(place, message)
 
@@ -115,7 +115,7 @@ def _among_operators(
     """The operators of the source that ``message`` names; all, where there are only a few."""
     sandbox = conversion.sandbox_of(conversion.source.runtime)
     about = (conversion.reference, conversion.source.artifact, sample, message)
-    return sandbox.call(place_among_operators, *about, role="referee").value
+    return sandbox.call(place_among_operators, *about, role="judging").value
 
 
 def recorded_inside(
@@ -124,7 +124,7 @@ def recorded_inside(
     """What the source computes inside, where its runtime is; or why that is not known."""
     about = (conversion.reference, conversion.source.artifact, sample)
     outcome = conversion.sandbox_of(conversion.source.runtime).call(
-        source_inside, *about, role="referee"
+        source_inside, *about, role="judging"
     )
     if outcome.value is None:
         return (), outcome.failure or Failure("error", "run", "no answer")
@@ -141,11 +141,11 @@ def _in_onnx(
     about = (config, artifact, sample, wrong)
     if conversion.source_is_here:
         source = (conversion.reference, conversion.source.artifact)
-        return conversion.sandbox.call(locate_beside, *source, *about, role="referee")
+        return conversion.sandbox.call(locate_beside, *source, *about, role="judging")
     recorded, failure = recorded_inside(conversion, sample)
     if failure is not None:
         return Outcome(None, failure)
-    return conversion.sandbox.call(locate, recorded, *about, role="referee")
+    return conversion.sandbox.call(locate, recorded, *about, role="judging")
 
 
 def _elsewhere(
@@ -160,9 +160,9 @@ def _elsewhere(
     if failure is not None:
         return Outcome(None, failure)
     target = conversion.sandbox_of(config.runtime).call(
-        target_inside, config, artifact, sample, role="referee"
+        target_inside, config, artifact, sample, role="judging"
     )
     if target.value is None:
         return Outcome(None, target.failure)
     about = (recorded, target.value, tuple(sample.feeds.values()), wrong)
-    return conversion.sandbox.call(locate_in, *about, role="referee")
+    return conversion.sandbox.call(locate_in, *about, role="judging")

@@ -16,7 +16,7 @@ from optvet.engine.convert.answer import ConversionEvidence, result_of
 from optvet.engine.convert.chain import Link, links_of, sources_of
 from optvet.engine.convert.compare_outputs import Judge, judge_pair
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
-from optvet.engine.convert.guilty_stage import Blame, Station, blame_stages
+from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
 from optvet.engine.convert.match_interface import match_outputs
 from optvet.engine.convert.places import locate_fault, refused_place
 from optvet.engine.convert.session import Conversion, reference_of
@@ -60,10 +60,10 @@ def convert_model(
     started = time.perf_counter()
     with open_conversion(request, plugins) as conversion:
         progress("running the source", 0, None)
-        drawn, judge, skipped = prepare_inputs(conversion)
-        links = converted_by(conversion, drawn, progress)
+        inputs, judge, skipped = prepare_inputs(conversion)
+        links = converted_by(conversion, inputs, progress)
         progress("comparing", 0, None)
-        answer = judge_stages(conversion, links, drawn, judge)
+        answer = judge_stages(conversion, links, inputs, judge)
         return result_of(
             conversion, replace(answer, skipped=skipped), time.perf_counter() - started
         )
@@ -151,14 +151,14 @@ def prepare_inputs(
     """Inputs on which the source runs, what compares with it, and the other inputs."""
     request = conversion.request
     facts = conversion.facts()
-    drawn = inputs_of(
+    inputs = inputs_of(
         facts,
         seed=request.seed,
         random=request.random,
         edges=request.edges,
         sizes=request.sizes,
     )
-    samples = [d.sample for d in drawn]
+    samples = [d.sample for d in inputs]
     outputs, failed, random = reference_of(conversion, samples)
     if outputs and all(set(o) <= random for o in outputs.values()):
         raise NothingTested(
@@ -172,7 +172,7 @@ def prepare_inputs(
         outputs,
         conversion.sandbox,
     )
-    kept = [d for d in drawn if d.sample.id in outputs]
+    kept = [d for d in inputs if d.sample.id in outputs]
     conversion.output_names.extend(outputs[samples[0].id])
     usual = frozenset(d.sample.id for d in kept if d.origin != "edge")
     return kept, Judge(outputs, random, meter, usual, _interface_of(conversion)), failed
@@ -196,78 +196,82 @@ class StageArtifact:
 
 
 def converted_by(
-    conversion: Conversion, drawn: Sequence[ConversionInput], progress: Progress
+    conversion: Conversion, inputs: Sequence[ConversionInput], progress: Progress
 ) -> list[StageArtifact]:
     """All stages of the chain, with the artifacts that there are."""
-    usual = [d.sample.feeds for d in drawn if d.origin not in ("edge", "size")]
-    made: list[StageArtifact] = []
+    usual = [d.sample.feeds for d in inputs if d.origin not in ("edge", "size")]
+    stage_artifacts: list[StageArtifact] = []
     source: Artifact | None = conversion.source.artifact
     for number, link in enumerate(conversion.links, 1):
         if source is None:
-            made += [StageArtifact(link, stage, None) for stage in link.stages]
+            stage_artifacts += [StageArtifact(link, stage, None) for stage in link.stages]
             continue
         progress(f"converting: {link.converter.name}", number, len(conversion.links))
         done = conversion.convert(link, source, number, usual)
         for i, stage in enumerate(link.stages):
             artifact = done.artifacts[i] if i < len(done.artifacts) else None
             at_fault = i == len(done.artifacts)
-            made.append(StageArtifact(link, stage, artifact, done.failure if at_fault else None))
-        source = made[-1].artifact
-    return made
+            stage_artifacts.append(
+                StageArtifact(link, stage, artifact, done.failure if at_fault else None)
+            )
+        source = stage_artifacts[-1].artifact
+    return stage_artifacts
 
 
 def judge_stages(
     conversion: Conversion,
-    made: Sequence[StageArtifact],
-    drawn: Sequence[ConversionInput],
+    stage_artifacts: Sequence[StageArtifact],
+    inputs: Sequence[ConversionInput],
     judge: Judge,
 ) -> ConversionEvidence:
-    """What every stage does on ``drawn``, and which is to blame."""
-    samples = [d.sample for d in drawn]
-    last = _last_whole(made)
-    configs = [_config(conversion, m, i == last) for i, m in enumerate(made)]
+    """What every stage does on ``inputs``, and which is to blame."""
+    samples = [d.sample for d in inputs]
+    last = _last_whole(stage_artifacts)
+    configs = [_config(conversion, m, i == last) for i, m in enumerate(stage_artifacts)]
     futures = [
         None if c is None or m.artifact is None else conversion.start(c, m.artifact, samples)
-        for c, m in zip(configs, made, strict=True)
+        for c, m in zip(configs, stage_artifacts, strict=True)
     ]
     observed: list[Observed | None] = []
-    for config, m, future in zip(configs, made, futures, strict=True):
+    for config, m, future in zip(configs, stage_artifacts, futures, strict=True):
         if future is None or config is None or m.artifact is None:
             observed.append(None)
         else:
             observed.append(conversion.finish(future, config, m.artifact, samples))
-    _lend(judge.meter, configs, made, observed)
-    stations, tolerance = [], None
-    for i, (config, m, o) in enumerate(zip(configs, made, observed, strict=True)):
+    _lend(judge.meter, configs, stage_artifacts, observed)
+    stage_results, tolerance = [], None
+    for i, (config, m, o) in enumerate(zip(configs, stage_artifacts, observed, strict=True)):
         tolerance = _larger(tolerance, m.stage.tolerance)
         seen = {} if o is None else judge.see(o, samples, tolerance)
-        station = Station(m.link.converter.name, m.stage, seen)
+        stage_result = StageResult(m.link.converter.name, m.stage, seen)
         if i == last and o is not None and config is not None and m.artifact is not None:
             again = conversion.observe(config, m.artifact, samples, again=True)
-            station = _worse(station, judge.see(again, samples, tolerance))
-        stations.append(station)
-    undefined, drawn = _drop_undefined_edge_values(conversion, judge, drawn, stations[last].seen)
-    stations = [s.without(undefined) for s in stations]
+            stage_result = _worse(stage_result, judge.see(again, samples, tolerance))
+        stage_results.append(stage_result)
+    undefined, inputs = _drop_undefined_edge_values(
+        conversion, judge, inputs, stage_results[last].seen
+    )
+    stage_results = [s.without(undefined) for s in stage_results]
     answer = ConversionEvidence(
-        drawn=drawn,
+        inputs=inputs,
         random=judge.random,
-        stations=stations,
+        stage_results=stage_results,
         last=last,
-        artifacts=[m.artifact for m in made],
+        artifacts=[m.artifact for m in stage_artifacts],
         runtimes=["" if c is None else c.runtime.name for c in configs],
         complaints=["" if o is None else o.complaint for o in observed],
-        refused=next(((i, m.refused) for i, m in enumerate(made) if m.refused), None),
+        refused=next(((i, m.refused) for i, m in enumerate(stage_artifacts) if m.refused), None),
         undefined=undefined,
-        quantized=_count_quantized_operators(conversion, made),
+        quantized=_count_quantized_operators(conversion, stage_artifacts),
     )
     if answer.refused is not None and answer.refused[1] is not None:
-        named = refused_place(conversion, answer.refused[1].message, drawn[0].sample)
+        named = refused_place(conversion, answer.refused[1].message, inputs[0].sample)
         answer = replace(answer, refused_place=named)
-    blames = blame_stages(stations[: last + 1], drawn) if last >= 0 else []
+    blames = blame_stages(stage_results[: last + 1], inputs) if last >= 0 else []
     found = []
     for blame in blames:
-        place = locate_fault(conversion, made, configs, stations, blame)
-        config, artifact = configs[blame.last], made[blame.last].artifact
+        place = locate_fault(conversion, stage_artifacts, configs, stage_results, blame)
+        config, artifact = configs[blame.last], stage_artifacts[blame.last].artifact
         checks = []
         if config is not None and artifact is not None and "runtime" in blame.symptom.info.blames:
             about = (conversion, artifact, blame, judge, tolerance)
@@ -277,18 +281,18 @@ def judge_stages(
 
 
 def _count_quantized_operators(
-    conversion: Conversion, made: Sequence[StageArtifact]
+    conversion: Conversion, stage_artifacts: Sequence[StageArtifact]
 ) -> list[int | None]:
     """How many operators each stage quantized that makes ONNX and says by its name that it does."""
     before = conversion.source.artifact
     found: list[int | None] = []
-    for m in made:
+    for m in stage_artifacts:
         says = m.stage.kind == "lossy" and "quantize" in m.stage.name
         if not says or m.artifact is None or m.artifact.format != "onnx":
             found.append(None)
         else:
             pair = before if before.format == "onnx" else None, m.artifact
-            found.append(conversion.sandbox.call(quantized_nodes, *pair, role="referee").value)
+            found.append(conversion.sandbox.call(quantized_nodes, *pair, role="judging").value)
         before = m.artifact or before
     return found
 
@@ -296,16 +300,16 @@ def _count_quantized_operators(
 def _drop_undefined_edge_values(
     conversion: Conversion,
     judge: Judge,
-    drawn: Sequence[ConversionInput],
+    inputs: Sequence[ConversionInput],
     seen: Mapping[str, SampleVerdict],
 ) -> tuple[Mapping[str, str], list[ConversionInput]]:
     """Edge values without a defined answer, and the other inputs.
 
     Edge values that show less than what usual outputs are rounded by count as unasked for.
     """
-    undefined = _find_undefined_edge_values(conversion, drawn, seen)
+    undefined = _find_undefined_edge_values(conversion, inputs, seen)
     kept = []
-    for each in drawn:
+    for each in inputs:
         found = seen.get(each.sample.id)
         wrong = each.origin == "edge" and found is not None and not found.right
         if found is not None and wrong and judge.is_lost_in_usual(each.sample.id, found):
@@ -316,33 +320,36 @@ def _drop_undefined_edge_values(
 
 
 def _find_undefined_edge_values(
-    conversion: Conversion, drawn: Sequence[ConversionInput], seen: Mapping[str, SampleVerdict]
+    conversion: Conversion, inputs: Sequence[ConversionInput], seen: Mapping[str, SampleVerdict]
 ) -> Mapping[str, str]:
     """Edge values that go wrong on which the source itself has no defined answer, and why not."""
-    edges = [d.sample for d in drawn if d.origin == "edge"]
+    edges = [d.sample for d in inputs if d.origin == "edge"]
     wrong = [s for s in edges if s.id in seen and not seen[s.id].right]
     if not wrong:
         return {}
     about = (conversion.reference, conversion.source.artifact, wrong)
     sandbox = conversion.sandbox_of(conversion.source.runtime)
-    return sandbox.call(undefined_inside, *about, role="referee").value or {}
+    return sandbox.call(undefined_inside, *about, role="judging").value or {}
 
 
-def _last_whole(made: Sequence[StageArtifact]) -> int:
+def _last_whole(stage_artifacts: Sequence[StageArtifact]) -> int:
     """Index of the last stage of the last converter that took what it was given; -1 for none.
 
     Where a converter refuses, what others made before it is judged nevertheless.
     """
     ends = (
         i
-        for i, m in enumerate(made)
-        if m.artifact is not None and (i + 1 == len(made) or made[i + 1].link is not m.link)
+        for i, m in enumerate(stage_artifacts)
+        if m.artifact is not None
+        and (i + 1 == len(stage_artifacts) or stage_artifacts[i + 1].link is not m.link)
     )
     return max(ends, default=-1)
 
 
-def _config(conversion: Conversion, made: StageArtifact, last: bool) -> RuntimeConfig | None:
-    artifact = made.artifact
+def _config(
+    conversion: Conversion, stage_artifact: StageArtifact, last: bool
+) -> RuntimeConfig | None:
+    artifact = stage_artifact.artifact
     if artifact is None or not (artifact.data or artifact.path):
         return None
     return conversion.runtime_for(artifact.format, last=last)
@@ -351,11 +358,11 @@ def _config(conversion: Conversion, made: StageArtifact, last: bool) -> RuntimeC
 def _lend(
     meter: NoiseMeter,
     configs: Sequence[RuntimeConfig | None],
-    made: Sequence[StageArtifact],
+    stage_artifacts: Sequence[StageArtifact],
     observed: Sequence[Observed | None],
 ) -> None:
     """Give the meter the first converted model in ONNX that runs, for what only a graph tells."""
-    for config, m, o in zip(configs, made, observed, strict=True):
+    for config, m, o in zip(configs, stage_artifacts, observed, strict=True):
         if config is None or m.artifact is None or o is None or o.load is not None:
             continue
         if m.artifact.format == "onnx" and m.artifact.data:
@@ -367,15 +374,15 @@ def _larger(a: float | None, b: float | None) -> float | None:
     return b if a is None else a if b is None else max(a, b)
 
 
-def _worse(station: Station, again: Mapping[str, SampleVerdict]) -> Station:
-    """A station that ran twice: what went wrong once is wrong."""
+def _worse(stage_result: StageResult, again: Mapping[str, SampleVerdict]) -> StageResult:
+    """Merge two runs of a stage: a sample is wrong if one of them was."""
     seen = {
         name: replace(again[name], message=f"not on every run: {again[name].message}")
         if first.right and not again[name].right
         else first
-        for name, first in station.seen.items()
+        for name, first in stage_result.seen.items()
     }
-    return replace(station, seen=seen)
+    return replace(stage_result, seen=seen)
 
 
 def _is_confirmed(judge: Judge, observed: Sequence[Observed | None], blame: Blame) -> bool:
@@ -383,7 +390,7 @@ def _is_confirmed(judge: Judge, observed: Sequence[Observed | None], blame: Blam
     guilty = observed[blame.last]
     if blame.first == 0 or guilty is None:
         return True
-    before, sample = observed[blame.first - 1], blame.drawn[0].sample
+    before, sample = observed[blame.first - 1], blame.inputs[0].sample
     if guilty.load is not None or before is None:
         return True
     run, good = guilty.runs[sample.id], before.runs.get(sample.id)
@@ -467,5 +474,5 @@ def _telling(blame: Blame) -> list[Sample]:
 
     Edge values with NaN, where a fault shows on others too, may go wrong for reasons of their own.
     """
-    alike = [d for d in blame.drawn if d.outside_domain == blame.drawn[0].outside_domain]
+    alike = [d for d in blame.inputs if d.outside_domain == blame.inputs[0].outside_domain]
     return [d.sample for d in alike[:_ASKED]]

@@ -63,13 +63,13 @@ class NoiseMeter:
         about = (self.config, self.source, samples)
         jobs = [
             self.sandbox.submit(
-                worker_steps.run_perturbed, *about, list(SEEDS), False, role="referee"
+                worker_steps.run_perturbed, *about, list(SEEDS), False, role="judging"
             ),
             self.sandbox.submit(
-                worker_steps.run_perturbed, *about, list(INJECTIONS), True, role="referee"
+                worker_steps.run_perturbed, *about, list(INJECTIONS), True, role="judging"
             ),
         ]
-        exact = self.sandbox.submit(worker_steps.run_in_float64, *about, role="referee")
+        exact = self.sandbox.submit(worker_steps.run_in_float64, *about, role="judging")
         jitters, injected = (_answer(job.result()) for job in jobs)
         truth = _answer(exact.result())
         borrowed = self._borrow_noise(samples)
@@ -91,7 +91,7 @@ class NoiseMeter:
         given = self.source if self.source.format == "onnx" else None
         artifact = given or (None if self.converted is None else self.converted[1])
         if artifact is not None:
-            outcome = self.here.call(worker_steps.graph_facts, artifact, role="referee")
+            outcome = self.here.call(worker_steps.graph_facts, artifact, role="judging")
             if outcome.value is not None:
                 return outcome.value
         return worker_steps.GraphFacts(64, frozenset())
@@ -103,7 +103,7 @@ class NoiseMeter:
             return {}
         config, artifact, runs = self.converted
         about = (config, artifact, samples, list(SEEDS))
-        moved = _answer(self.here.call(worker_steps.moved_weights, *about, role="referee")).value
+        moved = _answer(self.here.call(worker_steps.moved_weights, *about, role="judging")).value
         found: dict[str, list[Outputs]] = {}
         for s in samples:
             plain = runs.get(s.id)

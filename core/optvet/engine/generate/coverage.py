@@ -58,8 +58,8 @@ class Covered:
         self.opsets |= {n: max(opset, self.opsets.get(n, 0)) for n in names}
         for node in nodes:
             values = self._attributes.setdefault(qualified_name(*operator_of(node)), {})
-            for given in node.attribute:
-                values.setdefault(given.name, Counter())[_value(given)] += 1
+            for attribute in node.attribute:
+                values.setdefault(attribute.name, Counter())[_value(attribute)] += 1
         for length, found in self._sequences.items():
             found.update(sequences_of(model, length).keys())
 
@@ -87,14 +87,14 @@ class Covered:
         return [OperatorSequence(operators=list(s), models=n) for s, n in ordered]
 
 
-def _value(given: AttributeProto) -> str:
-    if given.type == AttributeProto.TENSOR:
-        return f"{dtype_name(given.t.data_type)}{list(given.t.dims)}"
-    if given.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+def _value(attribute: AttributeProto) -> str:
+    if attribute.type == AttributeProto.TENSOR:
+        return f"{dtype_name(attribute.t.data_type)}{list(attribute.t.dims)}"
+    if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
         return "graph"
-    if given.type not in _PLAIN:
-        return str(AttributeProto.AttributeType.Name(given.type)).lower()
-    value = helper.get_attribute_value(given)
+    if attribute.type not in _PLAIN:
+        return str(AttributeProto.AttributeType.Name(attribute.type)).lower()
+    value = helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return printable(value.decode(errors="replace"))[:_WORDS]
     return printable(str(value))[:_WORDS]

@@ -40,8 +40,8 @@ def executed(
     """
     inputs = [helper.make_tensor_value_info(n, type_of(v), v.shape) for n, v in feeds.items()]
     held = [numpy_helper.from_array(v, n) for n, v in weights.items()]
-    made = [ValueInfoProto(name=n) for n in outputs]
-    graph = helper.make_graph(nodes, "synthetic", inputs, made, held)
+    declared = [ValueInfoProto(name=n) for n in outputs]
+    graph = helper.make_graph(nodes, "synthetic", inputs, declared, held)
     imports = [helper.make_opsetid("" if d == ONNX_DOMAIN else d, v) for d, v in opsets.items()]
     model = helper.make_model(graph, opset_imports=imports, producer_name="optvet")
     model.ir_version = ir_version_of(opsets)
@@ -73,12 +73,12 @@ def results(config: RuntimeConfig, model: bytes, feeds: Mapping[str, np.ndarray]
     """
     try:
         session = config.runtime.load(Artifact("onnx", model), config.options)
-        made = dict(session.run(feeds))
+        computed = dict(session.run(feeds))
     except Exception as error:  # a runtime raises what it likes
         raise Refused(_first_line(error)) from None
-    if not all(isinstance(v, np.ndarray | np.generic) for v in made.values()):
+    if not all(isinstance(v, np.ndarray | np.generic) for v in computed.values()):
         raise Refused("its results are no tensors")
-    return {name: np.asarray(value) for name, value in made.items()}
+    return {name: np.asarray(value) for name, value in computed.items()}
 
 
 def _first_line(error: Exception) -> str:

@@ -95,15 +95,15 @@ class _GrowingModel:
     unread: list[str] = field(default_factory=list)
     size: int = 0
 
-    def add(self, step: AddedNodes, made: Mapping[str, np.ndarray]) -> None:
+    def add(self, step: AddedNodes, computed: Mapping[str, np.ndarray]) -> None:
         """Add nodes that have run."""
         self.nodes += step.nodes
         self.size += count_of(step.nodes)
         self.weights |= step.weights
         self.feeds |= step.feeds
         self.opsets |= step.opsets
-        self.values |= made
-        self.unread = [n for n in (*self.unread, *made) if n not in step.reads]
+        self.values |= computed
+        self.unread = [n for n in (*self.unread, *computed) if n not in step.reads]
 
     def recent(self) -> list[str]:
         """Values that nothing reads yet, and the latest of all."""
@@ -190,9 +190,9 @@ def _plant(
         return
     for given in _bindings(model, base, random):
         step = bound(base, given)
-        made = _run(plot, step, model.values)
-        if made is not None and (is_finite(made) or not is_finite(own)):
-            model.add(step, made)
+        computed = _run(plot, step, model.values)
+        if computed is not None and (is_finite(computed) or not is_finite(own)):
+            model.add(step, computed)
             return
     if direct:
         raise Refused("")
@@ -215,10 +215,10 @@ def _adapt(
         if between is None:
             continue
         step = bound(base, {place: change.result})
-        made = _run(plot, step, between)
-        if made is not None and (is_finite(made) or not is_finite(own)):
+        computed = _run(plot, step, between)
+        if computed is not None and (is_finite(computed) or not is_finite(own)):
             model.add(change, between)
-            model.add(step, made)
+            model.add(step, computed)
             return True
     return False
 
@@ -232,10 +232,10 @@ def _merge(
         join = merged((ours, model.values[ours]), (theirs, own[theirs]), model.fresh)
         if count_of((*join.nodes, *base.nodes)) > room:
             continue
-        made = _run(plot, join, model.values | own)
-        if made is not None:
+        computed = _run(plot, join, model.values | own)
+        if computed is not None:
             model.add(base, own)
-            model.add(join, made)
+            model.add(join, computed)
             return True
     return False
 
@@ -249,9 +249,9 @@ def _step_of(plot: Plot, model: _GrowingModel, fragment: Fragment, random: Rando
     versions = {d: v for d, v in fragment.opsets.items() if d != ONNX_DOMAIN}
     if any(model.opsets.get(d, v) != v for d, v in versions.items()):
         raise Refused("")
-    made = {o for n in fragment.nodes for o in n.output if o}
+    computed = {o for n in fragment.nodes for o in n.output if o}
     # Other than those of what adapts values to it, which it may be joined by.
-    names = {n: model.fresh(f"{n}.own") for n in (*fragment.inputs, *made)}
+    names = {n: model.fresh(f"{n}.own") for n in (*fragment.inputs, *computed)}
     values = {names[n]: np.asarray(v) for n, v in fragment.inputs.items()}
     was = fragment.opsets.get(ONNX_DOMAIN, plot.opset)
     nodes: list[NodeProto] = []
@@ -315,21 +315,21 @@ def _tried(plot: Plot, step: AddedNodes) -> Values:
     for node in step.nodes:
         if node.op_type in RANDOM_OPERATORS and attribute_of(node, "seed") is None:
             raise Refused("its random numbers differ between runs")
-    made = _results(plot, step, {})
-    if not same(made, _results(plot, step, {})):
+    computed = _results(plot, step, {})
+    if not same(computed, _results(plot, step, {})):
         raise Refused("its results differ between runs")
-    if any(v.size > ELEMENTS for v in made.values()):
+    if any(v.size > ELEMENTS for v in computed.values()):
         raise Refused("its results are large")
-    return made
+    return computed
 
 
 def _run(plot: Plot, step: AddedNodes, values: Mapping[str, np.ndarray]) -> Values | None:
     """What nodes make of values of the model; None if they refuse them or make too much."""
     try:
-        made = _results(plot, step, values)
+        computed = _results(plot, step, values)
     except Refused:
         return None
-    return made if all(v.size <= ELEMENTS for v in made.values()) else None
+    return computed if all(v.size <= ELEMENTS for v in computed.values()) else None
 
 
 def _results(plot: Plot, step: AddedNodes, values: Mapping[str, np.ndarray]) -> Values:
@@ -339,12 +339,12 @@ def _results(plot: Plot, step: AddedNodes, values: Mapping[str, np.ndarray]) -> 
         graph = helper.make_graph(step.nodes, "", [], [])
         if named := {qualified_name(*operator_of(n)) for n in nodes_of(graph)} & plot.excluded:
             raise Refused(f"it needs {', '.join(sorted(named))}, which is excluded")
-    data, made = executed(plot.config, step.nodes, step.weights, feeds, step.outputs, opsets)
+    data, computed = executed(plot.config, step.nodes, step.weights, feeds, step.outputs, opsets)
     if plot.excluded_types:
         kinds = element_types(ModelProto.FromString(data)).values()
         if found := {dtype_name(kind) for kind in kinds} & plot.excluded_types:
             raise Refused(f"it has values of type {', '.join(sorted(found))}, which is excluded")
-    return made
+    return computed
 
 
 def _whole(plot: Plot, model: _GrowingModel, random: Random) -> bytes:

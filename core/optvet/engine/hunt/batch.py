@@ -31,7 +31,7 @@ from optvet.engine.hunt.quick_oracle import (
     examine,
     rewrite_of,
 )
-from optvet.engine.hunt.shrink import shrunk
+from optvet.engine.hunt.shrink import shrink
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.spec.generators import Mutator, Prepares
@@ -58,7 +58,7 @@ class Batch:
         seed: The hunt's seed.
         first: Number of the first candidate within the hunt.
         recipes: One per candidate.
-        subject: What is hunted in.
+        tested: What is hunted in.
         mutators: All mutators.
         vocabulary: Files of the vocabulary.
         known: Rewrites that need no further seed.
@@ -75,7 +75,7 @@ class Batch:
     seed: int
     first: int
     recipes: tuple[CandidateRecipe, ...]
-    subject: TestedOptimizer
+    tested: TestedOptimizer
     mutators: tuple[Mutator, ...]
     vocabulary: tuple[Path, ...]
     known: frozenset[Rewrite]
@@ -97,7 +97,7 @@ class Seed:
     ``invented`` are names that passes gave to values that they made of it.
     """
 
-    made: MadeCandidate
+    candidate: MadeCandidate
     rewrites: tuple[Rewrite, ...]
     way: str
     invented: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Seed:
 class CandidateOutcome:
     """What became of the candidate of a number.
 
-    ``made`` is kept only where something is suspected. ``complaint`` is about a mutator, a
+    ``candidate`` is kept only where something is suspected. ``complaint`` is about a mutator, a
     fragment or a part of the optimizer's plugin that caused an exception. ``spent`` are entry and
     mutator of an edit of which there is no such variant.
     """
@@ -116,7 +116,7 @@ class CandidateOutcome:
     kind: str
     mutators: tuple[str, ...] = ()
     examined: Examined | None = None
-    made: MadeCandidate | None = None
+    candidate: MadeCandidate | None = None
     complaint: str = ""
     seeds: tuple[Seed, ...] = ()
     spent: tuple[int, int] | None = None
@@ -132,7 +132,7 @@ class LoggedStep:
     number: int
     step: str
     passes: tuple[str, ...]
-    made: MadeCandidate
+    candidate: MadeCandidate
     signal: str
 
 
@@ -171,7 +171,7 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: _ProgressLog) -> 
     log.note("make", ())
     random = Random(f"{batch.seed}/{number}")
     try:
-        made = maker.make(recipe, random)
+        candidate = maker.make(recipe, random)
     except Spent:
         return CandidateOutcome(number, recipe.kind, spent=(recipe.entry, recipe.number))
     except BrokenMutator as error:
@@ -180,22 +180,22 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: _ProgressLog) -> 
         # Fragments come from plugins too; one that nothing can be made of costs its models.
         words = f"a fragment cannot be used: {type(error).__name__}: {error}"
         return CandidateOutcome(number, recipe.kind, complaint=words[:300])
-    if made is None:
+    if candidate is None:
         return CandidateOutcome(number, recipe.kind)
-    log.keep(made)
+    log.keep(candidate)
     try:
-        return _judge_candidate(batch, recipe, number, made, random, log)
+        return _judge_candidate(batch, recipe, number, candidate, random, log)
     except Exception as error:
         # Whatever foreign code returns may break what reads it; it costs the model, not the hunt.
         words = f"a model cannot be judged: {type(error).__name__}: {error}"
-        return CandidateOutcome(number, recipe.kind, made.mutators, complaint=words[:300])
+        return CandidateOutcome(number, recipe.kind, candidate.mutators, complaint=words[:300])
 
 
 def _judge_candidate(
     batch: Batch,
     recipe: CandidateRecipe,
     number: int,
-    made: MadeCandidate,
+    candidate: MadeCandidate,
     random: Random,
     log: _ProgressLog,
 ) -> CandidateOutcome:
@@ -203,20 +203,20 @@ def _judge_candidate(
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
     examined = examine(
-        batch.subject, made.model, made.feeds, log.note, skip, random, labelled=labelled
+        batch.tested, candidate.model, candidate.feeds, log.note, skip, random, labelled=labelled
     )
-    examined = _with_passes(batch, recipe, made, examined, random, log)
+    examined = _with_passes(batch, recipe, candidate, examined, random, log)
     suspected = any(s.key not in batch.settled for s in examined.suspicions)
-    kept = made if suspected else None
-    seeds = _seeds(batch, recipe, made, examined, log)
+    kept = candidate if suspected else None
+    seeds = _seeds(batch, recipe, candidate, examined, log)
     words = examined.complaint[:300]
-    return CandidateOutcome(number, recipe.kind, made.mutators, examined, kept, words, seeds)
+    return CandidateOutcome(number, recipe.kind, candidate.mutators, examined, kept, words, seeds)
 
 
 def _with_passes(
     batch: Batch,
     recipe: CandidateRecipe,
-    made: MadeCandidate,
+    candidate: MadeCandidate,
     examined: Examined,
     random: Random,
     log: _ProgressLog,
@@ -230,13 +230,13 @@ def _with_passes(
     whole = next((f for f in examined.rewrites if f[0] == ANY), None)
     if whole is None:
         return examined
-    inherited = recipe.rewrites if batch.subject.takes_sets else ()
+    inherited = recipe.rewrites if batch.tested.takes_sets else ()
     more = tuple(f for f in inherited if f[0] != ANY and f[1:] == whole[1:])
     complaint = ""
     new = whole not in batch.known
     if not more and (recipe.kind in AS_THEY_ARE or (new and random.random() < _ASKED)):
         log.note("reference", ())
-        names, complaint = changing_passes(batch.subject, made.model, batch.subject.whole)
+        names, complaint = changing_passes(batch.tested, candidate.model, batch.tested.whole)
         more = tuple((name, *whole[1:]) for name in names)
     rewrites = tuple(dict.fromkeys((*examined.rewrites, *more)))
     return replace(examined, rewrites=rewrites, complaint=examined.complaint or complaint)
@@ -251,7 +251,7 @@ def _is_plain_edit(batch: Batch, recipe: CandidateRecipe) -> bool:
 def _seeds(
     batch: Batch,
     recipe: CandidateRecipe,
-    made: MadeCandidate,
+    candidate: MadeCandidate,
     examined: Examined,
     log: _ProgressLog,
 ) -> tuple[Seed, ...]:
@@ -262,24 +262,24 @@ def _seeds(
     """
     seeds: list[Seed] = []
     wrong = _wrong(examined)
-    if recipe.kind == "edit" and made.mutators:
+    if recipe.kind == "edit" and candidate.mutators:
         mutator = batch.mutators[recipe.number]
         again = _unhidden((f for f in examined.rewrites if f in batch.known), wrong | batch.covered)
         prepares = not _is_plain_edit(batch, recipe)
         if prepares and any((f, mutator.name) not in batch.seeded for f in again):
-            seeds.append(Seed(made, again, mutator.name, examined.invented))
+            seeds.append(Seed(candidate, again, mutator.name, examined.invented))
     explored = batch.resembled if recipe.kind in EDITED else batch.explored
     new = _unhidden((f for f in examined.rewrites if f not in batch.known), wrong | explored)
-    for rewrite in new[: _SEEDS if batch.subject.each else 1]:
+    for rewrite in new[: _SEEDS if batch.tested.each else 1]:
 
         def fires(tried: MadeCandidate, rewrite: Rewrite = rewrite) -> bool:
             log.keep(tried)
-            log.note("optimize", (rewrite[0],) if rewrite[0] != ANY else batch.subject.whole)
-            return rewrite_of(batch.subject, tried.model, rewrite[0]) == rewrite
+            log.note("optimize", (rewrite[0],) if rewrite[0] != ANY else batch.tested.whole)
+            return rewrite_of(batch.tested, tried.model, rewrite[0]) == rewrite
 
-        small = shrunk(made, batch.subject.reference, fires)
+        small = shrink(candidate, batch.tested.reference, fires)
         log.keep(small)
-        found = examine(batch.subject, small.model, small.feeds, log.note, batch.avoided, Random(0))
+        found = examine(batch.tested, small.model, small.feeds, log.note, batch.avoided, Random(0))
         hidden = _wrong(found) | explored
         if found.valid and _unhidden((rewrite,), hidden):
             alike = (f for f in examined.rewrites if f[1:] == rewrite[1:])
@@ -287,12 +287,12 @@ def _seeds(
             rewrites = _unhidden(shown, hidden)
             seeds.append(Seed(small, rewrites, _operators(small), found.invented))
         else:
-            seeds.append(Seed(made, (rewrite,), _operators(made), examined.invented))
+            seeds.append(Seed(candidate, (rewrite,), _operators(candidate), examined.invented))
     return tuple(seeds)
 
 
-def _operators(made: MadeCandidate) -> str:
-    return " ".join(n.op_type for n in ModelProto.FromString(made.model).graph.node)
+def _operators(candidate: MadeCandidate) -> str:
+    return " ".join(n.op_type for n in ModelProto.FromString(candidate.model).graph.node)
 
 
 _EVERY = frozenset({"*every*"})
@@ -335,10 +335,10 @@ class _ProgressLog:
         line = f"{self._about}{step}\n{','.join(passes)}".encode()[: _HEAD - 1] + _END
         self._head[: len(line)] = line
 
-    def keep(self, made: MadeCandidate) -> None:
+    def keep(self, candidate: MadeCandidate) -> None:
         """The candidate."""
         self.note("reference", ())
-        os.pwrite(self._file, pickle.dumps(made), _HEAD)
+        os.pwrite(self._file, pickle.dumps(candidate), _HEAD)
 
     def close(self) -> None:
         """Close the file."""
@@ -354,11 +354,11 @@ def read_log(path: Path, signal: str) -> tuple[int, LoggedStep] | None:
     try:
         data = path.read_bytes()
         index, number, step, names = data[:_HEAD].partition(_END)[0].decode().split("\n")
-        made = pickle.loads(data[_HEAD:]) if len(data) > _HEAD else MadeCandidate(b"", {}, ())
-        if not isinstance(made, MadeCandidate):
+        candidate = pickle.loads(data[_HEAD:]) if len(data) > _HEAD else MadeCandidate(b"", {}, ())
+        if not isinstance(candidate, MadeCandidate):
             return None
         passes = tuple(names.split(",")) if names else ()
-        return int(index), LoggedStep(int(number), step, passes, made, signal)
+        return int(index), LoggedStep(int(number), step, passes, candidate, signal)
     except Exception:  # cut short, or overwritten: unpickling may raise anything
         return None
 

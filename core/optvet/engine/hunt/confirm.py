@@ -45,7 +45,7 @@ class Confirmer:
     """Vets suspects of one optimizer.
 
     Attributes:
-        subject: The optimizer.
+        tested: The optimizer.
         given: Its options, as the user gave them.
         plugins: The installed plugins.
         out: The folder of the hunt.
@@ -54,7 +54,7 @@ class Confirmer:
         draw: Makes pictures of graphs; see ``write_bundles``.
     """
 
-    subject: TestedOptimizer
+    tested: TestedOptimizer
     given: Mapping[str, Any]
     plugins: Plugins
     out: Path
@@ -75,7 +75,7 @@ class Confirmer:
             plugins = self.plugins.extend("dataset", inputs)
             request = VetRequest(
                 model=str(folder / "hunted.onnx"),
-                optimizer=self.subject.optimizer.name,
+                optimizer=self.tested.optimizer.name,
                 pipeline=self._pipeline(suspect),
                 optimizer_options=dict(self.given),
                 dataset=(inputs.name,),
@@ -115,16 +115,14 @@ class Confirmer:
         return folder
 
     def _pipeline(self, suspect: Suspect) -> str:
-        default = tuple(self.subject.optimizer.pipelines()["default"])
+        default = tuple(self.tested.optimizer.pipelines()["default"])
         if suspect.passes in ((), default):
             return "default"
         return ",".join(suspect.passes)
 
     def _is_disputed(self, written: Bundle) -> bool:
         finding = written.record.finding
-        applied = Applied(
-            self.subject.optimizer, self.subject.options, tuple(written.record.passes)
-        )
+        applied = Applied(self.tested.optimizer, self.tested.options, tuple(written.record.passes))
         return is_disputed(
             finding.symptom,
             written.path,

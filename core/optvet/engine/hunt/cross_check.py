@@ -129,9 +129,11 @@ def _acquits(bundle: Path, applied: Applied, error: float | None, noise: float |
     if draws_random(model):
         return False
     source = Artifact("onnx", model.SerializeToString())
-    made = applied.optimizer.apply(source, applied.passes, applied.options)
+    artifact = applied.optimizer.apply(source, applied.passes, applied.options)
     names = [v.name for v in model.graph.output]
-    outputs = evaluate_in_own_types(ModelProto.FromString(made.data), _feeds(bundle, model), names)
+    outputs = evaluate_in_own_types(
+        ModelProto.FromString(artifact.data), _feeds(bundle, model), names
+    )
     return not _differ(bundle, [outputs], error, noise)
 
 

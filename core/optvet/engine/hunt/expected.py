@@ -89,8 +89,8 @@ def truth_of(
     except Exception:  # whatever the checker and a runtime raise, it is no model to hunt with
         return None
     outputs = tuple(first for first, _ in runs)
-    for given, made in zip(several, outputs, strict=True):
-        if undefined_on(config, proto, given, made):
+    for given, artifact in zip(several, outputs, strict=True):
+        if undefined_on(config, proto, given, artifact):
             return None
     depending = random_ops(proto) if draws else frozenset[str]()
     random = frozenset(n for n in outputs[0] if graph_output_of(n) in depending)
@@ -116,8 +116,10 @@ def several_inputs(model: ModelProto, feeds: Values) -> tuple[Values, ...]:
     for name, value in feeds.items():
         drawn[name] = value
         if value.dtype.kind == "f":
-            made = generator.normal(size=value.shape)
-            drawn[name] = np.asarray(abs(made) + 0.01 if name in scales else made, value.dtype)
+            artifact = generator.normal(size=value.shape)
+            drawn[name] = np.asarray(
+                abs(artifact) + 0.01 if name in scales else artifact, value.dtype
+            )
     return (feeds,) if undefined_in(model, drawn) else (feeds, drawn)
 
 

@@ -78,13 +78,13 @@ _OFTEN = 20
 """A pass that looked wrong on so many models, which were vetted, is tried on few."""
 
 
-def avoided_passes(state: HuntState, subject: TestedOptimizer) -> frozenset[str]:
+def avoided_passes(state: HuntState, tested: TestedOptimizer) -> frozenset[str]:
     """Passes that are tried on few models: they kill workers, or hide what others do.
 
     The latter are only known where passes are left out of a set to find the one that is wrong.
     """
     deadly = {n for n, count in state.deaths.items() if count >= _DEADLY and n}
-    if not subject.takes_sets:
+    if not tested.takes_sets:
         return frozenset(deadly)
     often = Counter[str]()
     for key, sign in state.signs.items():
@@ -98,14 +98,14 @@ _SELDOM = 0.05
 """Share of the models up to which a pass is tried together with others."""
 
 
-def passes_together(state: HuntState, subject: TestedOptimizer) -> tuple[tuple[str, ...], ...]:
+def passes_together(state: HuntState, tested: TestedOptimizer) -> tuple[tuple[str, ...], ...]:
     """Groups of passes that change models seldom; none that may have killed a worker."""
     changed = Counter[str]()
     for (name, _, _), count in state.rewrites.items():
         changed[name] += count
     limit = _SELDOM * state.valid
     deadly = {*state.alone, *state.deaths}
-    few = [p for p in subject.each if changed[p] <= limit and p not in deadly]
+    few = [p for p in tested.each if changed[p] <= limit and p not in deadly]
     # Alike ones side by side: a model that one changes is often changed by the next.
     few.sort(key=lambda name: changed[name])
     return tuple(tuple(few[at : at + _GROUP]) for at in range(0, len(few), _GROUP))
@@ -117,9 +117,9 @@ _SEEDS_OF_REWRITE = 3
 """Of different operators: what a pass does alike, it finds in different ways."""
 
 
-def covered_rewrites(state: HuntState, subject: TestedOptimizer) -> frozenset[Rewrite]:
+def covered_rewrites(state: HuntState, tested: TestedOptimizer) -> frozenset[Rewrite]:
     """Rewrites that need no further seed."""
-    named = subject.takes_sets  # which passes they are is asked once
+    named = tested.takes_sets  # which passes they are is asked once
     seeds = Counter(rewrite for rewrite, _ in state.seeded)
     return frozenset(
         f
@@ -140,7 +140,7 @@ _SEEDS_OF_EDITS = 2
 
 def covered_passes(
     state: HuntState,
-    subject: TestedOptimizer,
+    tested: TestedOptimizer,
     prepared: frozenset[str] = frozenset(),
     *,
     edited: bool = False,
@@ -149,23 +149,23 @@ def covered_passes(
 
     Args:
         state: What was learnt.
-        subject: What is hunted in.
+        tested: What is hunted in.
         prepared: Ways of seeds that do not count; mutators that prepare seeds.
         edited: Whether enough for models that come of changing other ones.
     """
     counts = Counter(label for (label, _, _), way in state.seeded if way not in prepared)
     few = _SEEDS_OF_EDITS if edited else _SEEDS_OF_MANY
-    most = few if prepared and subject.takes_sets else _SEEDS_OF_A_PASS
+    most = few if prepared and tested.takes_sets else _SEEDS_OF_A_PASS
     covered = {label for label, count in counts.items() if count >= most} - {ANY}
-    covered |= {n for n, s in subject.excused.items() if Symptom.INTERFACE_CHANGE in s}
+    covered |= {n for n, s in tested.excused.items() if Symptom.INTERFACE_CHANGE in s}
     # Where passes are known, what they do together says less.
-    return frozenset(covered | {ANY} if subject.each or subject.takes_sets else covered)
+    return frozenset(covered | {ANY} if tested.each or tested.takes_sets else covered)
 
 
 def learn(
     state: HuntState,
     results: Sequence[CandidateOutcome | LoggedStep],
-    subject: TestedOptimizer,
+    tested: TestedOptimizer,
     prepared: frozenset[str] = frozenset(),
 ) -> None:
     """Take the results of a round, in the order of the candidates.
@@ -173,7 +173,7 @@ def learn(
     Args:
         state: Is changed.
         results: Of all candidates of the round.
-        subject: What is hunted in.
+        tested: What is hunted in.
         prepared: See ``covered_passes``.
     """
     found: dict[SuspicionKey, Suspect] = {}
@@ -183,7 +183,7 @@ def learn(
             _take_death(state, result, found)
         else:
             _take(state, result, found)
-            _take_seeds(state, result, subject, prepared)
+            _take_seeds(state, result, tested, prepared)
     waiting = {s.key for s in state.suspects}
     state.suspects += [s for key, s in found.items() if key not in waiting]
 
@@ -207,16 +207,18 @@ def _take(state: HuntState, outcome: CandidateOutcome, found: dict[SuspicionKey,
 
 
 def _take_seeds(
-    state: HuntState, outcome: CandidateOutcome, subject: TestedOptimizer, prepared: frozenset[str]
+    state: HuntState, outcome: CandidateOutcome, tested: TestedOptimizer, prepared: frozenset[str]
 ) -> None:
     """Seeds of a candidate, unless others of the same round have been enough."""
     for seed in outcome.seeds:
-        made = seed.made
-        entry = CorpusEntry(made.model, made.feeds, seed.rewrites, seed.way, seed.invented)
+        candidate = seed.candidate
+        entry = CorpusEntry(
+            candidate.model, candidate.feeds, seed.rewrites, seed.way, seed.invented
+        )
         new = [f for f in entry.rewrites if (f, entry.way) not in state.seeded]
         edited = outcome.kind in EDITED
         if seed.way not in prepared:
-            covered = covered_passes(state, subject, prepared, edited=edited)
+            covered = covered_passes(state, tested, prepared, edited=edited)
             new = [f for f in new if f[0] not in covered]
         # Workers do not know what others have found in the same round.
         if new:
@@ -238,7 +240,7 @@ def _take_death(state: HuntState, logged: LoggedStep, found: dict[SuspicionKey, 
     symptom = symptom_of(Failure("abort", stage, logged.signal))
     key = SuspicionKey(label, str(symptom), logged.signal)
     suspicion = Suspicion(logged.passes, str(symptom), logged.signal, key)
-    outcome = CandidateOutcome(logged.number, "", logged.made.mutators, None, logged.made)
+    outcome = CandidateOutcome(logged.number, "", logged.candidate.mutators, None, logged.candidate)
     _suspect(state, suspicion, outcome, found)
 
 
@@ -248,23 +250,23 @@ def _suspect(
     outcome: CandidateOutcome,
     found: dict[SuspicionKey, Suspect],
 ) -> None:
-    key, made = _of_one_pass(state, suspicion.key), outcome.made
+    key, candidate = _of_one_pass(state, suspicion.key), outcome.candidate
     sign = state.signs.setdefault(key, Sign())
     sign.seen += 1
-    if made is None or is_settled(key, sign) or is_unproductive(state, key):
+    if candidate is None or is_settled(key, sign) or is_unproductive(state, key):
         return
     other = found.get(key)
     # The smallest one of a round, which is quickest to reduce.
-    if other is None or len(made.model) < len(other.model):
+    if other is None or len(candidate.model) < len(other.model):
         found[key] = Suspect(
             outcome.number,
-            made.model,
-            made.feeds,
+            candidate.model,
+            candidate.feeds,
             suspicion.passes,
             suspicion.symptom,
             suspicion.message,
             key,
-            made.mutators,
+            candidate.mutators,
         )
 
 

@@ -57,7 +57,7 @@ class Look:
 
 
 def look(
-    subject: TestedOptimizer, made: Artifact, truth: ExpectedOutput, setting: Setting = QUICK
+    tested: TestedOptimizer, artifact: Artifact, truth: ExpectedOutput, setting: Setting = QUICK
 ) -> Look:
     """Look at a model that an optimizer made.
 
@@ -65,11 +65,11 @@ def look(
         Exception: Of ``REFUSALS``: it cannot be judged here.
     """
     graph = Look(SampleVerdict("same"))
-    if made.format == "onnx":
-        graph = _look_at_graph(subject, made.data, truth)
+    if artifact.format == "onnx":
+        graph = _look_at_graph(tested, artifact.data, truth)
     if not graph.verdict.right:
         return graph
-    verdict = _look_at_outputs(subject, made, truth, setting, graph.alignment)
+    verdict = _look_at_outputs(tested, artifact, truth, setting, graph.alignment)
     return replace(graph, verdict=verdict)
 
 
@@ -79,14 +79,14 @@ def verdict_on_error(stage: Stage, error: Exception) -> SampleVerdict:
 
 
 def _look_at_outputs(
-    subject: TestedOptimizer,
-    made: Artifact,
+    tested: TestedOptimizer,
+    artifact: Artifact,
     truth: ExpectedOutput,
     setting: Setting,
     alignment: Alignment | None,
 ) -> SampleVerdict:
     try:
-        session = subject.candidate.runtime.load(made, subject.candidate.options)
+        session = tested.candidate.runtime.load(artifact, tested.candidate.options)
     except REFUSALS:
         raise
     except Exception as error:
@@ -104,14 +104,14 @@ def _look_at_outputs(
             return replace(verdict, message=_kind(verdict.faults[0], fixed))
         if alignment is not None and (words := describe_misdeclared_outputs(alignment, outputs)):
             return judge_sample({}, InterfaceProblem(words))
-    return _look_at_draws(subject, made, truth) if truth.random else verdict
+    return _look_at_draws(tested, artifact, truth) if truth.random else verdict
 
 
 def _look_at_draws(
-    subject: TestedOptimizer, made: Artifact, truth: ExpectedOutput
+    tested: TestedOptimizer, artifact: Artifact, truth: ExpectedOutput
 ) -> SampleVerdict:
     """Whether random outputs are drawn as before; an output may be random in parts only."""
-    draws = SeededSessions(subject, made, truth)
+    draws = SeededSessions(tested, artifact, truth)
     judged = judge_random(draws, sorted(truth.random), screen=QUICK_RUNS, proof=QUICK_RUNS)
     wrong = any(j.call == "fault" for j in judged.values())
     if wrong:
@@ -123,8 +123,8 @@ def _look_at_draws(
 class SeededSessions:
     """Draws of the original and of an optimized model, by sessions of this process."""
 
-    subject: TestedOptimizer
-    made: Artifact
+    tested: TestedOptimizer
+    artifact: Artifact
     truth: ExpectedOutput
 
     def run_seeds(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
@@ -143,8 +143,8 @@ class SeededSessions:
 
     def _parts(self, side: Side) -> tuple[RuntimeConfig, Artifact]:
         if side == "candidate":
-            return self.subject.candidate, self.made
-        return self.subject.reference, Artifact("onnx", self.truth.data)
+            return self.tested.candidate, self.artifact
+        return self.tested.reference, Artifact("onnx", self.truth.data)
 
     def _draw(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
         config, artifact = self._parts(side)
@@ -166,10 +166,10 @@ def _kind(fault: Judgement, expected: Values) -> str:
     return f"{kind} {expected[fault.output].dtype}"
 
 
-def _look_at_graph(subject: TestedOptimizer, data: bytes, truth: ExpectedOutput) -> Look:
+def _look_at_graph(tested: TestedOptimizer, data: bytes, truth: ExpectedOutput) -> Look:
     try:
         proto = ModelProto.FromString(data)
-        if not subject.optimizer.traits.dialect:
+        if not tested.optimizer.traits.dialect:
             onnx.checker.check_model(data, full_check=True)
     except Exception as error:
         return Look(verdict_on_error("check", error))

@@ -114,7 +114,7 @@ INVALID = Examined(False)
 
 
 def examine(
-    subject: TestedOptimizer,
+    tested: TestedOptimizer,
     data: bytes,
     feeds: Values,
     logged: LoggedStep,
@@ -126,7 +126,7 @@ def examine(
     """Judge one candidate.
 
     Args:
-        subject: What is tried.
+        tested: What is tried.
         data: The model.
         feeds: Its inputs.
         logged: Called before each step.
@@ -135,17 +135,17 @@ def examine(
         labelled: Whether it is wanted which passes changed, where that takes another run.
     """
     logged("reference", ())
-    truth = truth_of(subject.reference, data, feeds, with_random=not subject.lowers)
+    truth = truth_of(tested.reference, data, feeds, with_random=not tested.lowers)
     if truth is None:
         return INVALID
     logged("optimize", ())
     source = Artifact("onnx", data)
     try:
-        plain = subject.optimizer.apply(source, subject.base, subject.options)
+        plain = tested.optimizer.apply(source, tested.base, tested.options)
         logged("run", ())
         seen = Look(SampleVerdict("same"))
-        if not _is_original(subject, plain, data):
-            seen = look(subject, plain, truth, QUICK_ELSEWHERE if subject.lowers else QUICK)
+        if not _is_original(tested, plain, data):
+            seen = look(tested, plain, truth, QUICK_ELSEWHERE if tested.lowers else QUICK)
     except REFUSALS:
         return Examined(True, refused=True)
     except Exception as error:
@@ -153,58 +153,58 @@ def examine(
     if seen.verdict.symptom is not None:
         found = _suspicion((), seen.verdict.symptom, seen.verdict.message, truth, None)
         return Examined(True, suspicions=(found,))
-    if subject.lowers:
-        truth = _expect_outputs_of_plain(subject, plain, truth)
+    if tested.lowers:
+        truth = _expect_outputs_of_plain(tested, plain, truth)
     suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in seen.lost]
-    trial = _QuickTrial(subject, source, plain, truth, logged, frozenset(seen.lost))
-    rewrites = trial.each([p for p in subject.each if p not in skip])
+    trial = _QuickTrial(tested, source, plain, truth, logged, frozenset(seen.lost))
+    rewrites = trial.each([p for p in tested.each if p not in skip])
     # A pass that is wrong alone must not hide what others do.
     wrong = {name for s in trial.suspicions for name in s.passes}
     alone = len(trial.suspicions)
-    if subject.takes_sets:
-        rewrites += trial.sets(tuple(p for p in subject.whole if p not in skip), labelled)
-    elif subject.whole and not (skip | wrong) & {*subject.whole}:
-        rewrites += trial.whole(subject.whole)
+    if tested.takes_sets:
+        rewrites += trial.sets(tuple(p for p in tested.whole if p not in skip), labelled)
+    elif tested.whole and not (skip | wrong) & {*tested.whole}:
+        rewrites += trial.whole(tested.whole)
     if len(trial.suspicions) == alone:
         trial.pairs(
             [f[0] for f in rewrites if f[0] != ANY and f[0] not in wrong], wrong | skip, random
         )
     unequal = any(Symptom(s.symptom).info.of_values for s in trial.suspicions)
-    if unequal and not is_repeated(subject.reference, data, truth):
+    if unequal and not is_repeated(tested.reference, data, truth):
         return INVALID
     every = (*suspicions, *trial.suspicions)
     invented = tuple(trial.invented)[:_INVENTED]
     return Examined(True, False, tuple(rewrites), every, trial.complaint, invented)
 
 
-def rewrite_of(subject: TestedOptimizer, data: bytes, label: str) -> Rewrite | None:
+def rewrite_of(tested: TestedOptimizer, data: bytes, label: str) -> Rewrite | None:
     """What a pass, or for another label the whole pipeline, does to a model; None if nothing."""
     source = Artifact("onnx", data)
-    alone = label in subject.each
+    alone = label in tested.each
     try:
-        plain = subject.optimizer.apply(source, subject.base, subject.options)
-        names = (*subject.base, label) if alone else subject.whole
-        made = subject.optimizer.apply(source, names, subject.options)
-        if made.format != "onnx" and isinstance(subject.optimizer, Saves):
-            made = subject.optimizer.saved(source, names, subject.options)
+        plain = tested.optimizer.apply(source, tested.base, tested.options)
+        names = (*tested.base, label) if alone else tested.whole
+        artifact = tested.optimizer.apply(source, names, tested.options)
+        if artifact.format != "onnx" and isinstance(tested.optimizer, Saves):
+            artifact = tested.optimizer.saved(source, names, tested.options)
     except Exception:  # an optimizer raises what it likes; then nothing is seen to fire
         return None
-    if made.data == plain.data:
+    if artifact.data == plain.data:
         return None
-    return _compare_operators(label, _operators(plain.data), _operators(made.data))
+    return _compare_operators(label, _operators(plain.data), _operators(artifact.data))
 
 
-def _is_original(subject: TestedOptimizer, plain: Artifact, data: bytes) -> bool:
+def _is_original(tested: TestedOptimizer, plain: Artifact, data: bytes) -> bool:
     """Whether without a pass a session of the original is made, as it was run already."""
-    same = subject.candidate.runtime.name == subject.reference.runtime.name
-    return same and subject.optimizer.traits.optimizes_on_load and plain.data == data
+    same = tested.candidate.runtime.name == tested.reference.runtime.name
+    return same and tested.optimizer.traits.optimizes_on_load and plain.data == data
 
 
 def _expect_outputs_of_plain(
-    subject: TestedOptimizer, plain: Artifact, truth: ExpectedOutput
+    tested: TestedOptimizer, plain: Artifact, truth: ExpectedOutput
 ) -> ExpectedOutput:
     """What is expected of passes, where they are compared with the empty pipeline."""
-    session = subject.candidate.runtime.load(plain, subject.candidate.options)
+    session = tested.candidate.runtime.load(plain, tested.candidate.options)
     outputs = tuple(outputs_of(session, f) for f in truth.feeds)
     return replace(truth, outputs=outputs)
 
@@ -214,14 +214,14 @@ class _QuickTrial:
 
     def __init__(
         self,
-        subject: TestedOptimizer,
+        tested: TestedOptimizer,
         source: Artifact,
         plain: Artifact,
         truth: ExpectedOutput,
         logged: LoggedStep,
         lost: frozenset[str],
     ) -> None:
-        self._subject, self._source, self._plain = subject, source, plain
+        self._tested, self._source, self._plain = tested, source, plain
         self._truth, self._logged, self._lost = truth, logged, lost
         self._seen: set[bytes] = {plain.data}
         self._alike: set[bytes] = set()
@@ -237,48 +237,48 @@ class _QuickTrial:
         for name in passes:
             if (
                 name in idle
-                or (made := self._optimize((name,))) is None
-                or made.data == self._plain.data
+                or (artifact := self._optimize((name,))) is None
+                or artifact.data == self._plain.data
             ):
                 continue
-            rewrite = self._rewrite(name, made.data)
+            rewrite = self._rewrite(name, artifact.data)
             rewrites.append(rewrite)
-            if made.data not in self._seen:
-                self._seen.add(made.data)
-                self._look(made, (name,), rewrite)
+            if artifact.data not in self._seen:
+                self._seen.add(artifact.data)
+                self._look(artifact, (name,), rewrite)
         return rewrites
 
     def _idle(self, first: tuple[str, ...]) -> set[str]:
         """Passes that do nothing behind ``first``, of those that are tried together."""
-        subject = self._subject
+        tested = self._tested
         idle: set[str] = set()
         was = self._apply(first) if first else self._plain.data
-        for group in subject.together if was is not None else ():
+        for group in tested.together if was is not None else ():
             if self._apply((*first, *group)) == was:
                 idle.update(group)
         return idle
 
     def _apply(self, passes: tuple[str, ...]) -> bytes | None:
-        subject = self._subject
+        tested = self._tested
         self._logged("optimize", passes)
         try:
-            return subject.optimizer.apply(
-                self._source, (*subject.base, *passes), subject.options
+            return tested.optimizer.apply(
+                self._source, (*tested.base, *passes), tested.options
             ).data
         except Exception:  # it is seen later which of them it is
             return None
 
     def whole(self, passes: tuple[str, ...], labelled: bool = True) -> list[Rewrite]:
         """A whole pipeline; what it changed if that is wanted."""
-        made = self._optimize(passes)
-        if made is None or (made.data in self._seen and made.fingerprint is None):
+        artifact = self._optimize(passes)
+        if artifact is None or (artifact.data in self._seen and artifact.fingerprint is None):
             return []
         before = len(self.suspicions)
-        rewrite = self._rewrite(ANY, self._graph(made, passes).data) if labelled else None
-        self._look(made, passes, rewrite)
+        rewrite = self._rewrite(ANY, self._graph(artifact, passes).data) if labelled else None
+        self._look(artifact, passes, rewrite)
         if rewrite is None:
             for n, s in enumerate(self.suspicions[before:], before):
-                rewrite = self._rewrite(ANY, self._graph(made, passes).data)
+                rewrite = self._rewrite(ANY, self._graph(artifact, passes).data)
                 self.suspicions[n] = _suspicion(
                     passes, Symptom(s.symptom), s.message, self._truth, rewrite
                 )
@@ -298,7 +298,7 @@ class _QuickTrial:
                 break
             found = self.suspicions.pop()
             self._logged("optimize", passes)
-            hits, complaint = changing_passes(self._subject, self._source.data, passes)
+            hits, complaint = changing_passes(self._tested, self._source.data, passes)
             self.complaint = told or complaint  # what is faulty need not be fit to be saved
             cures = [p for p in hits if not self._looks_wrong(_without(passes, p))]
             # Of two faults in one model, leaving out one pass cures neither.
@@ -316,23 +316,23 @@ class _QuickTrial:
     def _looks_wrong(self, passes: tuple[str, ...]) -> bool:
         self._logged("optimize", passes)
         try:
-            made = self._subject.optimizer.apply(self._source, passes, self._subject.options)
-            seen = look(self._subject, made, self._truth)
+            artifact = self._tested.optimizer.apply(self._source, passes, self._tested.options)
+            seen = look(self._tested, artifact, self._truth)
         except REFUSALS:
             return False
         except Exception:  # what the optimizer raises
             return True
         return not seen.verdict.right
 
-    def _graph(self, made: Artifact, passes: tuple[str, ...]) -> Artifact:
+    def _graph(self, artifact: Artifact, passes: tuple[str, ...]) -> Artifact:
         """The made model as a graph that can be looked at; else the original."""
-        subject = self._subject
-        if made.format == "onnx" or not isinstance(subject.optimizer, Saves):
-            return made
+        tested = self._tested
+        if artifact.format == "onnx" or not isinstance(tested.optimizer, Saves):
+            return artifact
         try:
-            return subject.optimizer.saved(self._source, passes, subject.options)
+            return tested.optimizer.saved(self._source, passes, tested.options)
         except Exception as error:
-            self.complaint = _mistake(subject, "saved", error)
+            self.complaint = _mistake(tested, "saved", error)
             return self._source  # what can be shown of it does not decide
 
     def pairs(self, passes: Sequence[str], hidden: Set[str], random: Random) -> None:
@@ -343,8 +343,8 @@ class _QuickTrial:
             hidden: Those that are left out.
             random: Draws the pairs.
         """
-        subject = self._subject
-        excused = subject.excused
+        tested = self._tested
+        excused = tested.excused
         # Else nothing could be compared.
         passes = [p for p in passes if Symptom.INTERFACE_CHANGE not in excused.get(p, ())]
         if not passes:
@@ -353,18 +353,18 @@ class _QuickTrial:
         if random.random() < _FOLLOWED:
             # Some passes find something only in what another one has made.
             first = random.choice(passes)
-            left = set(subject.each) - self._idle((first,)) - set(hidden)
-            several = ((first, p) for p in subject.each if p in left)
-        repeatable = subject.optimizer.traits.repeatable
+            left = set(tested.each) - self._idle((first,)) - set(hidden)
+            several = ((first, p) for p in tested.each if p in left)
+        repeatable = tested.optimizer.traits.repeatable
         pairs = [pair for pair in several if repeatable or pair[0] != pair[1]]
         looked = 0
         for pair in random.sample(pairs, len(pairs)):
             if looked == _PAIRS:
                 break
-            made = self._optimize(pair)
-            if made is not None and made.data not in self._seen:
-                self._seen.add(made.data)
-                self._look(made, pair, self._rewrite(ANY, made.data))
+            artifact = self._optimize(pair)
+            if artifact is not None and artifact.data not in self._seen:
+                self._seen.add(artifact.data)
+                self._look(artifact, pair, self._rewrite(ANY, artifact.data))
                 looked += 1
 
     def _rewrite(self, label: str, data: bytes) -> Rewrite:
@@ -380,26 +380,26 @@ class _QuickTrial:
         )
 
     def _optimize(self, passes: tuple[str, ...]) -> Artifact | None:
-        subject = self._subject
+        tested = self._tested
         self._logged("optimize", passes)
-        base = subject.base
+        base = tested.base
         applied = (*base, *(p for p in passes if p not in base)) if base else passes
         try:
-            return subject.optimizer.apply(self._source, applied, subject.options)
+            return tested.optimizer.apply(self._source, applied, tested.options)
         except REFUSALS:
             return None
         except Exception as error:
             self._suspect(passes, verdict_on_error("build", error), None)
             return None
 
-    def _look(self, made: Artifact, passes: tuple[str, ...], rewrite: Rewrite | None) -> None:
-        if self._changes_interface_on_purpose(made, passes):
+    def _look(self, artifact: Artifact, passes: tuple[str, ...], rewrite: Rewrite | None) -> None:
+        if self._changes_interface_on_purpose(artifact, passes):
             try:
-                onnx.checker.check_model(made.data, full_check=True)
+                onnx.checker.check_model(artifact.data, full_check=True)
             except Exception as error:
                 self._suspect(passes, verdict_on_error("check", error), rewrite)
             return
-        canonical = _canonical(made)
+        canonical = _canonical(artifact)
         if not self._alike:
             self._alike.add(_canonical(self._plain))
         if canonical and canonical in self._alike:
@@ -407,7 +407,7 @@ class _QuickTrial:
         self._alike.add(canonical)
         self._logged("run", passes)
         try:
-            seen = look(self._subject, made, self._truth)
+            seen = look(self._tested, artifact, self._truth)
         except REFUSALS:
             return
         if not seen.verdict.right:
@@ -417,22 +417,22 @@ class _QuickTrial:
             lost = SampleVerdict("fault", Symptom.METADATA_CHANGE, "build", name)
             self._suspect(passes, lost, None)
 
-    def _changes_interface_on_purpose(self, made: Artifact, passes: tuple[str, ...]) -> bool:
+    def _changes_interface_on_purpose(self, artifact: Artifact, passes: tuple[str, ...]) -> bool:
         """Whether nothing can be compared, since a pass did to the interface what it declares.
 
         Some passes do so with every model: asked first, this spares half of the checks.
         """
-        excused = self._subject.excused
-        if made.format != "onnx" or not any(
+        excused = self._tested.excused
+        if artifact.format != "onnx" or not any(
             Symptom.INTERFACE_CHANGE in excused.get(name, ()) for name in passes
         ):
             return False
-        return changes_interface(self._truth.interface, made.data)
+        return changes_interface(self._truth.interface, artifact.data)
 
     def _suspect(
         self, passes: tuple[str, ...], verdict: SampleVerdict, rewrite: Rewrite | None
     ) -> None:
-        symptom, excused = verdict.symptom, self._subject.excused
+        symptom, excused = verdict.symptom, self._tested.excused
         if symptom is None or any(symptom in excused.get(name, ()) for name in passes):
             return
         self.suspicions.append(_suspicion(passes, symptom, verdict.message, self._truth, rewrite))
@@ -458,12 +458,12 @@ def label_of(passes: Sequence[str]) -> str:
     return "+".join(passes) if len(passes) <= 2 else ANY
 
 
-def _canonical(made: Artifact) -> bytes:
+def _canonical(artifact: Artifact) -> bytes:
     """Equal for models that compute the same in the same way; empty if it is not known."""
-    if made.format != "onnx":
+    if artifact.format != "onnx":
         return b""
     try:
-        return canonical_digest(ModelProto.FromString(made.data)).encode()
+        return canonical_digest(ModelProto.FromString(artifact.data)).encode()
     except DecodeError:
         return b""  # the checker will say what is wrong with it
 
@@ -501,23 +501,23 @@ def _without(passes: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def changing_passes(
-    subject: TestedOptimizer, data: bytes, passes: tuple[str, ...]
+    tested: TestedOptimizer, data: bytes, passes: tuple[str, ...]
 ) -> tuple[tuple[str, ...], str]:
     """Those of the passes that the optimizer says change the model; none if unknown, or too many.
 
     Returns:
         The passes, and a complaint if the plugin raised an exception.
     """
-    optimizer = subject.optimizer
+    optimizer = tested.optimizer
     if not isinstance(optimizer, ReportsChanges):
         return (), ""
     try:
-        found = optimizer.changing_passes(Artifact("onnx", data), passes, subject.options)
+        found = optimizer.changing_passes(Artifact("onnx", data), passes, tested.options)
     except Exception as error:
-        return (), _mistake(subject, "changing_passes", error)
+        return (), _mistake(tested, "changing_passes", error)
     return tuple(found) if found and len(found) <= _TOLD else (), ""
 
 
-def _mistake(subject: TestedOptimizer, method: str, error: Exception) -> str:
-    name = subject.optimizer.name
+def _mistake(tested: TestedOptimizer, method: str, error: Exception) -> str:
+    name = tested.optimizer.name
     return f"{method} of optimizer {name!r} raised {type(error).__name__}: {error}"

@@ -37,9 +37,9 @@ from optvet.engine.hunt.learn import (
 )
 from optvet.engine.hunt.probable_causes import probable_causes
 from optvet.engine.hunt.quick_oracle import label_of
+from optvet.engine.hunt.resolve_optimizer import hunted_passes, resolve_optimizer, seen_passes
 from optvet.engine.hunt.round_plan import ROUND, in_batches, plan_round
 from optvet.engine.hunt.state import NAME, HuntState, HuntStore, Suspect
-from optvet.engine.hunt.subject import hunted_passes, seen_passes, subject_of
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gather, read_vocabulary
 from optvet.engine.vet.session import default_jobs
@@ -98,14 +98,14 @@ def hunt(
         UsageError: The request cannot be answered, or the folder holds another hunt.
         KeyboardInterrupt: Ctrl-C; ``summary_of`` the folder tells what there is.
     """
-    subject = subject_of(request, plugins)
+    tested = resolve_optimizer(request, plugins)
     known = frozenset(known_fingerprints(request.known))
     choices = _choices(request, plugins)
-    with _open_store(request, subject) as (store, state):
+    with _open_store(request, tested) as (store, state):
         jobs = request.jobs or default_jobs()
-        runtimes = {subject.candidate.runtime.name: subject.candidate.runtime}
-        runtimes[subject.reference.runtime.name] = subject.reference.runtime
-        preload = ("numpy.random", "onnx", "onnx.checker", *subject.optimizer.preload)
+        runtimes = {tested.candidate.runtime.name: tested.candidate.runtime}
+        runtimes[tested.reference.runtime.name] = tested.reference.runtime
+        preload = ("numpy.random", "onnx", "onnx.checker", *tested.optimizer.preload)
         mutators = tuple(plugins.mutators())
         # A worker that died is replaced by a fork of a process that has all of it loaded.
         preload += (run_batch.__module__, *{type(m).__module__ for m in mutators})
@@ -116,24 +116,24 @@ def hunt(
             Sandbox(jobs=jobs, limits=limits, preload=preload) as sandbox,
             temporary_folder("optvet-hunt-") as folder,
         ):
-            check_options(sandbox, subject.optimizer, subject.options)
-            progress(_progress("gathering fragments", request, subject, state))
+            check_options(sandbox, tested.optimizer, tested.options)
+            progress(_progress("gathering fragments", request, tested, state))
             files = gather(
                 choices,
-                [p for p in subject.optimizer.passes() if p.name in hunted_passes(subject)],
-                subject.reference.runtime,
-                subject.reference.options,
+                [p for p in tested.optimizer.passes() if p.name in hunted_passes(tested)],
+                tested.reference.runtime,
+                tested.reference.options,
                 seed=request.seed,
                 sandbox=sandbox,
                 folder=fragments,
                 version=optvet.__version__,
             )
             confirmer = Confirmer(
-                subject, request.optimizer_options, plugins, request.folder, jobs, known, draw
+                tested, request.optimizer_options, plugins, request.folder, jobs, known, draw
             )
             hunter = _Hunter(
                 request,
-                subject,
+                tested,
                 tuple(files),
                 mutators,
                 sandbox,
@@ -161,14 +161,14 @@ def _choices(request: HuntRequest, plugins: Plugins) -> list[PoolChoice]:
 
 @contextmanager
 def _open_store(
-    request: HuntRequest, subject: TestedOptimizer
+    request: HuntRequest, tested: TestedOptimizer
 ) -> Iterator[tuple[HuntStore, HuntState]]:
     """The store of the folder, and its state.
 
     Raises:
         UsageError: It holds another hunt, or one that is not to be resumed.
     """
-    optimizer = subject.optimizer
+    optimizer = tested.optimizer
     identity: dict[str, Any] = {
         "optimizer": optimizer.name,
         "version": optimizer.version(),
@@ -226,7 +226,7 @@ class _Hunter:
     """Does rounds, and vets suspects."""
 
     request: HuntRequest
-    subject: TestedOptimizer
+    tested: TestedOptimizer
     files: tuple[Path, ...]
     mutators: tuple[Mutator, ...]
     sandbox: Sandbox
@@ -245,7 +245,7 @@ class _Hunter:
                 self.do_round(state, size)
                 self.confirm_suspects(state)
         finally:
-            summary = _write_summary(self.request, self.subject, state)
+            summary = _write_summary(self.request, self.tested, state)
             write_campaign(summary, self.request.folder)
         return summary
 
@@ -260,22 +260,22 @@ class _Hunter:
             patterns=vocabulary.patterns,
             mutators=[m.weight for m in mutators],
         )
-        subject = replace(self.subject, together=passes_together(state, self.subject))
+        tested = replace(self.tested, together=passes_together(state, self.tested))
         prepared = frozenset(m.name for m in mutators if isinstance(m, Prepares) and m.prepares)
-        known, settled = covered_rewrites(state, self.subject), settled_keys(state)
-        avoided = avoided_passes(state, self.subject)
+        known, settled = covered_rewrites(state, self.tested), settled_keys(state)
+        avoided = avoided_passes(state, self.tested)
         batches = [
             Batch(
                 seed=self.request.seed,
                 first=state.number + first,
                 recipes=part,
-                subject=subject,
+                tested=tested,
                 mutators=mutators,
                 vocabulary=self.files,
                 known=known,
-                covered=covered_passes(state, self.subject),
-                explored=covered_passes(state, self.subject, prepared),
-                resembled=covered_passes(state, self.subject, prepared, edited=True),
+                covered=covered_passes(state, self.tested),
+                explored=covered_passes(state, self.tested, prepared),
+                resembled=covered_passes(state, self.tested, prepared, edited=True),
                 seeded=frozenset(state.seeded),
                 settled=settled,
                 avoided=avoided,
@@ -296,10 +296,10 @@ class _Hunter:
                 # What runs is ended with the sandbox; else its threads would be waited for.
                 self.sandbox.close()
                 raise
-        learn(state, results, self.subject, prepared)
+        learn(state, results, self.tested, prepared)
         state.rounds += 1
         self.store.save(state)
-        _write_summary(self.request, self.subject, state)
+        _write_summary(self.request, self.tested, state)
         self._tell("hunting", state)
 
     def _results(self, batch: Batch) -> tuple[list[CandidateOutcome | LoggedStep], float]:
@@ -354,7 +354,7 @@ class _Hunter:
             for finding in take_findings(state, suspect, findings or [], self.known):
                 self._tell("hunting", state, found=finding)
             self.store.save(state)
-            _write_summary(self.request, self.subject, state)
+            _write_summary(self.request, self.tested, state)
 
     def _confirm(self, suspect: Suspect, state: HuntState) -> list[HuntFinding] | None:
         try:
@@ -374,13 +374,13 @@ class _Hunter:
         results: Sequence[CandidateOutcome | LoggedStep] = (),
         found: HuntFinding | None = None,
     ) -> None:
-        self.progress(_progress(doing, self.request, self.subject, state, results, found))
+        self.progress(_progress(doing, self.request, self.tested, state, results, found))
 
 
 def _progress(
     doing: str,
     request: HuntRequest,
-    subject: TestedOptimizer,
+    tested: TestedOptimizer,
     state: HuntState,
     results: Sequence[CandidateOutcome | LoggedStep] = (),
     found: HuntFinding | None = None,
@@ -391,7 +391,7 @@ def _progress(
     candidates, seconds = budget_of(request.budget)
     done = state.number + len(results)
     share = done / candidates if candidates else state.seconds / (seconds or 1.0)
-    passes = seen_passes(subject)
+    passes = seen_passes(tested)
     return HuntProgress(
         doing,
         done,
@@ -407,14 +407,14 @@ def _progress(
     )
 
 
-def _write_summary(request: HuntRequest, subject: TestedOptimizer, state: HuntState) -> HuntSummary:
+def _write_summary(request: HuntRequest, tested: TestedOptimizer, state: HuntState) -> HuntSummary:
     """Write ``hunt.json``, and return what it holds."""
-    passes, changed = seen_passes(subject), state.passes_with_changes()
+    passes, changed = seen_passes(tested), state.passes_with_changes()
     findings = with_counts(state)
     summary = HuntSummary(
         schema="optvet.hunt/1",
-        optimizer=subject.optimizer.name,
-        version=subject.optimizer.version(),
+        optimizer=tested.optimizer.name,
+        version=tested.optimizer.version(),
         optimizer_options=dict(request.optimizer_options),
         seed=request.seed,
         budget=request.budget,

@@ -18,66 +18,65 @@ _PROBES = 40
 Values = Mapping[str, np.ndarray]
 
 
-def shrunk(
-    made: MadeCandidate, reference: RuntimeConfig, fires: Callable[[MadeCandidate], bool]
+def shrink(
+    current: MadeCandidate, reference: RuntimeConfig, fires: Callable[[MadeCandidate], bool]
 ) -> MadeCandidate:
-    """``made`` with outputs and nodes taken away as long as it ``fires``.
+    """Remove outputs and nodes from ``current`` while ``fires`` holds.
 
-    A node goes by what it makes becoming an input, with the value of a run, or by what it reads
-    becoming an output.
+    Removing a node turns its outputs into inputs, with values of a run, or its inputs into outputs.
     """
     try:
-        values = record_values(made.model, made.feeds, reference)
+        values = record_values(current.model, current.feeds, reference)
     except Exception:
-        return made  # such as: with every value as an output it cannot be run
+        return current  # for example, it does not run with every value as an output
     left = _PROBES
     smaller = True
     while smaller and left > 0:
         smaller = False
-        for tried in _smaller(made, values):
+        for tried in _smaller(current, values):
             left -= 1
             if smaller := fires(tried):
-                made = tried
+                current = tried
             if smaller or left <= 0:
                 break
-    return made
+    return current
 
 
-def _smaller(made: MadeCandidate, values: Values) -> Iterator[MadeCandidate]:
-    model = ModelProto.FromString(made.model)
+def _smaller(current: MadeCandidate, values: Values) -> Iterator[MadeCandidate]:
+    model = ModelProto.FromString(current.model)
     outputs = len(model.graph.output)
     for number in range(outputs if outputs > 1 else 0):
-        candidate = _candidate(made)
+        candidate = _candidate(current)
         del candidate.model.graph.output[number]
-        yield from _complete_if_smaller(candidate, made)
+        yield from _complete_if_smaller(candidate, current)
     for number in range(outputs):
-        candidate = _candidate(made)
+        candidate = _candidate(current)
         if _raise_output(candidate, number):
-            yield from _complete_if_smaller(candidate, made)
+            yield from _complete_if_smaller(candidate, current)
     for number in range(len(model.graph.node)):
-        candidate = _candidate(made)
+        candidate = _candidate(current)
         if _cut(candidate, number, values):
-            yield from _complete_if_smaller(candidate, made)
+            yield from _complete_if_smaller(candidate, current)
 
 
-def _candidate(made: MadeCandidate) -> Candidate:
-    return Candidate(ModelProto.FromString(made.model), dict(made.feeds))
+def _candidate(current: MadeCandidate) -> Candidate:
+    return Candidate(ModelProto.FromString(current.model), dict(current.feeds))
 
 
-def _complete_if_smaller(candidate: Candidate, made: MadeCandidate) -> Iterator[MadeCandidate]:
+def _complete_if_smaller(candidate: Candidate, current: MadeCandidate) -> Iterator[MadeCandidate]:
     _drop_unread(candidate)
     data = complete(candidate)
-    if data is not None and len(data) < len(made.model):
-        yield MadeCandidate(data, candidate.feeds, made.mutators)
+    if data is not None and len(data) < len(current.model):
+        yield MadeCandidate(data, candidate.feeds, current.mutators)
 
 
 def _cut(candidate: Candidate, number: int, values: Values) -> bool:
-    """Make what a node makes an input; its other outputs must be unread."""
+    """Turn the outputs of a node into inputs; its other outputs must be unread."""
     graph = candidate.model.graph
-    made = [o for o in graph.node[number].output if o]
+    results = [o for o in graph.node[number].output if o]
     outputs = {o.name for o in graph.output}
-    read = [o for o in made if any(o in n.input for n in nodes_of(graph))]
-    if not read or outputs & set(made) or any(o not in values for o in read):
+    read = [o for o in results if any(o in n.input for n in nodes_of(graph))]
+    if not read or outputs & set(results) or any(o not in values for o in read):
         return False
     del graph.node[number]
     for name in read:
@@ -88,7 +87,7 @@ def _cut(candidate: Candidate, number: int, values: Values) -> bool:
 
 
 def _raise_output(candidate: Candidate, number: int) -> bool:
-    """Make what the last node before an output reads outputs in its place."""
+    """Replace an output by the inputs of the node that computes it."""
     graph = candidate.model.graph
     maker = {o: node for node in graph.node for o in node.output if o}
     outputs = {o.name for o in graph.output}

@@ -302,8 +302,8 @@ def _attributes(fragments: Iterable[Fragment]) -> dict[Place, list[AttributeProt
     found: dict[Place, dict[bytes, AttributeProto]] = {}
     for fragment in fragments:
         for node in fragment.nodes:
-            for given in node.attribute:
-                values = found.setdefault((node.domain, node.op_type, given.name), {})
-                if len(values) < _ATTRIBUTE_VALUES and not given.HasField("g"):
-                    values.setdefault(given.SerializeToString(), given)
+            for attribute in node.attribute:
+                values = found.setdefault((node.domain, node.op_type, attribute.name), {})
+                if len(values) < _ATTRIBUTE_VALUES and not attribute.HasField("g"):
+                    values.setdefault(attribute.SerializeToString(), attribute)
     return {place: list(values.values()) for place, values in found.items()}

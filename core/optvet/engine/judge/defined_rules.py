@@ -68,9 +68,9 @@ SCALE_PLACES = _SCALES
 """Places of the scales among the inputs of operators that quantize."""
 
 
-def _scale(given: Given) -> str:
-    for place in _SCALES[given.node.op_type]:
-        value = given.operand(place)
+def _scale(call: Given) -> str:
+    for place in _SCALES[call.node.op_type]:
+        value = call.operand(place)
         if value is not None and is_float(value.dtype) and not _are_positive(value):
             return "a scale is not a positive number"
     return ""
@@ -82,8 +82,8 @@ def _are_positive(value: Array) -> bool:
         return bool(np.all(np.isfinite(wide) & (wide > 0)))
 
 
-def _number_to_quantize(given: Given) -> str:
-    value = given.operand(0)
+def _number_to_quantize(call: Given) -> str:
+    value = call.operand(0)
     if value is None or not is_float(value.dtype):
         return ""
     if bool(np.isnan(value.astype(np.float64)).any()):
@@ -91,21 +91,21 @@ def _number_to_quantize(given: Given) -> str:
     return ""
 
 
-def _zero_point_of_wide(given: Given) -> str:
-    value, zero = given.operand(0), given.operand(2)
+def _zero_point_of_wide(call: Given) -> str:
+    value, zero = call.operand(0), call.operand(2)
     wide = value is not None and value.dtype == np.int32
     return "int32 has no zero point but 0" if wide and zero is not None and zero.any() else ""
 
 
-def _cast(given: Given) -> str:
-    value, to = given.operand(0), given.attribute("to")
+def _cast(call: Given) -> str:
+    value, to = call.operand(0), call.attribute("to")
     if value is None or not is_float(value.dtype) or not _is_integer(to):
         return ""
     return outside_of(value, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to)))
 
 
-def _cast_like(given: Given) -> str:
-    value, like = given.operand(0), given.operand(1)
+def _cast_like(call: Given) -> str:
+    value, like = call.operand(0), call.operand(1)
     if value is None or like is None or not is_float(value.dtype) or like.dtype.kind not in "iu":
         return ""
     return outside_of(value, like.dtype)
@@ -126,9 +126,9 @@ def outside_of(value: Array, kind: np.dtype) -> str:
     return "" if bool(np.all(fits)) else f"a float that is no {kind}"
 
 
-def _shift(given: Given) -> str:
-    value, by = given.operand(0), given.operand(1)
-    if by is None or given.opset >= _SAYS_MORE:
+def _shift(call: Given) -> str:
+    value, by = call.operand(0), call.operand(1)
+    if by is None or call.opset >= _SAYS_MORE:
         return ""
     bits = 8 * (by if value is None else value).dtype.itemsize
     return shifts_outside(by, bits)
@@ -144,8 +144,8 @@ def shifts_outside(by: Array, bits: int) -> str:
 # --- integers -------------------------------------------------------------------------------------
 
 
-def _divisor(given: Given) -> str:
-    over, by = given.operand(0), given.operand(1)
+def _divisor(call: Given) -> str:
+    over, by = call.operand(0), call.operand(1)
     if by is None or by.dtype.kind not in "iu":
         return ""
     return divides_outside(over, by)
@@ -165,27 +165,27 @@ def divides_outside(over: Array | None, by: Array) -> str:
     return ""
 
 
-def _overflow(given: Given) -> str:
+def _overflow(call: Given) -> str:
     """Signed integers that overflow."""
-    return _beyond(given, "i")
+    return _beyond(call, "i")
 
 
-def _wrap(given: Given) -> str:
+def _wrap(call: Given) -> str:
     """Unsigned integers that wrap, as they do in C and in all kernels; the standard is silent."""
-    return _beyond(given, "u")
+    return _beyond(call, "u")
 
 
-def _beyond(given: Given, signed: str) -> str:
+def _beyond(call: Given, signed: str) -> str:
     """By the same arithmetic in floats, whose rounding is far below the limits of 8 to 32 bits."""
-    values = list(given.known_operands())
-    if len(values) < len([n for n in given.node.input if n]) or not values:
+    values = list(call.known_operands())
+    if len(values) < len([n for n in call.node.input if n]) or not values:
         return ""
-    if given.node.op_type in ("CumSum", *_REDUCTIONS):
+    if call.node.op_type in ("CumSum", *_REDUCTIONS):
         values = values[:1]  # the others are axes
     kind = values[0].dtype
     if kind.kind != signed or any(v.dtype != kind for v in values):
         return ""
-    exact = _in_floats(given.node.op_type, [v.astype(np.float64) for v in values], given)
+    exact = _in_floats(call.node.op_type, [v.astype(np.float64) for v in values], call)
     if exact is None or not exact.size:
         return ""
     limits = np.iinfo(kind)
@@ -195,7 +195,7 @@ def _beyond(given: Given, signed: str) -> str:
     return f"the result is no {kind}" if wrong else ""
 
 
-def _in_floats(operator: str, values: Sequence[Array], given: Given) -> Array | None:
+def _in_floats(operator: str, values: Sequence[Array], call: Given) -> Array | None:
     with np.errstate(all="ignore"):
         try:
             if operator in _FOLDS:
@@ -204,13 +204,13 @@ def _in_floats(operator: str, values: Sequence[Array], given: Given) -> Array | 
                     total = _FOLDS[operator](total, value)
                 return np.asarray(total)
             if operator == "CumSum":
-                return _running(values[0], given)
+                return _running(values[0], call)
             if operator in _REDUCTIONS:
-                return _REDUCTIONS[operator](values[0], _axes(given))
+                return _REDUCTIONS[operator](values[0], _axes(call))
             if operator == "MatMul":
                 return np.asarray(np.matmul(values[0], values[1]))
             if operator == "Gemm":
-                return _general_product(values, given)
+                return _general_product(values, call)
             if operator == "Neg":
                 return -values[0]
             return np.abs(values[0]) if operator == "Abs" else None
@@ -218,20 +218,20 @@ def _in_floats(operator: str, values: Sequence[Array], given: Given) -> Array | 
             return None  # shapes that do not fit are for the checker to refuse
 
 
-def _general_product(values: Sequence[Array], given: Given) -> Array:
+def _general_product(values: Sequence[Array], call: Given) -> Array:
     """A product of two matrices, each of which may be transposed, and a third one added."""
-    a = values[0].T if given.attribute("transA", 0) else values[0]
-    b = values[1].T if given.attribute("transB", 0) else values[1]
-    product = np.asarray(given.attribute("alpha", 1.0) * np.matmul(a, b))
-    return product + given.attribute("beta", 1.0) * values[2] if len(values) > 2 else product
+    a = values[0].T if call.attribute("transA", 0) else values[0]
+    b = values[1].T if call.attribute("transB", 0) else values[1]
+    product = np.asarray(call.attribute("alpha", 1.0) * np.matmul(a, b))
+    return product + call.attribute("beta", 1.0) * values[2] if len(values) > 2 else product
 
 
-def _running(value: Array, given: Given) -> Array:
+def _running(value: Array, call: Given) -> Array:
     """Sums of ever more elements, of which those count that are results."""
-    (axis,) = _axes(given) or (0,)
-    turned = np.flip(value, axis) if given.attribute("reverse", 0) else value
+    (axis,) = _axes(call) or (0,)
+    turned = np.flip(value, axis) if call.attribute("reverse", 0) else value
     sums = np.cumsum(turned, axis)
-    last = value.shape[axis] - 1 if given.attribute("exclusive", 0) else value.shape[axis]
+    last = value.shape[axis] - 1 if call.attribute("exclusive", 0) else value.shape[axis]
     return np.asarray(np.take(sums, range(max(0, last)), axis))
 
 
@@ -240,11 +240,11 @@ def _list_items(value: Any) -> list[Any]:
     return [value] if isinstance(value, (int, float)) else list(value or ())
 
 
-def _axes(given: Given) -> tuple[int, ...] | None:
+def _axes(call: Given) -> tuple[int, ...] | None:
     """Along which a node reduces; None for all."""
-    value = given.operand(1)
-    axes = _list_items(given.attribute("axes")) if value is None else value.ravel().tolist()
-    if not axes and given.attribute("noop_with_empty_axes", 0):
+    value = call.operand(1)
+    axes = _list_items(call.attribute("axes")) if value is None else value.ravel().tolist()
+    if not axes and call.attribute("noop_with_empty_axes", 0):
         return ()
     return tuple(axes) if axes else None
 
@@ -264,18 +264,18 @@ _FOLDS: Mapping[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def _power(given: Given) -> str:
+def _power(call: Given) -> str:
     """Negative powers of integers, and signed powers that overflow."""
-    return _power_beyond(given, signed=True)
+    return _power_beyond(call, signed=True)
 
 
-def _power_wrap(given: Given) -> str:
+def _power_wrap(call: Given) -> str:
     """Powers of unsigned integers that wrap."""
-    return _power_beyond(given, signed=False)
+    return _power_beyond(call, signed=False)
 
 
-def _power_beyond(given: Given, *, signed: bool) -> str:
-    base, exponent = given.operand(0), given.operand(1)
+def _power_beyond(call: Given, *, signed: bool) -> str:
+    base, exponent = call.operand(0), call.operand(1)
     if base is None or exponent is None or base.dtype.kind not in "iu":
         return ""
     with np.errstate(all="ignore"):
@@ -290,11 +290,11 @@ def _power_beyond(given: Given, *, signed: bool) -> str:
     return f"the result is no {base.dtype}" if wrong else ""
 
 
-def _float_remainder(given: Given) -> str:
-    value = given.operand(0)
-    if value is None or value.dtype.kind != "f" or given.attribute("fmod", 0):
+def _float_remainder(call: Given) -> str:
+    value = call.operand(0)
+    if value is None or value.dtype.kind != "f" or call.attribute("fmod", 0):
         return ""
-    if given.opset >= _SAYS_MORE:
+    if call.opset >= _SAYS_MORE:
         return ""
     return "the remainder of floats without fmod"
 
@@ -302,30 +302,30 @@ def _float_remainder(given: Given) -> str:
 # --- attributes and shapes ------------------------------------------------------------------------
 
 
-def _epsilon(given: Given) -> str:
+def _epsilon(call: Given) -> str:
     """Without it a variance of 0 is divided by; where no result is known, one may be 0."""
-    value = given.attribute("epsilon")
+    value = call.attribute("epsilon")
     if value is None or (np.isfinite(value) and value > 0):
         return ""
-    result = given.results[0] if given.results else None
+    result = call.results[0] if call.results else None
     if value == 0 and result is not None and bool(np.all(np.isfinite(result))):
         return ""
     return f"epsilon is {value:g}, which is not positive"
 
 
-def _variance(given: Given) -> str:
+def _variance(call: Given) -> str:
     """Below 0 it is none, and its root is NaN, which few kernels treat alike."""
-    value = given.operand(4)
+    value = call.operand(4)
     if value is None or not is_float(value.dtype):
         return ""
     with np.errstate(invalid="ignore"):
-        positive = value.astype(np.float64) + given.attribute("epsilon", 1e-5) >= 0
+        positive = value.astype(np.float64) + call.attribute("epsilon", 1e-5) >= 0
     return "" if bool(np.all(positive)) else "a variance is negative"
 
 
-def _scales_of_size(given: Given) -> str:
-    value = given.operand(1 if given.node.op_type == "Upsample" or given.opset < 11 else 2)
-    listed = given.attribute("scales")
+def _scales_of_size(call: Given) -> str:
+    value = call.operand(1 if call.node.op_type == "Upsample" or call.opset < 11 else 2)
+    listed = call.attribute("scales")
     if value is None and listed is not None:
         value = np.array(_list_items(listed), np.float32)
     if value is None or value.dtype.kind != "f" or not value.size:
@@ -333,12 +333,12 @@ def _scales_of_size(given: Given) -> str:
     return "" if _are_positive(value) else "a scale is not a positive number"
 
 
-def _negative_axis(given: Given) -> str:
+def _negative_axis(call: Given) -> str:
     for name in ("axis", "axes"):
-        value = given.attribute(name)
+        value = call.attribute(name)
         numbers = _list_items(value)
-        if any(not _may_be(n, given.node.op_type, given.opset, name) for n in numbers if n < 0):
-            return f"{name} is {value}, and may not be negative in operator set {given.opset}"
+        if any(not _may_be(n, call.node.op_type, call.opset, name) for n in numbers if n < 0):
+            return f"{name} is {value}, and may not be negative in operator set {call.opset}"
     return ""
 
 
@@ -356,58 +356,58 @@ def _may_be(axis: int, operator: str, opset: int, attribute: str) -> bool:
     return "negative" in texts or "[-r" in texts or "-r," in texts
 
 
-def _axes_once(given: Given) -> str:
-    numbers, value = _axes(given) or (), given.operand(0)
+def _axes_once(call: Given) -> str:
+    numbers, value = _axes(call) or (), call.operand(0)
     if value is not None:
-        rank = value.ndim + (len(numbers) if given.node.op_type == "Unsqueeze" else 0)
+        rank = value.ndim + (len(numbers) if call.node.op_type == "Unsqueeze" else 0)
         numbers = tuple(n + rank if n < 0 else n for n in numbers)
     return "an axis is listed twice" if len(set(numbers)) < len(numbers) else ""
 
 
-def _zero_and_rest(given: Given) -> str:
-    shape = given.operand(1)
-    if shape is None or not given.attribute("allowzero", 0):
+def _zero_and_rest(call: Given) -> str:
+    shape = call.operand(1)
+    if shape is None or not call.attribute("allowzero", 0):
         return ""
     both = bool(np.any(shape == 0)) and bool(np.any(shape == -1))
     return "sizes of 0 and -1 together with allowzero" if both else ""
 
 
-def _bounds(given: Given) -> str:
-    low, high = given.operand(1), given.operand(2)
-    if given.opset < 11:
-        pair = (given.attribute("min"), given.attribute("max"))
+def _bounds(call: Given) -> str:
+    low, high = call.operand(1), call.operand(2)
+    if call.opset < 11:
+        pair = (call.attribute("min"), call.attribute("max"))
     else:
         pair = (
             None if low is None else low.item(0) if low.size else None,
             None if high is None else high.item(0) if high.size else None,
         )
-    if given.opset >= 13 or None in pair or pair[0] <= pair[1]:
+    if call.opset >= 13 or None in pair or pair[0] <= pair[1]:
         return ""
     return "the lower bound is above the upper one"
 
 
-def _padding(given: Given) -> str:
-    pads, kernel = given.attribute("pads"), given.attribute("kernel_shape")
+def _padding(call: Given) -> str:
+    pads, kernel = call.attribute("pads"), call.attribute("kernel_shape")
     if not pads or not kernel or len(pads) != 2 * len(kernel):
         return ""
-    dilations = list(given.attribute("dilations") or [1] * len(kernel))
+    dilations = list(call.attribute("dilations") or [1] * len(kernel))
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=False)] * 2
     wide = any(p >= r for p, r in zip(pads, reach, strict=False))
     return "a window lies in the padding alone" if wide else ""
 
 
-def _unique_places(given: Given) -> str:
-    places = given.operand(1)
-    reduction = given.attribute("reduction", b"none")
+def _unique_places(call: Given) -> str:
+    places = call.operand(1)
+    reduction = call.attribute("reduction", b"none")
     if places is None or reduction not in (b"none", "none") or not places.size:
         return ""
-    if given.node.op_type == "ScatterND":
+    if call.node.op_type == "ScatterND":
         rows = places.reshape(-1, places.shape[-1]) if places.ndim else places.reshape(1, -1)
-        data = given.operand(0)
+        data = call.operand(0)
         if data is not None and rows.shape[1] <= data.ndim:
             rows = np.where(rows < 0, rows + np.array(data.shape[: rows.shape[1]]), rows)
         return _twice(np.unique(rows, axis=0).shape[0] < rows.shape[0])
-    axis, size = given.attribute("axis", 0), given.operand(0)
+    axis, size = call.attribute("axis", 0), call.operand(0)
     if size is not None and size.ndim:
         places = np.where(places < 0, places + size.shape[axis], places)
     lines = np.moveaxis(places, axis, -1).reshape(-1, places.shape[axis]) if places.ndim else None
@@ -416,18 +416,18 @@ def _unique_places(given: Given) -> str:
     return _twice(any(len(set(line.tolist())) < len(line) for line in lines))
 
 
-def _places(given: Given) -> str:
+def _places(call: Given) -> str:
     """Indices beyond the data: an error that not every kernel looks for."""
-    data, places = given.operand(0), given.operand(1)
+    data, places = call.operand(0), call.operand(1)
     if data is None or places is None or not places.size or places.dtype.kind not in "iu":
         return ""
-    if given.node.op_type.endswith("ND"):
-        first = given.attribute("batch_dims", 0) if given.node.op_type == "GatherND" else 0
+    if call.node.op_type.endswith("ND"):
+        first = call.attribute("batch_dims", 0) if call.node.op_type == "GatherND" else 0
         sizes = np.array(data.shape[first : first + places.shape[-1]] if places.ndim else ())
         if places.ndim and len(sizes) != places.shape[-1]:
             return ""  # for the checker to refuse
     else:
-        axis = given.attribute("axis", 0)
+        axis = call.attribute("axis", 0)
         sizes = np.array(data.shape[axis] if -data.ndim <= axis < data.ndim else 0)
     wrong = bool(np.any((places < -sizes) | (places >= sizes)))
     return "an index is outside of the data" if wrong else ""
@@ -437,13 +437,13 @@ def _twice(found: bool) -> str:
     return "an element is written twice" if found else ""
 
 
-def _depth(given: Given) -> str:
-    value = given.operand(1)
+def _depth(call: Given) -> str:
+    value = call.operand(1)
     return "the depth is not positive" if value is not None and bool(np.any(value <= 0)) else ""
 
 
-def _delta(given: Given) -> str:
-    value = given.operand(2)
+def _delta(call: Given) -> str:
+    value = call.operand(2)
     return "the step is 0" if value is not None and bool(np.any(value == 0)) else ""
 
 

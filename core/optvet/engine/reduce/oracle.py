@@ -295,7 +295,7 @@ class ReductionOracle:
             return False
         data = model.SerializeToString()
         opinions = (
-            self.sandbox.call(collect_opinions, data, dict(feeds), role="referee").value or []
+            self.sandbox.call(collect_opinions, data, dict(feeds), role="judging").value or []
         )
         told = found.observation
         return is_contradicted(run, opinions, told.error, told.noise)

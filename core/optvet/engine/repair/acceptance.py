@@ -73,8 +73,8 @@ class AcceptanceCheck:
         """Whether any input is worse than before, or the checker refuses what it took before."""
         if after.complaint and not before.complaint:
             return True
-        for drawn in (*self.witnesses, *self.held_out):
-            name = drawn.sample.id
+        for each in (*self.witnesses, *self.held_out):
+            name = each.sample.id
             if before.seen[name].right and not after.seen[name].right:
                 return True
             wrong = not after.seen[name].right
@@ -122,13 +122,13 @@ class AcceptanceCheck:
         }
 
 
-def numbers_of(measured: MeasuredModel, drawn: Sequence[ConversionInput]) -> RepairNumbers:
-    """The figures of a model on ``drawn``."""
-    seen = [measured.seen[d.sample.id] for d in drawn]
-    largest = measured.largest(drawn)
+def numbers_of(measured: MeasuredModel, inputs: Sequence[ConversionInput]) -> RepairNumbers:
+    """The figures of a model on ``inputs``."""
+    seen = [measured.seen[d.sample.id] for d in inputs]
+    largest = measured.largest(inputs)
     noise = [s.noise for s in seen if s.noise is not None]
     return RepairNumbers(
-        inputs=len(drawn),
+        inputs=len(inputs),
         wrong=sum(not s.right for s in seen),
         error=None if math.isinf(largest) else largest,
         noise=max(noise, default=None),
@@ -136,11 +136,11 @@ def numbers_of(measured: MeasuredModel, drawn: Sequence[ConversionInput]) -> Rep
 
 
 def parts(
-    drawn: Sequence[ConversionInput], wrong: Sequence[ConversionInput], number: int
+    inputs: Sequence[ConversionInput], wrong: Sequence[ConversionInput], number: int
 ) -> tuple[tuple[ConversionInput, ...], tuple[ConversionInput, ...]]:
     """The witnesses, the plainest wrong inputs, and the rest; inputs of notes are neither."""
     names = {d.sample.id for d in wrong if not d.outside_domain}
-    asked = [d for d in drawn if not d.outside_domain]
+    asked = [d for d in inputs if not d.outside_domain]
     chosen = [d for d in asked if d.sample.id in names][:number]
     taken = {d.sample.id for d in chosen}
     return tuple(chosen), tuple(d for d in asked if d.sample.id not in taken)

@@ -20,7 +20,7 @@ _FIRST = 100
 
 
 def references_of(
-    conversion: Conversion, converted: bytes, drawn: Sequence[ConversionInput]
+    conversion: Conversion, converted: bytes, inputs: Sequence[ConversionInput]
 ) -> Mapping[str, bytes]:
     """What other converters make of the source, by their names.
 
@@ -31,7 +31,7 @@ def references_of(
     if source.format == "onnx":
         return {}
     versions = opset_versions(onnx.load_from_string(converted))
-    usual = [d.sample.feeds for d in drawn if d.origin not in ("edge", "size")]
+    usual = [d.sample.feeds for d in inputs if d.origin not in ("edge", "size")]
     found = {}
     for number, link in enumerate(_links(conversion, versions.get(ONNX_DOMAIN)), _FIRST):
         known = len(conversion.warnings)

@@ -73,20 +73,20 @@ def repair_model(
     with open_conversion(asked, plugins, more=more) as conversion:
         _refuse_other_formats(conversion)
         progress("running the source", 0, None)
-        drawn, judge, skipped = prepare_inputs(conversion)
-        made = converted_by(conversion, drawn, progress)
+        inputs, judge, skipped = prepare_inputs(conversion)
+        made = converted_by(conversion, inputs, progress)
         progress("comparing", 0, None)
-        answer = judge_stages(conversion, made, drawn, judge)
+        answer = judge_stages(conversion, made, inputs, judge)
         before = result_of(conversion, replace(answer, skipped=skipped), 0.0)
-        seen = answer.stations[-1].seen
-        wrong = [d for d in drawn if d.sample.id in seen and not seen[d.sample.id].right]
+        seen = answer.stage_results[-1].seen
+        wrong = [d for d in inputs if d.sample.id in seen and not seen[d.sample.id].right]
         repair = _Repair(request, conversion, judge, made[-1], before, progress)
         if before.verdict != "faulty" or not any(not d.outside_domain for d in wrong):
             result = repair.nothing()
         elif all(f.kind == "lossy" for f in before.findings if f.severity == "fault"):
             result = repair.lossy()
         else:
-            result = repair.result([d for d in drawn if d.sample.id in seen], wrong)
+            result = repair.result([d for d in inputs if d.sample.id in seen], wrong)
         return result.model_copy(update={"wall_s": time.perf_counter() - started})
 
 
@@ -151,7 +151,7 @@ class _Repair:
         return self._answer(verdict="not-repaired", reason=reason)
 
     def result(
-        self, drawn: Sequence[ConversionInput], wrong: Sequence[ConversionInput]
+        self, inputs: Sequence[ConversionInput], wrong: Sequence[ConversionInput]
     ) -> RepairResult:
         """The answer of a search."""
         artifact, config = self.made.artifact, self.conversion.runtime_for("onnx", last=True)
@@ -163,14 +163,14 @@ class _Repair:
             return self._answer(verdict="not-repaired", reason=f"{reason}: no edit is proposed")
         number = max(1, min(_WITNESSES, len(wrong) // 2))
         acceptance = AcceptanceCheck(
-            self.conversion, self.judge, config, *parts(drawn, wrong, number)
+            self.conversion, self.judge, config, *parts(inputs, wrong, number)
         )
-        self.judge.meter.of([d.sample for d in drawn])
+        self.judge.meter.of([d.sample for d in inputs])
         start = acceptance.measure(artifact.data)
         search = RepairSearch(
             acceptance,
             load_model(artifact.data),
-            self._proposer(config, references_of(self.conversion, artifact.data, drawn)),
+            self._proposer(config, references_of(self.conversion, artifact.data, inputs)),
             self.request.tries,
             self.request.jobs or min(8, os.cpu_count() or 1),
             lambda n: self.progress("repairing: models tried", n, self.request.tries),
@@ -226,14 +226,14 @@ class _Repair:
         conversion, about = self.conversion, (config, data, samples, tried, references)
         if conversion.source_is_here:
             source = (conversion.reference, conversion.source.artifact)
-            return conversion.sandbox.call(proposals_beside, *source, *about, role="referee")
+            return conversion.sandbox.call(proposals_beside, *source, *about, role="judging")
         recorded = []
         for sample in samples:
             if sample.id not in self.recorded:
                 self.recorded[sample.id], failure = recorded_inside(conversion, sample)
                 self._complain(failure)
             recorded.append(self.recorded[sample.id])
-        return conversion.sandbox.call(proposals, recorded, *about, role="referee")
+        return conversion.sandbox.call(proposals, recorded, *about, role="judging")
 
     def _complain(self, failure: Failure | None) -> None:
         if failure is not None:
@@ -246,17 +246,17 @@ class _Repair:
         request = self.conversion.request
         more = request.model_copy(update={"random": request.random + _FRESH})
         fresh = replace(self.conversion, request=more, output_names=[])
-        drawn, judge, skipped = prepare_inputs(fresh)
-        known = {d.sample.id for d in drawn if _is_known(d, request.random)}
-        unknown = [d for d in drawn if d.sample.id not in known and not d.outside_domain]
+        inputs, judge, skipped = prepare_inputs(fresh)
+        known = {d.sample.id for d in inputs if _is_known(d, request.random)}
+        unknown = [d for d in inputs if d.sample.id not in known and not d.outside_domain]
         made = replace(self.made, artifact=Artifact("onnx", new))
-        answer = judge_stages(fresh, [made], drawn, judge)
+        answer = judge_stages(fresh, [made], inputs, judge)
         one = replace(fresh, links=(replace(made.link, stages=(made.stage,)),))
         result = result_of(one, replace(answer, skipped=skipped), 0.0)
         samples = [d.sample for d in unknown]
         observed = fresh.observe(config, Artifact("onnx", old), samples)
         before = MeasuredModel(judge.see(observed, samples), observed.complaint)
-        after = MeasuredModel(answer.stations[-1].seen)
+        after = MeasuredModel(answer.stage_results[-1].seen)
         return result, numbers_of(before, unknown), numbers_of(after, unknown)
 
     def _write(self, old: bytes, new: bytes, answer: RepairResult) -> list[str]:
@@ -286,9 +286,9 @@ class _Repair:
         return RepairResult.model_validate({**told, **about})
 
 
-def _is_known(drawn: ConversionInput, random: int) -> bool:
+def _is_known(each: ConversionInput, random: int) -> bool:
     """Whether a search for edits saw this input, when there were ``random`` random ones."""
-    return drawn.origin != "size" and (drawn.origin != "random" or drawn.number <= random)
+    return each.origin != "size" and (each.origin != "random" or each.number <= random)
 
 
 def _is_overfitted(before: RepairNumbers, after: RepairNumbers) -> bool:

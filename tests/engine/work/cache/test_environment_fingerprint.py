@@ -33,11 +33,11 @@ def _forgotten() -> Iterator[None]:
 def forget() -> None:
     """A new process knows nothing of what was installed when the last one started."""
     known = (
-        environment_fingerprint.basis,
+        environment_fingerprint.fingerprint_environment,
         environment_fingerprint.version_and_digest,
         environment_fingerprint._builds,
         environment_fingerprint._source,
-        modified_installs.edits,
+        modified_installs.modified_code_digest,
         modified_installs.owners_of,
         modified_installs._listings,
     )
@@ -163,16 +163,16 @@ def test_only_code_that_is_not_as_it_was_installed_counts(
     own = record.relative_to(tmp_path)
     record.write_text(f"acme_tool/__init__.py,sha256=x,6\n{own},,\n")
     monkeypatch.syspath_prepend(tmp_path)
-    found = [modified_installs.edits("acme_tool")]
+    found = [modified_installs.modified_code_digest("acme_tool")]
     data.write_text("2\n")
     forget()
-    found.append(modified_installs.edits("acme_tool"))
+    found.append(modified_installs.modified_code_digest("acme_tool"))
     code.write_text("a = 22\n")
     forget()
-    found.append(modified_installs.edits("acme_tool"))
+    found.append(modified_installs.modified_code_digest("acme_tool"))
     os.utime(code, ns=(0, code.stat().st_mtime_ns + 120 * 10**9))
     forget()
-    found.append(modified_installs.edits("acme_tool"))
+    found.append(modified_installs.modified_code_digest("acme_tool"))
     assert found[:2] == ["", ""]
     assert "" not in found[2:]
     assert found[2] != found[3]

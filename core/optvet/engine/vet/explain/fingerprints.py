@@ -10,7 +10,7 @@ import onnx
 
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.from_file import graph_of
-from optvet.engine.work.trials.trial import BuildSubject, normalized_message, read_model
+from optvet.engine.work.trials.trial import BuildSpec, normalized_message, read_model
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.identity import structure_of
 from optvet.spec.records import Finding
@@ -48,12 +48,12 @@ def _structure(runner: TrialRunner, finding: Finding) -> list[str]:
     failed = finding.stage != "compare" and finding.message
     if identity == "words" or failed:
         return [normalized_message(finding.message)]
-    return runner.sandbox.call(_structure_of, runner.subject(None), role="referee").value or []
+    return runner.sandbox.call(_structure_of, runner.build_spec(None), role="judging").value or []
 
 
-def _structure_of(subject: BuildSubject) -> list[str]:
+def _structure_of(build_spec: BuildSpec) -> list[str]:
     """Called in a worker."""
     enter("load")
-    if subject.scratch is not None:
-        return structure_of(graph_of(subject.blob))
-    return structure_of(onnx.load_from_string(read_model(subject.blob, subject.digest)))
+    if build_spec.scratch is not None:
+        return structure_of(graph_of(build_spec.blob))
+    return structure_of(onnx.load_from_string(read_model(build_spec.blob, build_spec.digest)))

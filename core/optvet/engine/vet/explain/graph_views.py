@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.trial import (
-    BuildSubject,
+    BuildSpec,
     build,
     visible,
 )
@@ -44,16 +44,18 @@ def graph_views(
     runner: TrialRunner, passes: Sequence[str], found: Divergence | None
 ) -> tuple[GraphView, ...]:
     """The original and, if it can be made and is ONNX, the optimized model."""
-    optimized = runner.subject(passes)
+    optimized = runner.build_spec(passes)
     value = None if found is None else found.value
-    outcome = runner.sandbox.call(_graph_view, runner.subject(None), optimized, value, fresh=True)
+    outcome = runner.sandbox.call(
+        _graph_view, runner.build_spec(None), optimized, value, fresh=True
+    )
     if outcome.value is None:  # what killed the worker was the optimizer
-        outcome = runner.sandbox.call(_graph_view, runner.subject(None), None, value, fresh=True)
+        outcome = runner.sandbox.call(_graph_view, runner.build_spec(None), None, value, fresh=True)
     return outcome.value or ()
 
 
 def _graph_view(
-    original: BuildSubject, optimized: BuildSubject | None, wrong: str | None
+    original: BuildSpec, optimized: BuildSpec | None, wrong: str | None
 ) -> tuple[GraphView, ...]:
     """Called in a worker."""
     enter("build")

@@ -34,7 +34,7 @@ from optvet.engine.vet.observe.divergence import (
     told_values,
 )
 from optvet.engine.work.cache import disk as caching
-from optvet.engine.work.cache.environment_fingerprint import basis
+from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.trial import (
@@ -86,19 +86,19 @@ def explain(
             differs=_outer_values(runner, symptom, outputs, passes, sample),
             note=f"{runner.case.optimizer.name} makes {made}, whose inner values are hidden",
         )
-    if runner.subject(None).scratch is not None:
+    if runner.build_spec(None).scratch is not None:
         size = in_units(runner.model.size_bytes)
         return Divergence(note=f"inner values of a model of {size} are not compared")
     compares = not symptom.info.failed
     jitters = JITTERS if inferences is None else min(JITTERS, inferences - 2)
     fixed = 2 + jitters if compares else 1
     task = ExplainTask(
-        runner.subject(None),
-        runner.subject(passes),
+        runner.build_spec(None),
+        runner.build_spec(passes),
         runner.case.candidate,
         runner.case.reference,
         runner.model,
-        runner.order(runner.subject(passes), [sample]).interface,
+        runner.order(runner.build_spec(passes), [sample]).interface,
         sample.feeds,
         symptom,
         tuple(outputs),
@@ -109,7 +109,12 @@ def explain(
     )
     about = (list(passes), symptom, list(outputs), task.full_check, task.plain_check)
     key = caching.key(
-        "divergence", VERSION, basis(), runner.identity, about, runner.sample_digest(sample)
+        "divergence",
+        VERSION,
+        fingerprint_environment(),
+        runner.identity,
+        about,
+        runner.sample_digest(sample),
     )
     kept = runner.cache.read(key, _DIVERGENCE.validate_json, _DIVERGENCE.dump_json)
     if kept is not None:

@@ -18,7 +18,7 @@ from optvet.engine.vet.observe.divergence import (
 )
 from optvet.engine.work.trials.checking import check
 from optvet.engine.work.trials.trial import (
-    BuildSubject,
+    BuildSpec,
     RuntimeConfig,
     load,
     speaks_dialect,
@@ -52,8 +52,8 @@ class ExplainTask:
     ``config`` runs the optimized model, ``reference`` the original.
     """
 
-    original: BuildSubject
-    optimized: BuildSubject
+    original: BuildSpec
+    optimized: BuildSpec
     config: RuntimeConfig
     reference: RuntimeConfig
     model: Model

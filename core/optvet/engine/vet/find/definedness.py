@@ -53,8 +53,8 @@ def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
     begins, ends = [], list(finding.outputs)
     if found is not None and found.value is not None:
         begins, ends = list(found.agreeing), [found.value]
-    about = (runner.subject(None), dict(sample.feeds), session.case.reference)
-    words = runner.sandbox.call(undefined_between, *about, begins, ends, role="referee").value or ""
+    about = (runner.build_spec(None), dict(sample.feeds), session.case.reference)
+    words = runner.sandbox.call(undefined_between, *about, begins, ends, role="judging").value or ""
     return "" if words and _shows_with_answers(session, finding, sample) else words
 
 
@@ -64,8 +64,8 @@ def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -
     Then it does not arise there: the passes make the same fault of a model that has an answer.
     """
     runner, case = session.runner, session.case
-    about = (runner.subject(None), dict(sample.feeds), case.reference)
-    answered = runner.sandbox.call(with_answers, *about, role="referee").value
+    about = (runner.build_spec(None), dict(sample.feeds), case.reference)
+    answered = runner.sandbox.call(with_answers, *about, role="judging").value
     if answered is None:
         return False
     data, feeds = answered

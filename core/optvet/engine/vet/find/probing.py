@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from optvet.engine.models.opening import OPSET_FLOOR, is_for_evaluator
 from optvet.engine.work.cache import disk as caching
-from optvet.engine.work.cache.environment_fingerprint import about_plugin, basis
+from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.trial import TrialSpec, probe
@@ -43,7 +43,7 @@ class Probing:
         keys = [
             caching.key(
                 "probe",
-                basis(),
+                fingerprint_environment(),
                 runner.model.digest,
                 about_plugin(reference.runtime),
                 reference.options.model_dump(mode="json"),
@@ -65,8 +65,8 @@ class Probing:
 
     def _ask(self, samples: Sequence[Sample]) -> list[str | None]:
         runner = self._lab
-        order = TrialSpec(runner.subject(None), runner.case.reference, tuple(samples))
-        outcome = runner.sandbox.call(probe, order, role="referee")
+        order = TrialSpec(runner.build_spec(None), runner.case.reference, tuple(samples))
+        outcome = runner.sandbox.call(probe, order, role="judging")
         runner.ledger.add("inputs", inferences=len(samples))
         if outcome.value is not None:
             return outcome.value

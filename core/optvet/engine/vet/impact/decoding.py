@@ -66,10 +66,10 @@ class Decoder:
     def _submit(self, passes: Sequence[str] | None, chunk: Sequence[Sample]) -> Future[_Answers]:
         runner = self.runner
         # Without a label: nothing that is kept by the inputs alone may depend on one.
-        order = runner.order(runner.subject(passes), [Sample(s.id, s.feeds) for s in chunk])
+        order = runner.order(runner.build_spec(passes), [Sample(s.id, s.feeds) for s in chunk])
         # In a process of its own: a comparator may be anybody's code too.
         about = (order, runner.model, self.comparator, self.options)
-        return runner.submit(order.subject, decode, *about, fresh=True)
+        return runner.submit(order.build_spec, decode, *about, fresh=True)
 
     def _one_by_one(self, passes: Sequence[str] | None, chunk: Sequence[Sample]) -> None:
         """Which of several samples killed the worker.

@@ -22,7 +22,7 @@ from optvet.engine.vet.observe.divergence import (
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.trial import (
-    BuildSubject,
+    BuildSpec,
     RuntimeConfig,
     align_feeds,
     build,
@@ -56,8 +56,8 @@ class LayerError:
 class InnerErrorTask:
     """What a worker needs to compare the values of both models on one sample."""
 
-    original: BuildSubject
-    optimized: BuildSubject
+    original: BuildSpec
+    optimized: BuildSpec
     reference: RuntimeConfig
     candidate: RuntimeConfig
     model: Model
@@ -73,21 +73,21 @@ def layer_errors(
     Raises:
         InputError: The values cannot be recorded, or the model is used from its file.
     """
-    if runner.subject(None).scratch is not None:
+    if runner.build_spec(None).scratch is not None:
         raise InputError("the values inside of a model this large are not looked at")
-    case, subject = runner.case, runner.subject(passes)
+    case, build_spec = runner.case, runner.build_spec(passes)
     found = {}
     for sample in samples:
         task = InnerErrorTask(
-            runner.subject(None),
-            subject,
+            runner.build_spec(None),
+            build_spec,
             case.reference,
             case.reference if passes is None else case.candidate,
             runner.model,
-            runner.order(subject, [sample]).interface,
+            runner.order(build_spec, [sample]).interface,
             sample.feeds,
         )
-        outcome = runner.submit(subject, shared_values, task).result()
+        outcome = runner.submit(build_spec, shared_values, task).result()
         if outcome.value is None:
             words = describe(outcome.failure) if outcome.failure else "no answer"
             raise InputError(f"values inside of the models cannot be compared: {words}")

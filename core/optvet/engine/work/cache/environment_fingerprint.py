@@ -1,6 +1,6 @@
-"""What an answer rests on beside what was asked: the versions and builds of all that takes part.
+"""The environment fingerprint: versions and builds of all code that contributes to an answer.
 
-A remembered answer is of these very versions; with another of any of them it is worked out anew.
+Cached answers are valid for one fingerprint only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from optvet.engine.work.cache.modified_installs import edits, owners_of
+from optvet.engine.work.cache.modified_installs import modified_code_digest, owners_of
 from optvet.engine.work.sandbox import landlock
 from optvet.spec.protocols import Optimizer, Runtime, UsesLibraries
 
@@ -23,16 +23,16 @@ _LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", "ml_dtypes")
 
 
 @cache
-def basis() -> tuple[object, ...]:
-    """Of what every answer depends on: this code, Python, and the libraries that all share."""
+def fingerprint_environment() -> tuple[object, ...]:
+    """Versions that every answer depends on: this code, Python, and the shared libraries."""
     versions = (version_and_digest(name) for name in _LIBRARIES)
     confined = landlock.setting()
     where = (confined,) if confined else ()
-    return CODE_VERSION, *sys.version_info[:3], *versions, edits("onnx"), *where
+    return CODE_VERSION, *sys.version_info[:3], *versions, modified_code_digest("onnx"), *where
 
 
 def about_plugin(plugin: Optimizer | Runtime) -> tuple[object, ...]:
-    """Of a plugin and the libraries that it uses; hashable."""
+    """Name, versions and builds of a plugin and its libraries; hashable."""
     libraries = plugin.libraries if isinstance(plugin, UsesLibraries) else {}
     modules = modules_of(plugin)
     return (
@@ -40,7 +40,7 @@ def about_plugin(plugin: Optimizer | Runtime) -> tuple[object, ...]:
         plugin.version(),
         _source(type(plugin)),
         _builds(modules, tuple(sorted(libraries))),
-        edits(*modules),
+        modified_code_digest(*modules),
     )
 
 

@@ -22,7 +22,7 @@ _SLACK_NS = 60 * 10**9
 
 
 @cache
-def edits(*modules: str) -> str:
+def modified_code_digest(*modules: str) -> str:
     """A digest of code files of top-level ``modules`` that differ from what was installed.
 
     Empty if none differs. A file differs if no distribution lists it, as in a checkout, or lists

@@ -11,8 +11,8 @@ from optvet.spec.types import Failure
 
 T = TypeVar("T")
 
-Role = Literal["subject", "referee"]
-"""Whether a task runs code under test ("subject") or not ("referee"); fixed for each worker."""
+Role = Literal["tested", "judging"]
+"""Whether a task runs code under test ("tested") or not ("judging"); fixed for each worker."""
 
 
 @dataclass(frozen=True)

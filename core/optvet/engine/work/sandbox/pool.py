@@ -83,7 +83,7 @@ class Sandbox:
         *args: object,
         fresh: bool = False,
         timeout_s: float | None = None,
-        role: Role = "subject",
+        role: Role = "tested",
         alone: bool = False,
     ) -> Future[Outcome[T]]:
         """Start ``function(*args)`` in a worker as soon as one is free.
@@ -93,8 +93,8 @@ class Sandbox:
             args: Picklable.
             fresh: Run in a new process that serves nothing else, before or after.
             timeout_s: Time limit in seconds, in place of the sandbox's.
-            role: "referee" for a task that runs no code under test. Its worker never serves a
-                "subject", so that no subject can change the answer through its process.
+            role: "judging" for a task that runs no code under test. Its worker never serves a
+                "tested" task, so that tested code cannot change the answer through its process.
             alone: Wait for the tasks that run, and start no other until this one is done: for
                 timing.
 
@@ -128,7 +128,7 @@ class Sandbox:
         *args: object,
         fresh: bool = False,
         timeout_s: float | None = None,
-        role: Role = "subject",
+        role: Role = "tested",
         alone: bool = False,
     ) -> Outcome[T]:
         """Run ``function(*args)`` in a worker and wait for the outcome; see ``submit``."""

@@ -52,8 +52,8 @@ def find_use(
     runner: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], meter: Meter
 ) -> DeviceUse | str:
     """What the device does while the model after ``passes`` runs for two seconds; or why not."""
-    subject = runner.subject(passes)
-    order = runner.order(subject, samples)
+    build_spec = runner.build_spec(passes)
+    order = runner.order(build_spec, samples)
     with temporary_folder("optvet-device-") as folder:
         begun, stop = Path(folder) / "begun", Path(folder) / "stop"
         limits = Limits(runner.sandbox.limits.timeout_s)
@@ -63,7 +63,7 @@ def find_use(
             while not begun.exists() and not reading.done():
                 time.sleep(INTERVAL_S)
             try:
-                looped = runner.submit(subject, run_in_loop, order, _LOOP_S).result()
+                looped = runner.submit(build_spec, run_in_loop, order, _LOOP_S).result()
             finally:
                 stop.touch()
             readings = reading.result()
@@ -146,14 +146,14 @@ def find_kernels(
     """The kernels of 5 to 10 random samples, by the runtime's profiler of kernels; or why not."""
     least, most = _KERNEL_RUNS
     chosen = random.Random(seed).sample(list(samples), min(len(samples), most))
-    subject = runner.subject(passes)
-    order = runner.order(subject, list(islice(cycle(chosen), max(least, len(chosen)))))
+    build_spec = runner.build_spec(passes)
+    order = runner.order(build_spec, list(islice(cycle(chosen), max(least, len(chosen)))))
     assert order.config is not None
     if not isinstance(order.config.runtime, ProfilesKernels):
         return f"runtime {order.config.runtime.name} has no profiler of kernels"
     with temporary_folder("optvet-kernels-") as folder:
         outcome: Outcome[KernelProfile | str] = runner.submit(
-            subject, profile_kernels, order, Path(folder)
+            build_spec, profile_kernels, order, Path(folder)
         ).result()
     try:
         refuse_misuse(outcome.failure)

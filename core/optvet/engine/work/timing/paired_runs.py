@@ -22,7 +22,7 @@ from optvet.engine import contract
 from optvet.engine.numerics.time_ratio import outliers
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.trial import (
-    BuildSubject,
+    BuildSpec,
     Outputs,
     RuntimeConfig,
     align_feeds,
@@ -56,7 +56,7 @@ class Product:
     is what building took, with reading the model.
     """
 
-    subject: BuildSubject
+    build_spec: BuildSpec
     digest: str
     format: str
     path: Path | None
@@ -143,18 +143,18 @@ class SideFailure:
 # In a worker --------------------------------------------------------------------------------------
 
 
-def make(subject: BuildSubject, target: Path) -> Product | Failure:
-    """Build ``subject`` once, and keep what it made at ``target`` if that can leave the process."""
+def make(build_spec: BuildSpec, target: Path) -> Product | Failure:
+    """Build once; write the artifact to ``target`` unless it is a live object."""
     enter("build")
     started = time.perf_counter()
     try:
-        artifact = build(subject)
+        artifact = build(build_spec)
     except Exception as error:
         return failure_of(error)
     build_s = time.perf_counter() - started
-    product = Product(subject, "", artifact.format, None, artifact.fingerprint, build_s)
+    product = Product(build_spec, "", artifact.format, None, artifact.fingerprint, build_s)
     if artifact.handle is not None:
-        name = f"{subject.digest}|{artifact.format}|{artifact.fingerprint}|{subject.passes}"
+        name = f"{build_spec.digest}|{artifact.format}|{artifact.fingerprint}|{build_spec.passes}"
         return replace(product, digest=hashlib.sha256(name.encode()).hexdigest())
     if artifact.path is not None:
         return replace(product, digest=digest_of(artifact.path), path=artifact.path)
@@ -234,8 +234,8 @@ def _status(key: str) -> int:
 def _artifact(product: Product) -> Artifact:
     if product.path is None:
         enter("build")
-        return build(product.subject)
-    if product.subject.scratch is not None:
+        return build(product.build_spec)
+    if product.build_spec.scratch is not None:
         return Artifact(product.format, fingerprint=product.fingerprint, path=product.path)
     return Artifact(product.format, read_file(product.path), None, product.fingerprint)
 

@@ -31,7 +31,7 @@ from optvet.engine.work.timing.paired_runs import (
 )
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.from_file import stamp_of
-from optvet.engine.work.trials.trial import BuildSubject
+from optvet.engine.work.trials.trial import BuildSpec
 from optvet.engine.work.trials.trial_runner import Progress, refuse_misuse
 from optvet.graph.interface import align
 from optvet.graph.structure import Facts
@@ -258,15 +258,15 @@ class Stopwatch:
 
     def _side(self, product: Product) -> TimedModel:
         case = self.case
-        if product.subject.optimizer is None:
+        if product.build_spec.optimizer is None:
             return TimedModel(product, case.reference)
-        facts, allowed = self._facts_of(product), case.passes.interface(product.subject.passes)
+        facts, allowed = self._facts_of(product), case.passes.interface(product.build_spec.passes)
         alignment = None if facts is None else align(case.model, facts, allowed)
         return TimedModel(product, case.candidate, alignment)
 
     def _facts_of(self, product: Product) -> Facts | None:
         if product.digest not in self._facts:
-            outcome = self.sandbox.call(facts_of, product, role="referee")
+            outcome = self.sandbox.call(facts_of, product, role="judging")
             self._facts[product.digest] = outcome.value
         return self._facts[product.digest]
 
@@ -279,13 +279,15 @@ class Stopwatch:
         case, model = self.case, self.case.model
         scratch = Path(tempfile.mkdtemp(dir=self.folder)) if self.large else None
         stamp = stamp_of(model.blob) if self.large else None
-        subject = BuildSubject(model.blob, model.digest, scratch=scratch, stamp=stamp)
+        build_spec = BuildSpec(model.blob, model.digest, scratch=scratch, stamp=stamp)
         if passes is None:
-            return Product(subject, model.digest, model.format, None)
-        subject = replace(subject, optimizer=case.optimizer, options=case.options, passes=passes)
+            return Product(build_spec, model.digest, model.format, None)
+        build_spec = replace(
+            build_spec, optimizer=case.optimizer, options=case.options, passes=passes
+        )
         handle, name = tempfile.mkstemp(dir=self.folder)
         os.close(handle)
-        outcome = self.sandbox.call(make, subject, Path(name), fresh=True, alone=True)
+        outcome = self.sandbox.call(make, build_spec, Path(name), fresh=True, alone=True)
         failure = outcome.value if isinstance(outcome.value, Failure) else outcome.failure
         refuse_misuse(failure)
         if failure is not None:
@@ -295,9 +297,11 @@ class Stopwatch:
 
 
 def _role(*sides: TimedModel) -> Role:
-    """A process in which an optimizer runs is a "subject"'s, and never serves a referee."""
-    built = any(s.product.path is None and s.product.subject.optimizer is not None for s in sides)
-    return "subject" if built else "referee"
+    """A process in which an optimizer runs is of role "tested", and never serves judging tasks."""
+    built = any(
+        s.product.path is None and s.product.build_spec.optimizer is not None for s in sides
+    )
+    return "tested" if built else "judging"
 
 
 @contextmanager

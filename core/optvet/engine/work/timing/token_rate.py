@@ -39,9 +39,11 @@ def find_pace(
         samples: The prompts; each is continued five times, after once to warm up.
         writer: Calls the model.
     """
-    subject = runner.subject(passes)
-    order = runner.order(subject, samples)
-    outcome = runner.submit(subject, time_answers, order, runner.model, writer, fresh=True).result()
+    build_spec = runner.build_spec(passes)
+    order = runner.order(build_spec, samples)
+    outcome = runner.submit(
+        build_spec, time_answers, order, runner.model, writer, fresh=True
+    ).result()
     found = value_or_reason(outcome)
     if isinstance(found, str):
         return found

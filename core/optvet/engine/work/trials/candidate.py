@@ -1,10 +1,10 @@
 """Artifacts are checked, loaded and run in processes that never ran the optimizer.
 
 An optimizer may change its process: memory, modules, the rounding mode, signal handlers. So a
-worker of role "subject" applies it and writes the artifact into a memory file; a worker of role
-"referee" reads the file and does the rest::
+worker of role "tested" applies it and writes the artifact into a memory file; a worker of role
+"judging" reads the file and does the rest::
 
-    subject: apply ── bytes ──> memory file ──> referee: digest, check, load, run
+    build_spec: apply ── bytes ──> memory file ──> referee: digest, check, load, run
 
 An artifact that is a live object (its ``handle`` is set) cannot leave its process, and is loaded
 and run there. The reference outputs are computed in another process in any case.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from optvet.engine.work.sandbox import Outcome, Role, Sandbox, enter
-from optvet.engine.work.trials.trial import BuildSubject, build, failure_of
+from optvet.engine.work.trials.trial import BuildSpec, build, failure_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.types import Artifact, Failure
 
@@ -61,21 +61,21 @@ class _MemoryFile:
 
 def submit(
     sandbox: Sandbox,
-    subject: BuildSubject,
+    build_spec: BuildSpec,
     then: Callable[..., T],
     /,
     *args: object,
     live: bool = False,
     on_live: Callable[[], None] = lambda: None,
     fresh: bool = False,
-    role: Role = "referee",
+    role: Role = "judging",
     timeout_s: float | None = None,
 ) -> Future[Outcome[T]]:
-    """Build ``subject`` and call ``then(artifact, *args)`` in workers; see ``Sandbox.submit``.
+    """Build ``build_spec`` and call ``then(artifact, *args)`` in workers; see ``Sandbox.submit``.
 
     Args:
         sandbox: Runs the tasks.
-        subject: What to build; its optimizer runs in a worker of role "subject".
+        build_spec: What to build; its optimizer runs in a worker of role "tested".
         then: Function of the artifact; importable in a worker.
         args: Further arguments of ``then``, picklable.
         live: Whether the artifact is known to be a live object; this saves building it twice.
@@ -86,14 +86,14 @@ def submit(
     """
     limits: dict[str, Any] = {"fresh": fresh, "timeout_s": timeout_s}
     result: Future[Outcome[T]] = Future()
-    if subject.scratch is not None:
+    if build_spec.scratch is not None:
         # The result of a large model gets its own folder, which is removed with the answer.
-        folder = Path(tempfile.mkdtemp(dir=subject.scratch))
-        subject = replace(subject, scratch=folder)
+        folder = Path(tempfile.mkdtemp(dir=build_spec.scratch))
+        build_spec = replace(build_spec, scratch=folder)
         result.add_done_callback(lambda _: shutil.rmtree(folder, ignore_errors=True))
-    if subject.optimizer is None or live:
-        where: Role = "subject" if live else role
-        first = sandbox.submit(_build_then, subject, then, args, role=where, **limits)
+    if build_spec.optimizer is None or live:
+        where: Role = "tested" if live else role
+        first = sandbox.submit(_build_then, build_spec, then, args, role=where, **limits)
         _forward(first, result)
         return result
     payload = _MemoryFile()
@@ -107,7 +107,9 @@ def submit(
                 result.set_result(Outcome(None, outcome.failure or value))
             elif value.live:
                 on_live()
-                second = sandbox.submit(_build_then, subject, then, args, role="subject", **limits)
+                second = sandbox.submit(
+                    _build_then, build_spec, then, args, role="tested", **limits
+                )
                 _forward(second, result)
             else:
                 second = sandbox.submit(
@@ -117,7 +119,7 @@ def submit(
         except BaseException as error:
             result.set_exception(error)
 
-    sandbox.submit(_make, subject, payload.path, role="subject", **limits).add_done_callback(
+    sandbox.submit(_make, build_spec, payload.path, role="tested", **limits).add_done_callback(
         submit_trial
     )
     return result
@@ -155,11 +157,11 @@ def _forward(
 # In a worker --------------------------------------------------------------------------------------
 
 
-def _make(subject: BuildSubject, target: Path) -> BuiltArtifact | Failure:
+def _make(build_spec: BuildSpec, target: Path) -> BuiltArtifact | Failure:
     """Apply the optimizer and hand over what it made."""
     enter("build")
     try:
-        artifact = build(subject)
+        artifact = build(build_spec)
     except Exception as error:
         return failure_of(error)
     live = artifact.handle is not None
@@ -218,11 +220,11 @@ def _read(source: Path, size: int) -> bytes:
 
 
 def _build_then(
-    subject: BuildSubject, then: Callable[..., T], args: tuple[Any, ...]
+    build_spec: BuildSpec, then: Callable[..., T], args: tuple[Any, ...]
 ) -> T | Failure:
     enter("build")
     try:
-        artifact = build(subject)
+        artifact = build(build_spec)
     except Exception as error:
         return failure_of(error)
     return then(artifact, *args)

@@ -14,7 +14,7 @@ from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.random_outputs import FEWEST_RUNS, Side
 from optvet.engine.work.cache import disk as caching
-from optvet.engine.work.cache.environment_fingerprint import basis
+from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.noise_floor import pack_runs, unpack_runs
 from optvet.engine.work.trials.trial import (
@@ -91,14 +91,16 @@ class ModelPair:
     def _request_runs(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
         """Runs by a worker, empty if the model cannot be run so; cached where it is known."""
         runner, passes = self.runner, self.reference if side == "reference" else self.candidate
-        subject = runner.subject(passes)
+        build_spec = runner.build_spec(passes)
         # Pass sequences that make one and the same model share its draws.
         content = runner.content_key(passes, self.sample)
-        key = content and caching.key("draws", basis(), content, task.__name__, args)
+        key = content and caching.key(
+            "draws", fingerprint_environment(), content, task.__name__, args
+        )
         kept = (self.known.get(key) or runner.cache.read(key, unpack_runs)) if key else None
         if kept is None:
             outcome = runner.submit(
-                subject, task, runner.order(subject, [self.sample]), *args
+                build_spec, task, runner.order(build_spec, [self.sample]), *args
             ).result()
             kept = outcome.value or []
             runner.ledger.add("noise", int(passes is not None), len(kept))
@@ -174,8 +176,10 @@ def _model_in(artifact: Artifact, order: TrialSpec) -> onnx.ModelProto | None:
     """
     if artifact.path is not None or not artifact.data:
         return None
-    subject = order.subject
-    if artifact.format != "onnx" and artifact.data != read_model(subject.blob, subject.digest):
+    build_spec = order.build_spec
+    if artifact.format != "onnx" and artifact.data != read_model(
+        build_spec.blob, build_spec.digest
+    ):
         return None
     return graph_in(artifact)
 

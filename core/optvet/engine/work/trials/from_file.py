@@ -1,6 +1,6 @@
 """Steps of trials for large models, which are passed as files and not as bytes.
 
-They run in workers. ``trial`` calls them for a ``BuildSubject`` with a ``scratch`` folder.
+They run in workers. ``trial`` calls them for a ``BuildSpec`` with a ``scratch`` folder.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.disk import Cache
-from optvet.engine.work.cache.environment_fingerprint import about_plugin, basis
+from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
 from optvet.engine.work.sandbox import Outcome
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.library_warnings import Warned, by_sample, formats_of, together
 from optvet.engine.work.trials.trial import (
-    BuildSubject,
+    BuildSpec,
     Outputs,
     RuntimeConfig,
     TrialReport,
@@ -45,7 +45,7 @@ class KnownResults:
         self.memory = _Memory(live=case.optimizer.traits.produces != "onnx")
         self._by_digest: dict[str, Build] = {}
         self._about_build: tuple[object, ...] = (
-            basis(),
+            fingerprint_environment(),
             case.model.digest,
             about_plugin(case.optimizer),
             case.options.model_dump(mode="json"),
@@ -81,19 +81,21 @@ class KnownResults:
     @property
     def reference_identity(self) -> tuple[object, ...]:
         """What results of the original alone depend on: other optimizers share these."""
-        return basis(), self.case.model.digest, *self._about_reference
+        return fingerprint_environment(), self.case.model.digest, *self._about_reference
 
-    def build_key(self, subject: BuildSubject) -> str:
-        """Cache key of the build of ``subject`` under the checks of the case."""
+    def build_key(self, build_spec: BuildSpec) -> str:
+        """Cache key of the build of ``build_spec`` under the checks of the case."""
         checks = self.case.checks
-        if subject.optimizer is None:
-            return caching.key("original", basis(), subject.digest, checks.full, checks.plain)
-        about = (list(subject.passes), checks.full, checks.plain, checks.ignored_complaint)
+        if build_spec.optimizer is None:
+            return caching.key(
+                "original", fingerprint_environment(), build_spec.digest, checks.full, checks.plain
+            )
+        about = (list(build_spec.passes), checks.full, checks.plain, checks.ignored_complaint)
         return caching.key("build", *self._about_build, *about)
 
-    def run_key(self, subject: BuildSubject, canonical: str, sample: Sample) -> str:
+    def run_key(self, build_spec: BuildSpec, canonical: str, sample: Sample) -> str:
         """Cache key of a run; artifacts that compute the same share it."""
-        about = self._about_run if subject.optimizer else self._about_reference
+        about = self._about_run if build_spec.optimizer else self._about_reference
         name = (about, canonical, self.memory.digest_of(sample))
         if name not in self.memory.run_keys:
             self.memory.run_keys[name] = caching.key("run", *name)
@@ -101,24 +103,24 @@ class KnownResults:
 
     # --- builds and runs ---------------------------------------------------------------------
 
-    def known_artifacts(self, subject: BuildSubject, samples: Sequence[Sample]) -> frozenset[str]:
+    def known_artifacts(self, build_spec: BuildSpec, samples: Sequence[Sample]) -> frozenset[str]:
         """Digests of artifacts of which all results on ``samples`` are known."""
-        settled = (b for b in self._by_digest.values() if self.is_settled(subject, b, samples))
+        settled = (b for b in self._by_digest.values() if self.is_settled(build_spec, b, samples))
         return frozenset(name for b in settled for name in (b.digest, b.canonical) if name)
 
-    def is_settled(self, subject: BuildSubject, build: Build, samples: Sequence[Sample]) -> bool:
+    def is_settled(self, build_spec: BuildSpec, build: Build, samples: Sequence[Sample]) -> bool:
         """Whether all results of ``build`` on ``samples`` are known."""
         if build.failure is not None:
             return True
-        if build.loads and subject.optimizer is not None and build.facts is not None:
-            allowed = self.case.passes.interface(subject.passes)
+        if build.loads and build_spec.optimizer is not None and build.facts is not None:
+            allowed = self.case.passes.interface(build_spec.passes)
             if align(self.case.model, build.facts, allowed).problem:
                 return True
-        return self.recall_runs(subject, build, samples) is not None
+        return self.recall_runs(build_spec, build, samples) is not None
 
-    def recall_build(self, subject: BuildSubject) -> Build | None:
-        """The build of ``subject``; None if it is unknown."""
-        key = self.build_key(subject)
+    def recall_build(self, build_spec: BuildSpec) -> Build | None:
+        """The build of ``build_spec``; None if it is unknown."""
+        key = self.build_key(build_spec)
         if key not in self.memory.builds:
             build = self.cache.read(key, build_from_json, build_to_json)
             if build is None:
@@ -132,14 +134,14 @@ class KnownResults:
             self._by_digest[build.digest] = build
 
     def recall_runs(
-        self, subject: BuildSubject, build: Build, samples: Sequence[Sample]
+        self, build_spec: BuildSpec, build: Build, samples: Sequence[Sample]
     ) -> dict[str, Outputs | Failure] | None:
         """Runs of all ``samples`` up to the first failure, or None if one is unknown."""
         runs: dict[str, Outputs | Failure] = {}
         if not build.canonical:
             return None
         for sample in samples:
-            key = self.run_key(subject, build.canonical, sample)
+            key = self.run_key(build_spec, build.canonical, sample)
             if key not in self.memory.runs:
                 kept = self.cache.read(key, warned_run_from_bytes)
                 if kept is None or not fits(kept[0], self.case.model, build):
@@ -152,12 +154,12 @@ class KnownResults:
 
     def remember(
         self,
-        subject: BuildSubject,
+        build_spec: BuildSpec,
         samples: Sequence[Sample],
         outcome: Outcome[TrialReport],
     ) -> None:
         """Keep what a trial showed, in the cache too unless it may be by chance."""
-        key = self.build_key(subject)
+        key = self.build_key(build_spec)
         build, runs = read_outcome(outcome, samples, key)
         before, during = by_sample(outcome.stderr, samples, self.formats)
         build, report = replace(build, warned=before), outcome.value
@@ -169,29 +171,29 @@ class KnownResults:
             build = _complete_from_twin(build, twin)
         # An error of the original is cached; the death of its process may be by chance.
         died = build.failure is not None and build.failure.kind != "error"
-        chance = is_circumstantial(build.failure) or (died and subject.optimizer is None)
+        chance = is_circumstantial(build.failure) or (died and build_spec.optimizer is None)
         self._learn(key, build)
         if not chance:
             self.cache.put(key, "build", build_to_json(build))
         for sample in samples:
             if (run := runs.get(sample.id)) is None or not build.canonical:
                 continue
-            run_key = self.run_key(subject, build.canonical, sample)
+            run_key = self.run_key(build_spec, build.canonical, sample)
             warned = during.get(sample.id, ())
             self.memory.runs[run_key], self.memory.warned[run_key] = run, warned
             if not (isinstance(run, Failure) and is_circumstantial(run)):
                 self.cache.put(run_key, "run", run_to_bytes(run, warned))
 
-    def forget_build(self, subject: BuildSubject) -> None:
-        """Build ``subject`` again on the next call: its failure may have been by chance."""
-        self.memory.builds.pop(self.build_key(subject), None)
+    def forget_build(self, build_spec: BuildSpec) -> None:
+        """Build ``build_spec`` again on the next call: its failure may have been by chance."""
+        self.memory.builds.pop(self.build_key(build_spec), None)
 
-    def warnings_of(self, subject: BuildSubject, samples: Sequence[Sample]) -> list[Warned]:
+    def warnings_of(self, build_spec: BuildSpec, samples: Sequence[Sample]) -> list[Warned]:
         """The warnings of a trial that was made: of one build, one load, and a run per sample."""
-        build = self.recall_build(subject)
+        build = self.recall_build(build_spec)
         if build is None:
             return []
-        keys = {self.run_key(subject, build.canonical, s) for s in samples}
+        keys = {self.run_key(build_spec, build.canonical, s) for s in samples}
         return [*build.warned, *self.memory.warnings_of(keys)]
 
 
@@ -253,4 +255,4 @@ def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:
     """What a run depends on besides artifact and sample; hashable."""
     runtime = config.runtime
     options = config.options.model_dump_json()
-    return basis(), about_plugin(runtime), options
+    return fingerprint_environment(), about_plugin(runtime), options

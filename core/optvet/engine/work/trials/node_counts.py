@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trials.trial import BuildSubject, build, graph_and_size, saved_artifact
+from optvet.engine.work.trials.trial import BuildSpec, build, graph_and_size, saved_artifact
 from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.graph.cost import Shapes
 from optvet.graph.inventory import inventory_of
@@ -26,9 +26,9 @@ def take_inventory(
         sample: Its shapes stand for those that the model leaves open.
     """
     shapes = {name: value.shape for name, value in sample.feeds.items()} if sample else {}
-    subject = runner.subject(passes)
-    outcome = runner.sandbox.call(take_inventory_of_build, subject, shapes)
-    if subject.optimizer is not None:
+    build_spec = runner.build_spec(passes)
+    outcome = runner.sandbox.call(take_inventory_of_build, build_spec, shapes)
+    if build_spec.optimizer is not None:
         runner.ledger.add("control", applications=1)
     try:
         refuse_misuse(outcome.failure)
@@ -39,12 +39,12 @@ def take_inventory(
     return outcome.value or "its format does not show its graph"
 
 
-def take_inventory_of_build(subject: BuildSubject, shapes: Shapes) -> Inventory | None:
+def take_inventory_of_build(build_spec: BuildSpec, shapes: Shapes) -> Inventory | None:
     """The inventory of what ``build`` makes; None if its graph is hidden. Called in a worker."""
     enter("build")
-    artifact = build(subject)
+    artifact = build(build_spec)
     if artifact.format != "onnx":
-        saved = saved_artifact(subject)
+        saved = saved_artifact(build_spec)
         if saved is None:
             return None
         artifact = saved

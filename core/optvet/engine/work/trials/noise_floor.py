@@ -26,12 +26,12 @@ from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
-from optvet.engine.work.cache.environment_fingerprint import basis
+from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.from_file import graph_of
 from optvet.engine.work.trials.trial import (
-    BuildSubject,
+    BuildSpec,
     Outputs,
     RuntimeConfig,
     flatten,
@@ -72,10 +72,10 @@ class Analysis:
 
 def analysis(runner: TrialRunner) -> Analysis:
     """The analysis of the model of the trial runner, cached."""
-    key = caching.key("analysis", 2, basis(), runner.model.digest)
+    key = caching.key("analysis", 2, fingerprint_environment(), runner.model.digest)
     kept = runner.cache.read(key, _analysis_from_json, _analysis_to_json)
     if kept is None:
-        outcome = runner.sandbox.call(_analyze, runner.subject(None), role="referee")
+        outcome = runner.sandbox.call(_analyze, runner.build_spec(None), role="judging")
         if outcome.value is None:
             raise InfrastructureError(f"cannot analyse the model: {outcome.failure}")
         runner.cache.put(key, "analysis", _analysis_to_json(outcome.value))
@@ -95,11 +95,11 @@ def _analysis_from_json(data: bytes) -> Analysis:
     return _ANALYSIS.validate_python(json.loads(data))
 
 
-def _analyze(subject: BuildSubject) -> Analysis:
-    if subject.scratch is not None:
-        model, whole = graph_of(subject.blob), False
+def _analyze(build_spec: BuildSpec) -> Analysis:
+    if build_spec.scratch is not None:
+        model, whole = graph_of(build_spec.blob), False
     else:
-        model, whole = _graph_to_analyze(read_model(subject.blob, subject.digest))
+        model, whole = _graph_to_analyze(read_model(build_spec.blob, build_spec.digest))
     model = tidy(model)
     outputs = {o.name for o in model.graph.output}
     # A model without its weights is a large one, or has no quantizer.
@@ -160,7 +160,7 @@ def quantization_steps(model: onnx.ModelProto) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _JitterOrder:
-    subject: BuildSubject
+    build_spec: BuildSpec
     config: RuntimeConfig
     samples: tuple[Sample, ...]
     seeds: tuple[int, ...]
@@ -226,7 +226,7 @@ def _jitter(
             runs[sample.id] = kept
     if todo:
         order = _JitterOrder(
-            runner.subject(None),
+            runner.build_spec(None),
             runner.case.reference,
             tuple(todo),
             tuple(seeds),
@@ -234,7 +234,7 @@ def _jitter(
             inside,
             wide_sums,
         )
-        outcome = runner.sandbox.call(_run_with_jitter, order, role="referee")
+        outcome = runner.sandbox.call(_run_with_jitter, order, role="judging")
         # If the perturbed reference fails, there is no measured noise; the absolute bounds remain,
         # and float64 is evaluated before a fault is reported.
         measured = outcome.value or {}
@@ -268,9 +268,9 @@ def _run_with_jitter(order: _JitterOrder) -> dict[str, list[Outputs]]:
 
 
 def _load_with_jitter(order: _JitterOrder, seed: int) -> Session:
-    subject = order.subject
-    if subject.scratch is None:
-        data = read_model(subject.blob, subject.digest)
+    build_spec = order.build_spec
+    if build_spec.scratch is None:
+        data = read_model(build_spec.blob, build_spec.digest)
         if order.inside:
             return load(
                 order.config,
@@ -278,8 +278,8 @@ def _load_with_jitter(order: _JitterOrder, seed: int) -> Session:
             )
         return load(order.config, Artifact("onnx", perturb.jitter_bytes(data, seed, order.ulps)))
     # Mapped files stay readable after their deletion, so the folder can be removed after loading.
-    with tempfile.TemporaryDirectory(dir=subject.scratch) as folder:
-        path = jitter_file(subject.blob, Path(folder), seed, order.ulps)
+    with tempfile.TemporaryDirectory(dir=build_spec.scratch) as folder:
+        path = jitter_file(build_spec.blob, Path(folder), seed, order.ulps)
         return load(order.config, Artifact("onnx", path=path))
 
 
@@ -303,7 +303,7 @@ def refinements(
     decides, drawn = bool(about.discontinuous or about.steps), len(noise.jitters) > JITTERS
     if not drawn:
         yield (noise := _with_jitters(runner, sample, noise, SEEDS, 1.0))
-    large = runner.subject(None).scratch is not None  # It would be written once more for each.
+    large = runner.build_spec(None).scratch is not None  # It would be written once more for each.
     injections = range(0 if large else INJECTIONS)
     if other_kernels and injections:
         runs, why = _jitter(runner, [sample], injections, 1.0, inside=True)
@@ -344,12 +344,12 @@ def _with_jitters(
 
 def _float64(runner: TrialRunner, sample: Sample) -> tuple[Outputs, str]:
     """float64 outputs, empty where there are none; and why, where that is for want of time."""
-    if runner.subject(None).scratch is not None:
+    if runner.build_spec(None).scratch is not None:
         return {}, ""  # In float64 a large model takes three times its size and more.
     key = _key(runner, "exact", sample)
     runs, missing = runner.cache.read(key, unpack_runs), ""
     if runs is None:
-        outcome = runner.sandbox.call(_evaluate, runner.subject(None), sample, role="referee")
+        outcome = runner.sandbox.call(_evaluate, runner.build_spec(None), sample, role="judging")
         runner.ledger.add("noise", inferences=1)
         runs = [outcome.value] if outcome.value is not None else []
         failure = outcome.failure
@@ -366,13 +366,13 @@ class TooCostly(Exception):
     """The evaluation in float64 would take too long on any machine."""
 
 
-def _evaluate(subject: BuildSubject, sample: Sample) -> Outputs:
+def _evaluate(build_spec: BuildSpec, sample: Sample) -> Outputs:
     """float64 outputs. Raises NotPromotable, TooCostly."""
     # Imported here: scipy and the reference operators double the import time of a vet.
     from optvet.engine.numerics import float64
 
     enter("run")
-    model = tidy(onnx.load_from_string(read_model(subject.blob, subject.digest)))
+    model = tidy(onnx.load_from_string(read_model(build_spec.blob, build_spec.digest)))
     shapes = {name: value.shape for name, value in sample.feeds.items()}
     count = macs(model, shapes)
     if count is not None and count > MAX_MACS:

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.disk import Cache
-from optvet.engine.work.cache.environment_fingerprint import about_plugin, basis
+from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.trial import RuntimeConfig, complaint
 from optvet.spec.errors import InputError, PluginError, UsageError
@@ -91,7 +91,7 @@ def check_options(
     key = None
     given = options.model_dump(mode="json")
     if cache is not None and given == type(options).model_construct().model_dump(mode="json"):
-        key = caching.key("options", basis(), about_plugin(plugin), given)
+        key = caching.key("options", fingerprint_environment(), about_plugin(plugin), given)
         if cache.get(key) is not None:
             return
     outcome = sandbox.call(complaint, plugin, options)

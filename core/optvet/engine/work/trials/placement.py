@@ -39,15 +39,15 @@ def find_placement(
         passes: None is the original model.
         samples: At least one. Five runs are profiled: the first samples, or all of them in turn.
     """
-    subject = runner.subject(passes)
-    order = runner.order(subject, list(islice(cycle(samples), _RUNS)))
+    build_spec = runner.build_spec(passes)
+    order = runner.order(build_spec, list(islice(cycle(samples), _RUNS)))
     assert order.config is not None
     runtime = order.config.runtime
     if not isinstance(runtime, Profiles):
         return f"runtime {runtime.name} does not report where it executes nodes"
     # Made and removed here: a worker that is killed removes nothing.
     with temporary_folder("optvet-profile-") as folder:
-        outcome = runner.submit(subject, profile, order, Path(folder)).result()
+        outcome = runner.submit(build_spec, profile, order, Path(folder)).result()
     found = value_or_reason(outcome)
     return found if isinstance(found, str) else placement_of(found)
 

@@ -25,11 +25,11 @@ from optvet.engine.judge.layer_checks import LocalAnswer
 from optvet.engine.numerics.forced import alike, plain
 from optvet.engine.numerics.matching import InnerValues, Values, match
 from optvet.engine.work.cache import disk as caching
-from optvet.engine.work.cache.environment_fingerprint import basis
+from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials import noise_floor as measuring
 from optvet.engine.work.trials.trial import (
-    BuildSubject,
+    BuildSpec,
     Outputs,
     RuntimeConfig,
     flatten,
@@ -94,7 +94,7 @@ _INSPECTION: TypeAdapter[Inspection] = TypeAdapter(Inspection)
 class _LayerTask:
     """What a worker needs to judge layers: the feeds and outputs of both models, the runtimes."""
 
-    original: BuildSubject
+    original: BuildSpec
     reference: RuntimeConfig
     candidate: RuntimeConfig
     model: Model
@@ -119,48 +119,50 @@ def inspect(
         runs: Outputs of the optimized model, by sample id.
     """
     ids = tuple(s.id for s in samples)
-    if runner.subject(None).scratch is not None:
+    if runner.build_spec(None).scratch is not None:
         return Inspection("none", ids, reason="the model is too large to examine its layers")
     fed = [runner.sample_digest(s) for s in samples]
     got = sample_digests(Sample(i, runs[i]) for i in ids)
-    key = caching.key("layers", VERSION, basis(), runner.identity, list(passes), fed, got)
+    key = caching.key(
+        "layers", VERSION, fingerprint_environment(), runner.identity, list(passes), fed, got
+    )
     kept = runner.cache.read(key, _INSPECTION.validate_json, _INSPECTION.dump_json)
     if kept is not None:
         return kept
-    subject = runner.subject(passes)
+    build_spec = runner.build_spec(passes)
     task = _LayerTask(
-        runner.subject(None),
+        runner.build_spec(None),
         runner.case.reference,
         runner.case.candidate,
         runner.model,
-        runner.order(subject, samples).interface,
+        runner.order(build_spec, samples).interface,
         tuple(s.feeds for s in samples),
         tuple(runs[i] for i in ids),
         measuring.analysis(runner).longest_reduction,
     )
-    inspection, sure = _inspect(runner, subject, task, ids)
+    inspection, sure = _inspect(runner, build_spec, task, ids)
     if sure:
         runner.cache.put(key, "layers", _INSPECTION.dump_json(inspection))
     return inspection
 
 
 def _inspect(
-    runner: TrialRunner, subject: BuildSubject, task: _LayerTask, ids: tuple[str, ...]
+    runner: TrialRunner, build_spec: BuildSpec, task: _LayerTask, ids: tuple[str, ...]
 ) -> tuple[Inspection, bool]:
     """The answer, and whether it may be cached: another attempt would give the same."""
     reasons: list[str] = []
-    shown = runner.submit(subject, _optimized_onnx, subject).result()
+    shown = runner.submit(build_spec, _optimized_onnx, build_spec).result()
     runner.ledger.add("noise", applications=1)
     if shown.value is not None:
-        outcome = runner.sandbox.call(_judge_by_graph, task, shown.value, role="referee")
+        outcome = runner.sandbox.call(_judge_by_graph, task, shown.value, role="judging")
         runner.ledger.add("noise", inferences=2 * len(ids))
         if isinstance(outcome.value, tuple):
             return Inspection("graph", ids, outcome.value[0], places=outcome.value[1]), True
         reasons.append(outcome.value or _words(outcome.failure))
-    probed = runner.sandbox.call(_probe, subject, task, role="subject")
+    probed = runner.sandbox.call(_probe, build_spec, task, role="tested")
     runner.ledger.add("noise", applications=1, inferences=len(ids))
     if probed.value is not None and probed.value[0]:
-        outcome = runner.sandbox.call(_judge_by_probe, task, *probed.value, role="referee")
+        outcome = runner.sandbox.call(_judge_by_probe, task, *probed.value, role="judging")
         runner.ledger.add("noise", inferences=len(ids))
         if isinstance(outcome.value, tuple):
             return Inspection("probe", ids, outcome.value[0], places=outcome.value[1]), True
@@ -189,11 +191,11 @@ def run_perturbed(
         return kept
     outcome = runner.sandbox.call(
         _run_perturbed,
-        runner.subject(None),
+        runner.build_spec(None),
         runner.case.reference,
         sample.feeds,
         tuple(seeds),
-        role="referee",
+        role="judging",
     )
     runs = outcome.value or []
     runner.ledger.add("noise", inferences=len(runs))
@@ -226,18 +228,18 @@ def _original(task: _LayerTask) -> ModelProto:
 
 
 def _run_perturbed(
-    subject: BuildSubject, judge: RuntimeConfig, feeds: Values, seeds: Sequence[int]
+    build_spec: BuildSpec, judge: RuntimeConfig, feeds: Values, seeds: Sequence[int]
 ) -> list[Outputs]:
     enter("run")
-    original = plain(onnx.load_from_string(read_model(subject.blob, subject.digest)))
+    original = plain(onnx.load_from_string(read_model(build_spec.blob, build_spec.digest)))
     return [flatten(v) for v in layer_checks.run_perturbed(original, _Runs(judge), feeds, seeds)]
 
 
-def _optimized_onnx(artifact: Artifact, subject: BuildSubject) -> bytes | None:
+def _optimized_onnx(artifact: Artifact, build_spec: BuildSpec) -> bytes | None:
     """The optimized model as ONNX; None if it is not available in that format."""
     if artifact.format == "onnx" and artifact.path is None:
         return artifact.data
-    model = visible(subject)
+    model = visible(build_spec)
     return None if model is None else bytes(model.SerializeToString())
 
 
@@ -328,7 +330,7 @@ def _nodes(model: ModelProto, end: str, begins: Collection[str]) -> tuple[str, .
     return tuple(node_text(n, constants) for n in found)
 
 
-def _probe(subject: BuildSubject, task: _LayerTask) -> tuple[list[str], list[Outputs]]:
+def _probe(build_spec: BuildSpec, task: _LayerTask) -> tuple[list[str], list[Outputs]]:
     """Quantized tensors that can be outputs without changing others: their names and values.
 
     Called in a process of the optimizer. All are tried at once; if outputs change, then those of
@@ -343,7 +345,7 @@ def _probe(subject: BuildSubject, task: _LayerTask) -> tuple[list[str], list[Out
     waiting, tries = [tuple(q.name for q in original.quantizers), *groups], 0
     while waiting and tries < _PROBES and (time.monotonic() < end or not tries):
         some, tries = waiting.pop(0), tries + 1
-        runs = _run_probe(subject, task, model, [*kept, *some])
+        runs = _run_probe(build_spec, task, model, [*kept, *some])
         if runs is not None:
             kept, found = [*kept, *some], runs
             if tries == 1:
@@ -354,11 +356,11 @@ def _probe(subject: BuildSubject, task: _LayerTask) -> tuple[list[str], list[Out
 
 
 def _run_probe(
-    subject: BuildSubject, task: _LayerTask, model: ModelProto, names: Sequence[str]
+    build_spec: BuildSpec, task: _LayerTask, model: ModelProto, names: Sequence[str]
 ) -> list[Outputs] | None:
     """Values of ``names`` on all samples; None if the run fails or other outputs change."""
-    assert subject.optimizer is not None
-    assert subject.options is not None
+    assert build_spec.optimizer is not None
+    assert build_spec.options is not None
     probed = ModelProto()
     probed.CopyFrom(model)
     known = {o.name for o in model.graph.output}
@@ -369,8 +371,10 @@ def _run_probe(
     )
     data = bytes(probed.SerializeToString())
     try:
-        artifact = subject.optimizer.apply(Artifact("onnx", data), subject.passes, subject.options)
-        session = load(task.candidate, contract.artifact(subject.optimizer, artifact))
+        artifact = build_spec.optimizer.apply(
+            Artifact("onnx", data), build_spec.passes, build_spec.options
+        )
+        session = load(task.candidate, contract.artifact(build_spec.optimizer, artifact))
         runs = []
         for feeds, outputs in zip(task.feeds, task.outputs, strict=True):
             values = infer(task.candidate.runtime, session, feeds)

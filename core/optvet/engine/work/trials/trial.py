@@ -50,7 +50,7 @@ Outputs = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class BuildSubject:
+class BuildSpec:
     """What to build: ``passes`` of ``optimizer`` on the model, or the original model.
 
     A large model is used from its file: ``scratch`` is the folder for results, and ``stamp`` is the
@@ -105,7 +105,7 @@ class TrialSpec:
     message is ``ignored_complaint`` is ignored, since import and export alone cause it.
     """
 
-    subject: BuildSubject
+    build_spec: BuildSpec
     config: RuntimeConfig | None
     samples: tuple[Sample, ...]
     reference: Model | None = None
@@ -192,8 +192,8 @@ def _identify(data: bytes) -> tuple[str, _OnnxGraph | None]:
 
 
 def run_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
-    """Check, load and run ``artifact``, the result of building ``order.subject``."""
-    digest, graph = _digest_of(order.subject, artifact)
+    """Check, load and run ``artifact``, the result of building ``order.build_spec``."""
+    digest, graph = _digest_of(order.build_spec, artifact)
     if digest in order.known:
         return TrialReport(digest, changing_passes=artifact.changing_passes, known=True)
     if artifact.format != "onnx":
@@ -202,14 +202,16 @@ def run_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
     return _examine(order, artifact, digest, graph)
 
 
-def _digest_of(subject: BuildSubject, artifact: Artifact) -> tuple[str, _OnnxGraph | None]:
-    if subject.optimizer is None:
-        return subject.digest, None
+def _digest_of(build_spec: BuildSpec, artifact: Artifact) -> tuple[str, _OnnxGraph | None]:
+    if build_spec.optimizer is None:
+        return build_spec.digest, None
     if artifact.fingerprint is None:
         if artifact.path is not None:
             return digest_of(artifact.path), None
         return _identify(artifact.data)
-    name = f"{subject.digest}|{subject.optimizer.name}|{artifact.format}|{artifact.fingerprint}"
+    name = (
+        f"{build_spec.digest}|{build_spec.optimizer.name}|{artifact.format}|{artifact.fingerprint}"
+    )
     return hashlib.sha256(name.encode()).hexdigest(), None
 
 
@@ -222,52 +224,54 @@ def complaint(plugin: ChecksOptions, options: BaseModel) -> str | None:
     return None
 
 
-def build(subject: BuildSubject) -> Artifact:
-    """The artifact of ``subject``; raises whatever the optimizer raises.
+def build(build_spec: BuildSpec) -> Artifact:
+    """The artifact of ``build_spec``; raises whatever the optimizer raises.
 
     Raises:
         ContractError: The optimizer did not return an artifact.
     """
-    if subject.optimizer is None:
-        if subject.scratch is not None:
-            return from_file.original(subject.blob, subject.stamp)
-        return Artifact("onnx", read_model(subject.blob, subject.digest))
-    assert subject.options is not None
-    if subject.scratch is not None:
-        about = (subject.optimizer, subject.passes, subject.options, subject.scratch)
-        return contract.artifact(subject.optimizer, from_file.apply_to_file(subject.blob, *about))
-    made = subject.optimizer.apply(_source(subject), subject.passes, subject.options)
-    return contract.artifact(subject.optimizer, made)
+    if build_spec.optimizer is None:
+        if build_spec.scratch is not None:
+            return from_file.original(build_spec.blob, build_spec.stamp)
+        return Artifact("onnx", read_model(build_spec.blob, build_spec.digest))
+    assert build_spec.options is not None
+    if build_spec.scratch is not None:
+        about = (build_spec.optimizer, build_spec.passes, build_spec.options, build_spec.scratch)
+        return contract.artifact(
+            build_spec.optimizer, from_file.apply_to_file(build_spec.blob, *about)
+        )
+    made = build_spec.optimizer.apply(_source(build_spec), build_spec.passes, build_spec.options)
+    return contract.artifact(build_spec.optimizer, made)
 
 
-def _source(subject: BuildSubject) -> Artifact:
+def _source(build_spec: BuildSpec) -> Artifact:
     """A private copy of the model for the optimizer, which may write into it."""
-    return Artifact("onnx", read_model(subject.blob, subject.digest, private=True))
+    return Artifact("onnx", read_model(build_spec.blob, build_spec.digest, private=True))
 
 
-def visible(subject: BuildSubject) -> ModelProto | None:
+def visible(build_spec: BuildSpec) -> ModelProto | None:
     """The graph of what ``build`` makes; None if its format has no readable graph.
 
     Raises whatever the optimizer raises.
     """
-    artifact = build(subject)
+    artifact = build(build_spec)
     if artifact.format == "onnx":
         path = artifact.path
         return load_model(path) if path else onnx.load_from_string(artifact.data)
-    saved = saved_artifact(subject)
+    saved = saved_artifact(build_spec)
     return None if saved is None else onnx.load_from_string(saved.data)
 
 
-def saved_artifact(subject: BuildSubject) -> Artifact | None:
+def saved_artifact(build_spec: BuildSpec) -> Artifact | None:
     """What ``build`` makes, exported as ONNX; None if the optimizer cannot do that.
 
     Raises whatever the optimizer raises.
     """
-    optimizer = subject.optimizer
+    optimizer = build_spec.optimizer
     if not isinstance(optimizer, Saves):
         return None
-    assert subject.options is not None
-    saved = optimizer.saved(_source(subject), subject.passes, subject.options)
+    assert build_spec.options is not None
+    saved = optimizer.saved(_source(build_spec), build_spec.passes, build_spec.options)
     return contract.check_saved(optimizer, saved)
 
 
@@ -319,7 +323,7 @@ def _check(order: TrialSpec, artifact: Artifact) -> None:
         check(
             artifact.path or artifact.data,
             full=order.full_check,
-            dialect=speaks_dialect(order.subject),
+            dialect=speaks_dialect(order.build_spec),
         )
     except Exception as error:
         if not order.ignored_complaint or normalized_message(str(error)) != order.ignored_complaint:
@@ -341,9 +345,9 @@ def normalized_message(message: str) -> str:
     return " ".join(_NO_LETTERS.sub(" ", words).split()[:12])
 
 
-def speaks_dialect(subject: BuildSubject) -> bool:
+def speaks_dialect(build_spec: BuildSpec) -> bool:
     """Whether the artifact may have operators of a runtime's own; see ``Traits.dialect``."""
-    return subject.optimizer is not None and subject.optimizer.traits.dialect
+    return build_spec.optimizer is not None and build_spec.optimizer.traits.dialect
 
 
 def _run(
@@ -488,7 +492,7 @@ def _flatten(name: str, value: Any, flat: Outputs) -> None:
 def probe(order: TrialSpec) -> list[str | None]:
     """For each sample None if the model runs on it, else the runtime's error message."""
     assert order.config is not None
-    artifact = build(order.subject)
+    artifact = build(order.build_spec)
     enter("load")
     session = load(order.config, artifact)
     enter("run")
@@ -505,15 +509,17 @@ def _try(runtime: Runtime, session: Session, sample: Sample) -> str | None:
     return None
 
 
-def ask_changing_passes(subject: BuildSubject) -> list[str] | None:
+def ask_changing_passes(build_spec: BuildSpec) -> list[str] | None:
     """Passes that changed the model, as the optimizer reports; None if it cannot."""
     enter("build")
-    optimizer = subject.optimizer
+    optimizer = build_spec.optimizer
     assert isinstance(optimizer, ReportsChanges)
-    assert subject.options is not None
-    if subject.scratch is not None:
+    assert build_spec.options is not None
+    if build_spec.scratch is not None:
         return None  # a hint is not worth loading a large model
-    changing_passes = optimizer.changing_passes(_source(subject), subject.passes, subject.options)
+    changing_passes = optimizer.changing_passes(
+        _source(build_spec), build_spec.passes, build_spec.options
+    )
     if changing_passes is None:
         return None
     return list(contract.changing_passes(optimizer, changing_passes))

@@ -22,7 +22,7 @@ from optvet.engine.work.trials.library_warnings import (
     without_warnings,
 )
 from optvet.engine.work.trials.trial import (
-    BuildSubject,
+    BuildSpec,
     Outputs,
     TrialReport,
     TrialSpec,
@@ -71,7 +71,7 @@ class TrialRunner:
         self.known = KnownResults(case, cache)
         model = case.model
         stamp = None if scratch is None else stamp_of(model.blob)
-        self._original = BuildSubject(model.blob, model.digest, scratch=scratch, stamp=stamp)
+        self._original = BuildSpec(model.blob, model.digest, scratch=scratch, stamp=stamp)
         self.isolated = False
 
     @property
@@ -109,17 +109,17 @@ class TrialRunner:
 
     def reference(self, samples: Sequence[Sample], purpose: Purpose = "reference") -> Trial:
         """The original model on ``samples``."""
-        return self._finish(self._start(self.subject(None), samples, purpose))
+        return self._finish(self._start(self.build_spec(None), samples, purpose))
 
     def trial(self, passes: Sequence[str], samples: Sequence[Sample], purpose: Purpose) -> Trial:
         """The model after ``passes``, on ``samples``."""
-        return self._finish(self._start(self.subject(passes), samples, purpose))
+        return self._finish(self._start(self.build_spec(passes), samples, purpose))
 
     def trials(
         self, sequences: Iterable[Sequence[str]], samples: Sequence[Sample], purpose: Purpose
     ) -> Iterator[Trial]:
         """Trials of many sequences, some at a time, in the order given."""
-        waiting = [self.subject(s) for s in sequences]
+        waiting = [self.build_spec(s) for s in sequences]
         running: dict[int, _Pending] = {}
         done: dict[int, Trial] = {}
         started = handed = 0
@@ -144,8 +144,8 @@ class TrialRunner:
 
         The candidate is None if the reference reached the time limit: nothing can be compared.
         """
-        original = self._start(self.subject(None), samples, "reference")
-        candidate = self._start(self.subject(passes), samples, purpose)
+        original = self._start(self.build_spec(None), samples, "reference")
+        candidate = self._start(self.build_spec(passes), samples, purpose)
         reference = self._finish(original)
         return reference, None if is_late(reference) else self._finish(candidate)
 
@@ -160,30 +160,30 @@ class TrialRunner:
         ``passes`` None is the original model. The result is cached for this purpose, so that
         repeating the same call costs nothing.
         """
-        subject = self.subject(passes)
+        build_spec = self.build_spec(passes)
         digests = [self.sample_digest(s) for s in samples]
-        about = self.identity if subject.optimizer else self.reference_identity
-        key = caching.key("fresh", purpose, self.known.build_key(subject), about, digests)
+        about = self.identity if build_spec.optimizer else self.reference_identity
+        key = caching.key("fresh", purpose, self.known.build_key(build_spec), about, digests)
         kept = self.cache.read(key, lambda data: replay_from_bytes(data, samples))
         if kept is not None and all(fits(run, self.model, kept[0]) for run in kept[1].values()):
-            return self._compose(subject, *kept, samples)
-        order = self.order(subject, samples, known=frozenset())
+            return self._compose(build_spec, *kept, samples)
+        order = self.order(build_spec, samples, known=frozenset())
         # Poisoned memory shows whether running the original reads uninitialized memory.
-        task = run_trial if subject.optimizer else run_poisoned_trial
-        outcome = _result(self.submit(subject, task, order, fresh=True), self.known.formats)
+        task = run_trial if build_spec.optimizer else run_poisoned_trial
+        outcome = _result(self.submit(build_spec, task, order, fresh=True), self.known.formats)
         refuse_misuse(_failure_in(outcome))
-        self._count(purpose, subject, outcome)
-        build, runs = read_outcome(outcome, samples, self.known.build_key(subject))
+        self._count(purpose, build_spec, outcome)
+        build, runs = read_outcome(outcome, samples, self.known.build_key(build_spec))
         failures = [build.failure, *(r for r in runs.values() if isinstance(r, Failure))]
         if not any(is_circumstantial(f) for f in failures):
             self.cache.put(key, "fresh", replay_to_bytes(build, runs, samples))
-        return self._compose(subject, build, runs, samples)
+        return self._compose(build_spec, build, runs, samples)
 
     # --- how they are answered ---------------------------------------------------------------
 
     def submit(
         self,
-        subject: BuildSubject,
+        build_spec: BuildSpec,
         then: Callable[..., T],
         /,
         *args: object,
@@ -191,13 +191,13 @@ class TrialRunner:
         timeout_s: float | None = None,
     ) -> Future[Outcome[T]]:
         """Start ``then(artifact, *args)`` outside the optimizer's process; see ``candidate``."""
-        live = subject.optimizer is not None and self.known.memory.live
+        live = build_spec.optimizer is not None and self.known.memory.live
         # The empty pipeline is the reference then: no optional pass may have run in its process.
-        fresh = fresh or (live and self.case.passes.required.issuperset(subject.passes))
-        fresh = fresh or (self.isolated and subject.optimizer is not None)
+        fresh = fresh or (live and self.case.passes.required.issuperset(build_spec.passes))
+        fresh = fresh or (self.isolated and build_spec.optimizer is not None)
         return candidate.submit(
             self.sandbox,
-            subject,
+            build_spec,
             then,
             *args,
             live=live,
@@ -212,7 +212,7 @@ class TrialRunner:
         if not isinstance(self.case.optimizer, ReportsChanges):
             return None
         if name not in known:
-            known[name] = self.sandbox.call(ask_changing_passes, self.subject(name)).value
+            known[name] = self.sandbox.call(ask_changing_passes, self.build_spec(name)).value
             self.ledger.add("walk", applications=1)
         return known[name]
 
@@ -223,8 +223,8 @@ class TrialRunner:
     def _learn_live(self) -> None:
         self.known.memory.live = True
 
-    def subject(self, passes: Sequence[str] | None) -> BuildSubject:
-        """The subject that applies ``passes``; None is the original model."""
+    def build_spec(self, passes: Sequence[str] | None) -> BuildSpec:
+        """What to build for ``passes``; None stands for the original model."""
         if passes is None:
             return self._original
         case, names = self.case, tuple(passes)
@@ -232,24 +232,24 @@ class TrialRunner:
 
     def forget_original(self) -> None:
         """Build the original again on the next call: its failure may have been by chance."""
-        self.known.forget_build(self.subject(None))
+        self.known.forget_build(self.build_spec(None))
 
     def order(
-        self, subject: BuildSubject, samples: Sequence[Sample], known: frozenset[str] = frozenset()
+        self, build_spec: BuildSpec, samples: Sequence[Sample], known: frozenset[str] = frozenset()
     ) -> TrialSpec:
-        """The specification of a trial of ``subject`` on ``samples``."""
+        """The specification of a trial of ``build_spec`` on ``samples``."""
         return TrialSpec(
-            subject,
-            (self.case.candidate if subject.optimizer else self.case.reference)
+            build_spec,
+            (self.case.candidate if build_spec.optimizer else self.case.reference)
             if samples
             else None,
             tuple(samples),
-            self.model if subject.optimizer is not None else None,
-            self.case.passes.interface(subject.passes),
+            self.model if build_spec.optimizer is not None else None,
+            self.case.passes.interface(build_spec.passes),
             known,
             self.case.checks.full,
             self.case.checks.plain,
-            self.case.checks.ignored_complaint if subject.optimizer is not None else "",
+            self.case.checks.ignored_complaint if build_spec.optimizer is not None else "",
         )
 
     def sample_digest(self, sample: Sample) -> str:
@@ -265,10 +265,10 @@ class TrialRunner:
 
         None if what the passes make is not known: they were tried in fresh processes alone.
         """
-        subject = self.subject(passes)
-        build = self.known.recall_build(subject)
+        build_spec = self.build_spec(passes)
+        build = self.known.recall_build(build_spec)
         known = build is not None and build.canonical
-        return self.known.run_key(subject, known, sample) if known else None
+        return self.known.run_key(build_spec, known, sample) if known else None
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -281,74 +281,74 @@ class TrialRunner:
         return self.known.reference_identity
 
     def _start(
-        self, subject: BuildSubject, samples: Sequence[Sample], purpose: Purpose
+        self, build_spec: BuildSpec, samples: Sequence[Sample], purpose: Purpose
     ) -> _Pending:
-        build = self.known.recall_build(subject)
-        if build is not None and self.known.is_settled(subject, build, samples):
-            return _Pending(subject, tuple(samples), purpose, None)
-        known = self.known.known_artifacts(subject, samples)
-        order = self.order(subject, samples, known)
-        future = self.submit(subject, run_trial, order, timeout_s=self.case.checks.timeout_s)
-        return _Pending(subject, tuple(samples), purpose, future)
+        build = self.known.recall_build(build_spec)
+        if build is not None and self.known.is_settled(build_spec, build, samples):
+            return _Pending(build_spec, tuple(samples), purpose, None)
+        known = self.known.known_artifacts(build_spec, samples)
+        order = self.order(build_spec, samples, known)
+        future = self.submit(build_spec, run_trial, order, timeout_s=self.case.checks.timeout_s)
+        return _Pending(build_spec, tuple(samples), purpose, future)
 
     def _finish(self, pending: _Pending) -> Trial:
-        subject, samples = pending.subject, pending.samples
+        build_spec, samples = pending.build_spec, pending.samples
         if pending.future is not None:
             outcome = _result(pending.future, self.known.formats)
             refuse_misuse(_failure_in(outcome))
-            if subject.optimizer is None:
+            if build_spec.optimizer is None:
                 _refuse_killed_original(outcome.failure)
-            self._count(pending.purpose, subject, outcome)
+            self._count(pending.purpose, build_spec, outcome)
             if (
                 _died_running(outcome)
                 and len(samples) > 1
                 and not self.known.memory.is_second(outcome)
             ):
                 return self._one_by_one(pending)
-            self.known.remember(subject, samples, outcome)
-        build = self.known.recall_build(subject)
+            self.known.remember(build_spec, samples, outcome)
+        build = self.known.recall_build(build_spec)
         assert build is not None
-        runs = self.known.recall_runs(subject, build, samples) or {}
-        return self._compose(subject, build, runs, samples)
+        runs = self.known.recall_runs(build_spec, build, samples) or {}
+        return self._compose(build_spec, build, runs, samples)
 
     def _one_by_one(self, pending: _Pending) -> Trial:
         """Find the sample that killed the worker: try the build first, then each sample alone."""
-        subject = pending.subject
-        order = replace(self.order(subject, (), frozenset()), config=None)
-        outcome = _result(self.submit(subject, run_trial, order), self.known.formats)
-        self._count(pending.purpose, subject, outcome)
-        self.known.remember(subject, (), outcome)
+        build_spec = pending.build_spec
+        order = replace(self.order(build_spec, (), frozenset()), config=None)
+        outcome = _result(self.submit(build_spec, run_trial, order), self.known.formats)
+        self._count(pending.purpose, build_spec, outcome)
+        self.known.remember(build_spec, (), outcome)
         runs: dict[str, Outputs | Failure] = {}
         for sample in pending.samples:
-            trial = self._finish(self._start(subject, (sample,), pending.purpose))
+            trial = self._finish(self._start(build_spec, (sample,), pending.purpose))
             runs.update(trial.runs)
             if any(isinstance(r, Failure) for r in trial.runs.values()):
                 break
-        build = self.known.recall_build(subject)
+        build = self.known.recall_build(build_spec)
         assert build is not None
-        return self._compose(subject, build, runs, pending.samples)
+        return self._compose(build_spec, build, runs, pending.samples)
 
     def _compose(
         self,
-        subject: BuildSubject,
+        build_spec: BuildSpec,
         build: Build,
         runs: Mapping[str, Outputs | Failure],
         samples: Sequence[Sample],
     ) -> Trial:
         alignment = None
-        if subject.optimizer is not None and build.facts:
-            allowed = self.case.passes.interface(subject.passes)
+        if build_spec.optimizer is not None and build.facts:
+            allowed = self.case.passes.interface(build_spec.passes)
             alignment = align(self.model, build.facts, allowed)
         ordered = {s.id: runs[s.id] for s in samples if s.id in runs}
-        return Trial(subject.passes, build, alignment, ordered, subject.optimizer is not None)
+        return Trial(build_spec.passes, build, alignment, ordered, build_spec.optimizer is not None)
 
-    def _count(self, purpose: str, subject: BuildSubject, outcome: Outcome[TrialReport]) -> None:
-        made = int(subject.optimizer is not None)
+    def _count(self, purpose: str, build_spec: BuildSpec, outcome: Outcome[TrialReport]) -> None:
+        made = int(build_spec.optimizer is not None)
         self.ledger.add(purpose, applications=made, inferences=_inferences(outcome))
 
     def warnings_of(self, passes: Sequence[str] | None, samples: Sequence[Sample]) -> list[Warned]:
         """The warnings of a trial that was made: of one build, one load, and a run per sample."""
-        return self.known.warnings_of(self.subject(passes), samples)
+        return self.known.warnings_of(self.build_spec(passes), samples)
 
 
 def isolate(runner: TrialRunner) -> TrialRunner:
@@ -383,7 +383,7 @@ def _inferences(outcome: Outcome[TrialReport]) -> int:
 
 @dataclass(frozen=True)
 class _Pending:
-    subject: BuildSubject
+    build_spec: BuildSpec
     samples: tuple[Sample, ...]
     purpose: Purpose
     future: Future[Outcome[TrialReport]] | None

@@ -9,7 +9,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import BuildSubject, RuntimeConfig, read_model
+from optvet.engine.work.trials.trial import BuildSpec, RuntimeConfig, read_model
 from optvet.graph.functions import without_functions
 from optvet.graph.walk import between, reads
 
@@ -45,7 +45,7 @@ def undefined_kinds(data: bytes, feeds: Values, config: RuntimeConfig) -> frozen
 
 
 def undefined_between(
-    subject: BuildSubject,
+    build_spec: BuildSpec,
     feeds: Values,
     config: RuntimeConfig,
     begins: Collection[str],
@@ -54,31 +54,31 @@ def undefined_between(
     """What is undefined in a region of a model, in words; empty if nothing is. Called in a worker.
 
     Args:
-        subject: The model; of one that is too large for memory nothing is told.
+        build_spec: The model; of one that is too large for memory nothing is told.
         feeds: Its inputs.
         config: What runs it.
         begins: Values at which the region begins, which belong to it no more.
         ends: Values that are computed in it.
     """
-    if subject.scratch is not None:
+    if build_spec.scratch is not None:
         return ""
-    model = without_functions(ModelProto.FromString(read_model(subject.blob, subject.digest)))
+    model = without_functions(ModelProto.FromString(read_model(build_spec.blob, build_spec.digest)))
     found = undefined_on(config, model, feeds)
     region = _region(model, begins, ends) if found else set()
     return next((u.words() for u in found if region & {*u.values}), "")
 
 
 def with_answers(
-    subject: BuildSubject, feeds: Values, config: RuntimeConfig
+    build_spec: BuildSpec, feeds: Values, config: RuntimeConfig
 ) -> tuple[bytes, dict[str, np.ndarray]] | None:
     """A model in which inputs stand for what the standard leaves open, and its feeds.
 
     They are fed with what the runtime answered. None if there is no such model: what is open is
     inside of a body, or nothing but open values is left. Called in a worker.
     """
-    if subject.scratch is not None:
+    if build_spec.scratch is not None:
         return None
-    model = without_functions(ModelProto.FromString(read_model(subject.blob, subject.digest)))
+    model = without_functions(ModelProto.FromString(read_model(build_spec.blob, build_spec.digest)))
     data = model.SerializeToString()
     open_ = {v for u in undefined_on(config, model, feeds) for v in u.values}
     outputs = [o for o in model.graph.output if o.name not in open_]

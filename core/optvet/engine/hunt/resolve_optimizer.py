@@ -16,8 +16,8 @@ from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Pass
 
 
-def subject_of(request: HuntRequest, plugins: Plugins) -> TestedOptimizer:
-    """The subject of a hunt.
+def resolve_optimizer(request: HuntRequest, plugins: Plugins) -> TestedOptimizer:
+    """Resolve the optimizer, passes, options and runtimes of a hunt.
 
     Passes are tried one at a time where a sequence of passes is no more than that: the optimizer is
     ordered and composable, and takes single passes. Lossy ones are left out.
@@ -68,13 +68,13 @@ def _allowed_symptoms(passes: Sequence[Pass]) -> dict[str, frozenset[Symptom]]:
     return {name: known[name] | limits[name] for name in known if known[name] | limits[name]}
 
 
-def hunted_passes(subject: TestedOptimizer) -> list[str]:
+def hunted_passes(tested: TestedOptimizer) -> list[str]:
     """Names of all passes that are tried, each once."""
-    return list(dict.fromkeys((*subject.each, *subject.whole)))
+    return list(dict.fromkeys((*tested.each, *tested.whole)))
 
 
-def seen_passes(subject: TestedOptimizer) -> list[str]:
+def seen_passes(tested: TestedOptimizer) -> list[str]:
     """Those of which it can be seen that they change a model; else no pass is said not to have."""
-    if not isinstance(subject.optimizer, ReportsChanges):
-        return list(subject.each)
-    return hunted_passes(subject)
+    if not isinstance(tested.optimizer, ReportsChanges):
+        return list(tested.each)
+    return hunted_passes(tested)
