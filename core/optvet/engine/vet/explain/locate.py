@@ -79,12 +79,12 @@ def explain(
     """
     if not symptom.info.located:
         return None
-    made = runner.case.optimizer.traits.produces
-    told = isinstance(runner.case.candidate.runtime, TellsInnerValues)
-    if made != "onnx" and not told and not isinstance(runner.case.optimizer, Saves):
+    produced = runner.case.optimizer.traits.produces
+    tells_inside = isinstance(runner.case.candidate.runtime, TellsInnerValues)
+    if produced != "onnx" and not tells_inside and not isinstance(runner.case.optimizer, Saves):
         return Divergence(
             differs=_outer_values(runner, symptom, outputs, passes, sample),
-            note=f"{runner.case.optimizer.name} makes {made}, whose inner values are hidden",
+            note=f"{runner.case.optimizer.name} makes {produced}, whose inner values are hidden",
         )
     if runner.build_spec(None).scratch is not None:
         size = in_units(runner.model.size_bytes)
@@ -108,14 +108,8 @@ def explain(
         2 * MAX_SITES if inferences is None else inferences - fixed,
     )
     about = (list(passes), symptom, list(outputs), task.full_check, task.plain_check)
-    key = caching.key(
-        "divergence",
-        VERSION,
-        fingerprint_environment(),
-        runner.identity,
-        about,
-        runner.sample_digest(sample),
-    )
+    question = (runner.identity, about, runner.sample_digest(sample))
+    key = caching.key("divergence", VERSION, fingerprint_environment(), *question)
     kept = runner.cache.read(key, _DIVERGENCE.validate_json, _DIVERGENCE.dump_json)
     if kept is not None:
         return kept
