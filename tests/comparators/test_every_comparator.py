@@ -19,6 +19,7 @@ SCORES = np.array([[5.0, 1, 2, 3], [0, 9, 1, 2]], np.float32)
 IMAGE = RNG.uniform(0, 1, (1, 3, 16, 16)).astype(np.float32)
 MASK = RNG.normal(size=(1, 5, 16, 16)).astype(np.float32)
 VECTORS = RNG.normal(size=(2, 32)).astype(np.float32)
+BODY = RNG.uniform(0.4, 1, (1, 1, 17, 3)).astype(np.float32)
 FRAMES = RNG.normal(size=(1, 6, 5)).astype(np.float32)
 DETECTIONS = {
     "boxes": np.array([[[1, 1, 20, 20], [4, 4, 30, 12]]], np.float32),
@@ -39,6 +40,7 @@ CASES: Mapping[str, tuple[str | None, Outputs, Outputs]] = {
     ),
     "embedding": ("sentence-embedding", {"y": VECTORS}, {"y": VECTORS[:, ::-1]}),
     "image": ("super-resolution", {"y": IMAGE}, {"y": 1 - IMAGE}),
+    "pose": ("single-person pose", {"y": BODY}, {"y": BODY[..., ::-1, :]}),
     "segmentation": ("image-segmentation", {"y": MASK}, {"y": MASK[:, ::-1]}),
     "speech": ("speech-recognition", {"y": FRAMES}, {"y": FRAMES[..., ::-1]}),
     "stream": (None, {"y": VECTORS}, {"y": VECTORS + 1}),

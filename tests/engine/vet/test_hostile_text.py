@@ -40,6 +40,7 @@ def matchers() -> dict[str, Callable[[str], object]]:
         "optvet_detection": ("_TASK",),
         "optvet_segmentation": ("_TASK",),
         "optvet_embedding": ("_TASK", "_NAME"),
+        "optvet_pose": ("_TASK", "_HEAT_MAPS"),
         "optvet_speech": ("_TASK", "_FRAMES"),
         "optvet_image": ("_TASK",),
         "optvet_tabular": ("_TASK",),
