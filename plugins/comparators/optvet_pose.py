@@ -94,9 +94,9 @@ class PoseComparator:
         name = _output(reference, options.output)
         ours, theirs = (side[name].astype(np.float64) for side in (reference, candidate))
         allowed = noise.get(name, 0.0)
-        if _has_angles(model, ours, options):
-            return _compare_angles(sample, ours, theirs, options, allowed)
-        return _compare_keypoints(sample, ours, theirs, options, allowed)
+        compare = _compare_angles if _has_angles(model, ours, options) else _compare_keypoints
+        with np.errstate(over="ignore", invalid="ignore"):
+            return compare(sample, ours, theirs, options, allowed)
 
     def metrics(self, options: PoseOptions) -> Sequence[str]:
         """Every metric of a summary."""
