@@ -127,6 +127,18 @@ def test_filters_narrow_the_table_and_the_sections(page: Page) -> None:
     assert page.locator("#count").inner_text() == "0 of 4 findings"
 
 
+def test_filters_survive_a_link(page: Page) -> None:
+    page.locator("select[name=symptom]").select_option("wrong-output")
+    page.locator("input[name=text]").fill("fold")
+    shown = listed(page)
+    assert "symptom=wrong-output" in page.url
+    page.goto(page.url)
+    assert listed(page) == shown
+    assert page.locator("input[name=text]").input_value() == "fold"
+    page.locator("button[type=reset]").click()
+    page.wait_for_function("!location.search")
+
+
 def test_a_link_shows_a_finding_that_is_filtered_out(page: Page) -> None:
     page.locator("select[name=symptom]").select_option("bloat")
     page.locator(".heat td.s-faulty a").click()
@@ -220,6 +232,9 @@ def test_a_narrow_page_scrolls_tables_and_not_itself(browser: Browser, file: Pat
     page = browser.new_page(viewport={"width": 360, "height": 800})
     page.goto(file.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+    # Findings are folded: a line for each column, none beyond the edge.
+    (wide,) = page.evaluate("[document.getElementById('list').getBoundingClientRect().right]")
+    assert wide <= 360
     page.close()
 
 

@@ -37,7 +37,15 @@
     }
     const all = `${rows.length} finding${rows.length === 1 ? "" : "s"}`;
     count.textContent = shown === rows.length ? all : `${shown} of ${all}`;
+    // The address says what is shown, so that a link to it shows the same.
+    const set = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value));
+    try { history.replaceState(null, "", `${location.pathname}${set.size ? `?${set}` : ""}${location.hash}`); }
+    catch { /* a page without an address */ }
   };
+  for (const [key, value] of new URLSearchParams(location.search)) {
+    const field = form.elements.namedItem(key);
+    if (field) field.value = value;
+  }
   form.addEventListener("input", filter);
   form.addEventListener("reset", () => setTimeout(filter));
   form.addEventListener("submit", (event) => event.preventDefault());
