@@ -187,6 +187,8 @@ def _list(
         for card in contract.cards(plugins.model_source(s))
         if _matches(card, tags, name, opsets)
     ]
+    # What is here already has a size; what must be fetched first comes below it.
+    cards.sort(key=lambda listed: listed[1].size_bytes is None)
     if json_to is not None:
         entries = [
             ModelEntry(model=reference, **{**asdict(card), "tags": list(card.tags)})
