@@ -104,7 +104,7 @@ class ClassificationComparator:
         if ours.shape[1] == 1:
             ours, theirs = _two_classes(ours, theirs)
         keys = [str(k) for k in reference[f"{name}.keys"]] if f"{name}.keys" in reference else None
-        return _compared(sample, ours, theirs, options, noise.get(name, 0.0), keys)
+        return _compare(sample, ours, theirs, options, noise.get(name, 0.0), keys)
 
     def metrics(self, options: ClassificationOptions) -> Sequence[str]:
         """Every metric of a summary."""
@@ -269,7 +269,7 @@ def _is_image(shape: tuple[int | str | None, ...] | None) -> bool:
 # ── Comparing rows ─────────────────────────────────────────────────────────────────────────────
 
 
-def _compared(
+def _compare(
     sample: Sample,
     ours: np.ndarray,
     theirs: np.ndarray,

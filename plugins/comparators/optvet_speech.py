@@ -107,11 +107,11 @@ class SpeechComparator:
             flips, firm = bool(wrong.any()), bool((wrong & sure).any())
             if symbols and first.shape[-1] > 1:
                 texts = tuple(  # type: ignore[assignment]  # two of them, as there are sides
-                    [_decoded(row, symbols, options) for row in best_of(v)] for v in (first, second)
+                    [_decode(row, symbols, options) for row in best_of(v)] for v in (first, second)
                 )
         else:
             texts = tuple(  # type: ignore[assignment]  # two of them, as there are sides
-                [_joined(row, symbols, options) for row in _rows(v)] for v in (ours, theirs)
+                [_join(row, symbols, options) for row in _rows(v)] for v in (ours, theirs)
             )
         detail: dict[str, Any] = {}
         changed, sensitive = firm, flips and not firm
@@ -288,12 +288,12 @@ def ctc_collapsed(symbols: Sequence[int], blank: int) -> list[int]:
     return [s for s in merged if s != blank]
 
 
-def _decoded(best: np.ndarray, symbols: Sequence[str], options: SpeechOptions) -> str:
+def _decode(best: np.ndarray, symbols: Sequence[str], options: SpeechOptions) -> str:
     blank = options.blank if options.blank >= 0 else len(symbols) - 1
-    return _joined(ctc_collapsed(best.tolist(), blank), symbols, options)
+    return _join(ctc_collapsed(best.tolist(), blank), symbols, options)
 
 
-def _joined(row: Sequence[Any], symbols: Sequence[str], options: SpeechOptions) -> str:
+def _join(row: Sequence[Any], symbols: Sequence[str], options: SpeechOptions) -> str:
     """Text of symbols; numbers without a vocabulary, and words, are separated by blanks."""
     if not symbols or any(isinstance(v, str) for v in row):
         return " ".join(str(v) for v in row)

@@ -155,7 +155,7 @@ class AudioDataset:
     ) -> Iterator[Sample | Deferred]:
         rate, _ = _rate(model, options)
         try:
-            clip = _decoded(path, path.stat().st_mtime_ns, rate)
+            clip = _decode(path, path.stat().st_mtime_ns, rate)
         except InputError as error:
             yield Deferred(name, partial(_refuse, error))
             return
@@ -177,7 +177,7 @@ class AudioDataset:
         )
         if not _SOUND.search(words) or _form(model) is None:
             return 0.0
-        return 0.8 if _found(Path(argument).expanduser()) else 0.0
+        return 0.8 if _find_files(Path(argument).expanduser()) else 0.0
 
     def provenance(
         self, model: Model, argument: str | None, options: AudioOptions
@@ -295,7 +295,7 @@ def _files(argument: str) -> dict[str, Path]:
     path = Path(argument).expanduser()
     if not os.path.exists(path):
         raise InputError(f"dataset 'audio': {argument!r} does not exist; check the path")
-    found = _found(path)
+    found = _find_files(path)
     if not found:
         raise InputError(
             f"dataset 'audio': {argument!r} has no .wav file; convert other formats to WAV"
@@ -305,7 +305,7 @@ def _files(argument: str) -> dict[str, Path]:
     return {f.relative_to(path).as_posix(): f for f in found}
 
 
-def _found(path: Path) -> list[Path]:
+def _find_files(path: Path) -> list[Path]:
     if os.path.isfile(path):
         return [path] if path.suffix.lower() == ".wav" else []
     inside = files_in(path, lambda f: f.suffix.lower() == ".wav")
@@ -332,7 +332,7 @@ def _labels(path: str | None, files: Mapping[str, Path]) -> dict[str, Any]:
     return labels
 
 
-def _mapped(path: Path) -> tuple[int, np.ndarray]:
+def _map(path: Path) -> tuple[int, np.ndarray]:
     """Rate and samples of a WAV file; still on disk where samples are of 1, 2, 4 or 8 bytes."""
     from scipy.io import wavfile
 
@@ -357,7 +357,7 @@ def _check(path: Path, own: int, data: np.ndarray, rate: int) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _decoded(path: Path, modified_ns: int, rate: int) -> np.ndarray:
+def _decode(path: Path, modified_ns: int, rate: int) -> np.ndarray:
     """float64[samples] within -1 and 1, all channels mixed, at ``rate``; the last one is kept.
 
     ``modified_ns`` is there to read a file anew that has changed.
@@ -368,7 +368,7 @@ def _decoded(path: Path, modified_ns: int, rate: int) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)
-            own, data = _mapped(path)
+            own, data = _map(path)
             _check(path, own, data, rate)
     except InputError:
         raise

@@ -129,11 +129,11 @@ def _sources(argument: str, inputs: Sequence[ValueInfo]) -> list[_SampleFiles]:
         return [_single(path, path.name)]
     if glob.has_magic(argument):
         matches = sorted(map(Path, matching(str(path))), key=_natural)
-        return _matched(argument, matches, inputs)
+        return _match(argument, matches, inputs)
     raise InputError(_no_such_path(argument, path))
 
 
-def _matched(
+def _match(
     argument: str, matches: Sequence[Path], inputs: Sequence[ValueInfo]
 ) -> list[_SampleFiles]:
     """Samples of all paths that match a pattern; ids are unique paths as matched."""
@@ -223,7 +223,7 @@ def _read(source: _SampleFiles, inputs: Sequence[ValueInfo]) -> Arrays:
 
 def _read_npz(path: Path) -> Arrays:
     _check_archive(path)
-    with _loaded(path) as archive:
+    with _load(path) as archive:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise _bad(str(path), "is no npz archive; rename it to .npy")
         return {key: _member(path, key, archive) for key in archive.files}
@@ -263,14 +263,14 @@ def _check(where: str, size_bytes: int) -> None:
 
 def _read_npy(path: Path) -> np.ndarray:
     _check_array(path)
-    with _loaded(path) as array:
+    with _load(path) as array:
         if not isinstance(array, np.ndarray):
             raise _bad(str(path), "is an archive of arrays; rename it to .npz")
         return array
 
 
 @contextmanager
-def _loaded(path: Path) -> Iterator[Any]:
+def _load(path: Path) -> Iterator[Any]:
     """What ``np.load`` makes of a file, which stays open meanwhile."""
     with ExitStack() as stack:
         try:
@@ -435,7 +435,7 @@ def _cast(array: np.ndarray, expected: np.dtype[Any], info: ValueInfo, where: st
     if exact:
         with np.errstate(all="ignore"):
             cast = array.astype(expected)
-        exact = _survived(array, cast)
+        exact = _survives_cast(array, cast)
     if not exact:
         raise _bad(
             where,
@@ -445,7 +445,7 @@ def _cast(array: np.ndarray, expected: np.dtype[Any], info: ValueInfo, where: st
     return cast
 
 
-def _survived(array: np.ndarray, cast: np.ndarray) -> bool:
+def _survives_cast(array: np.ndarray, cast: np.ndarray) -> bool:
     """Whether a cast changed no value; compared in blocks, which need little memory."""
     numbers = array.dtype.kind in "iuf" and cast.dtype.kind in "iuf"
     flat, flat_cast = array.reshape(-1), cast.reshape(-1)
@@ -528,14 +528,14 @@ def _samples(
             feeds={i.name: _fit(part[i.name], i, where) for i in given},
             origin=where,
         )
-        for name, arrays in _numbered(source.id, _read(source, (*inputs, *optional)), inputs)
+        for name, arrays in _number(source.id, _read(source, (*inputs, *optional)), inputs)
         for given in [(*inputs, *(i for i in optional if i.name in arrays))]
         for id, part in _split(name, _by_input(arrays, given, where), given)
     ]
     yield from fitted
 
 
-def _numbered(id: str, arrays: Arrays, inputs: Sequence[ValueInfo]) -> Iterator[tuple[str, Arrays]]:
+def _number(id: str, arrays: Arrays, inputs: Sequence[ValueInfo]) -> Iterator[tuple[str, Arrays]]:
     """Several samples of one archive, whose keys are ``0|name``, ``1|name`` or ``0/name``.
 
     Keys of negative numbers hold remarks on the archive, and are left out.

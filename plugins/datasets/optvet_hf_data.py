@@ -131,7 +131,7 @@ def _rows(
                     streaming=True,
                     cache_dir=cache,
                 )
-            return _guarded(str(path), rows), {"file": path.name, "split": "train"}
+            return _guard(str(path), rows), {"file": path.name, "split": "train"}
         except Exception as error:  # the library lets through whatever its readers raise
             raise InputError(f"dataset 'huggingface': {path}: {_brief(error)}") from error
     if path.suffix in BUILDERS or argument.startswith((".", "/", "~")):
@@ -186,10 +186,10 @@ def _of_hub(
         )
     except Exception as error:  # as above
         raise InputError(f"dataset 'huggingface': {argument!r}: {_brief(error)}") from error
-    return _guarded(argument, rows), source
+    return _guard(argument, rows), source
 
 
-def _guarded(what: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _guard(what: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The rows; what breaks off the stream is told as bad data."""
     try:
         yield from rows

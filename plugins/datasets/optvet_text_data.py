@@ -213,7 +213,9 @@ class _TextSampler:
             yield from texts
             return
         # A prompt of half of what fits leaves room to write. No token has more than a few letters.
-        size = max(1, (self._fixed() or self.tokenizer.context or self.options.max_length) // 2)
+        size = max(
+            1, (self._fixed_length() or self.tokenizer.context or self.options.max_length) // 2
+        )
         held, number = "", 0
         for text in texts:
             held += f"{text.text}\n"
@@ -254,7 +256,7 @@ class _TextSampler:
             )
         return None  # the texts are labelled for another task
 
-    def _fixed(self) -> int | None:
+    def _fixed_length(self) -> int | None:
         """The length that the model's shape fixes."""
         info = _ids(self.model)
         shape = info.shape if info is not None else None
@@ -285,7 +287,7 @@ class _TextSampler:
 
     def _tokens(self, text: _Text) -> dict[str, np.ndarray]:
         assert self.tokenizer is not None
-        fixed = self._fixed()
+        fixed = self._fixed_length()
         room = fixed or self.tokenizer.context or self.options.max_length
         if self.writes and fixed is None:
             room = max(1, room // 2)

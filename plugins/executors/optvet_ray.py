@@ -135,7 +135,7 @@ class RayWorkers:
         if error is None:
             future.set_result(done.result())
         else:
-            future.set_exception(_translated(error))
+            future.set_exception(_translate(error))
 
     def close(self) -> None:
         """Cancel running tasks, and disconnect if ``start`` connected."""
@@ -153,7 +153,7 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return function(*arguments, lambda text: None)
 
 
-def _translated(error: BaseException) -> BaseException:
+def _translate(error: BaseException) -> BaseException:
     """The exception of a task; ``WorkerLost`` if the task died without one."""
     from ray.exceptions import RayTaskError
 

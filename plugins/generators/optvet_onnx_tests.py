@@ -35,7 +35,7 @@ class OnnxTests:
 
     def fragments(self, request: PoolRequest) -> Iterable[Fragment | Pattern]:
         """One fragment per test whose values are all tensors."""
-        with _seeded(request.seed):
+        with _seed_generators(request.seed):
             from onnx.backend.test.case.node import collect_testcases
 
             # Annotated as taking a name; None means every operator.
@@ -159,7 +159,7 @@ _RANDOM = {
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed_generators(seed: int) -> Iterator[None]:
     """The tests draw their values from the global generators, when they are imported."""
     before, other = np.random.get_state(), random.getstate()
     np.random.seed(seed % 2**32)

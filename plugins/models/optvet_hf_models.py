@@ -75,7 +75,7 @@ class HuggingFaceSource:
             UsageError: The hub cannot be reached.
             PluginError: huggingface_hub is not installed.
         """
-        found = _asked(f"organisation {ZOO}", lambda: list(_api().list_models(author=ZOO)))
+        found = _call_library(f"organisation {ZOO}", lambda: list(_api().list_models(author=ZOO)))
         return [_card(info) for info in sorted(found, key=lambda info: str(info.id))]
 
     def fetch(self, reference: str, cache: Path) -> Sequence[Path]:
@@ -87,22 +87,22 @@ class HuggingFaceSource:
             PluginError: huggingface_hub is needed and not installed.
             InfrastructureError: The cache cannot be written.
         """
-        wanted = _wanted(reference)
+        wanted = _parse_reference(reference)
         home = cache / "huggingface" / wanted.org / wanted.repo
         listing = _listing(wanted, home)
-        file = _chosen(wanted, listing)
-        path = _brought(wanted, listing, file, home)
+        file = _choose_file(wanted, listing)
+        path = _fetch_file(wanted, listing, file, home)
         for data in _external_files(wanted, file, path, listing):
-            _brought(wanted, listing, data, home)
+            _fetch_file(wanted, listing, data, home)
         return [path]
 
     def pinned(self, reference: str, cache: Path) -> str:
         """The full reference of what ``fetch`` gave, with commit and file."""
-        wanted = _wanted(reference)
+        wanted = _parse_reference(reference)
         kept = _kept_listing(wanted, cache / "huggingface" / wanted.org / wanted.repo)
         if kept is None:
             return f"{self.name}:{reference}"
-        return f"{self.name}:{wanted.id}@{kept.commit}/{_chosen(wanted, kept)}"
+        return f"{self.name}:{wanted.id}@{kept.commit}/{_choose_file(wanted, kept)}"
 
 
 @hookimpl
@@ -131,7 +131,7 @@ class _HfReference:
         return f"huggingface model {self.id}@{self.revision}"
 
 
-def _wanted(reference: str) -> _HfReference:
+def _parse_reference(reference: str) -> _HfReference:
     match = _REFERENCE.fullmatch(reference)
     if match is None or ".." in reference:
         raise UsageError(
@@ -216,7 +216,7 @@ def _listing(wanted: _HfReference, home: Path) -> _Listing:
     if kept is not None and _COMMIT.fullmatch(wanted.revision):
         return kept
     try:
-        info = _asked(
+        info = _call_library(
             wanted.label,
             lambda: _api().model_info(
                 wanted.id, revision=wanted.revision, files_metadata=True, timeout=TIMEOUT_S
@@ -253,7 +253,7 @@ def _is_inside(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
 
-def _chosen(wanted: _HfReference, listing: _Listing) -> str:
+def _choose_file(wanted: _HfReference, listing: _Listing) -> str:
     found = sorted(name for name in listing.files if name.endswith(".onnx"))
     if wanted.file is not None:
         if wanted.file not in listing.files:
@@ -281,7 +281,7 @@ def _chosen(wanted: _HfReference, listing: _Listing) -> str:
 # ── Bringing files ─────────────────────────────────────────────────────────────────────────────
 
 
-def _brought(wanted: _HfReference, listing: _Listing, name: str, home: Path) -> Path:
+def _fetch_file(wanted: _HfReference, listing: _Listing, name: str, home: Path) -> Path:
     """Where the file ``name`` lies, which is what the hub lists; downloaded if need be."""
     listed = listing.files[name]
     folder = home / listing.commit
@@ -301,7 +301,7 @@ def _brought(wanted: _HfReference, listing: _Listing, name: str, home: Path) -> 
         )
     # Not the library's usual cache: its links lead out of the model's folder, where nothing may
     # read external data from.
-    _asked(
+    _call_library(
         f"{wanted.label}: file {name}",
         lambda: _api().hf_hub_download(
             wanted.id, name, revision=listing.commit, local_dir=folder, etag_timeout=TIMEOUT_S
@@ -376,7 +376,7 @@ def _api() -> Any:
     return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, library_name="optvet")
 
 
-def _asked(subject: str, action: Callable[[], _T]) -> _T:
+def _call_library(subject: str, action: Callable[[], _T]) -> _T:
     """What ``action`` gives; an error of the library in words that say what to do.
 
     Its exceptions are told apart by name: they moved between modules, and those for a network

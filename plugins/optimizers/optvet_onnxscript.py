@@ -159,7 +159,7 @@ class Onnxscript:
     def snippet(self, passes: Sequence[str], options: OnnxscriptOptions) -> str:
         """The passes one after the other, neighbouring rules as one group."""
         steps, _ = self._steps(options)
-        calls = [_spelled(group, steps, self) for group in _groups(passes, steps)]
+        calls = [_spell(group, steps, self) for group in _groups(passes, steps)]
         imports = dict.fromkeys(name for _, needed in calls for name in needed)
         if options.weights == "beside":
             inner = textwrap.indent("\n".join(line for lines, _ in calls for line in lines), "    ")
@@ -284,7 +284,7 @@ def _groups(passes: Sequence[str], steps: Mapping[str, Any]) -> list[list[str]]:
     return groups
 
 
-def _spelled(
+def _spell(
     group: Sequence[str], steps: Mapping[str, Any], optimizer: Onnxscript
 ) -> tuple[list[str], list[str]]:
     """Code that applies a group to ``graph``, and the imports that it needs."""

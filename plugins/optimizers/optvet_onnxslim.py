@@ -147,11 +147,11 @@ def _call(
     default = type(options).model_fields["max_iterations"].default
     rounds = f"os.environ['ONNXSLIM_MAX_ITER'] = '{options.max_iterations}'"
     lines = [] if options.max_iterations == default else ["import os\n", rounds]
-    lines += ["import onnxslim\n", *_wrapped("model = onnxslim.slim(", given)]
+    lines += ["import onnxslim\n", *_wrap("model = onnxslim.slim(", given)]
     return "\n".join([*lines, f"return {returned}"])
 
 
-def _wrapped(opening: str, given: str) -> list[str]:
+def _wrap(opening: str, given: str) -> list[str]:
     """A call on one line or, if it is long, with its arguments below."""
     if len(opening) + len(given) < 92:
         return [f"{opening}{given})"]

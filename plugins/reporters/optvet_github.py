@@ -53,11 +53,11 @@ def _without(trial: ReportedTrial) -> str:
 
 def _command(kind: str, title: str, text: str) -> str:
     """A workflow command on one line, with ``text`` escaped."""
-    escaped = _escaped(title).replace(":", "%3A").replace(",", "%2C")
-    return f"::{kind} title={escaped}::{_escaped(text)}"
+    escaped = _escape(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{kind} title={escaped}::{_escape(text)}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -88,7 +88,7 @@ class EstimatorRuntime:
         values += [_step(last, name, value, reads) for value in outputs.values()]
         if seed is not None:
             rng = np.random.default_rng(seed)
-            values = [replace(v, value=_moved(v.value, rng)) for v in values]
+            values = [replace(v, value=_move(v.value, rng)) for v in values]
         return SourceInside(tuple(values), tuple(range(first, len(values))))
 
     def parts(
@@ -208,7 +208,7 @@ def _is_same(one: object, other: object) -> bool:
 _IRRELEVANT = frozenset({"n_jobs", "random_state", "verbose", "verbosity"})
 
 
-def _moved(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _move(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if value.dtype.kind != "f" or not value.size:
         return value
     top = float(np.max(np.abs(value), where=np.isfinite(value), initial=0.0))

@@ -33,7 +33,7 @@ _COLOURS = {"slower": "red", "faster": "green", "no-difference": "", "undecided"
 _DETAIL_CHARS = 300
 
 
-def _checked_plot(file: Path | None) -> Path | None:
+def _check_plot(file: Path | None) -> Path | None:
     if file is not None:
         check_plot(file)
         check_file("--plot", str(file))
@@ -53,7 +53,7 @@ Plot = Annotated[
     typer.Option(
         "--plot",
         metavar="FILE",
-        callback=_checked_plot,
+        callback=_check_plot,
         help="Draw speed, operators, placement and error into an SVG or PNG file.",
         show_default=False,
         rich_help_panel="The answer",

@@ -32,7 +32,7 @@ def _show_outcomes(record: Quantized) -> Iterator[str]:
         f"{compared} compared on {_count(record.samples, 'sample')}: {right} the exact result of "
         f"its own inputs, rounded{size}"
     )
-    skipped = {name for layer in record.layers for name in _skipped_parts(layer)}
+    skipped = {name for layer in record.layers for name in _list_skipped_parts(layer)}
     if skipped:
         yield f"{_count(len(skipped), 'inner quantization')} left out"
     coarse = [layer for layer in record.layers if layer.outcome == "coarse"]
@@ -43,7 +43,7 @@ def _show_outcomes(record: Quantized) -> Iterator[str]:
         yield f"{len(hidden)} could not be seen: a small error could hide there"
 
 
-def _skipped_parts(layer: LayerRecord) -> Sequence[str]:
+def _list_skipped_parts(layer: LayerRecord) -> Sequence[str]:
     return layer.skipped if layer.outcome == "skipped" else ()
 
 

@@ -127,7 +127,7 @@ def _parameter(
         *flags,
         metavar=str(extra["metavar"] or _choices(field) or "") or None,
         help=text,
-        show_default=str(extra["shown"]) or _shown_default(field),
+        show_default=str(extra["shown"]) or _show_default(field),
         rich_help_panel=str(extra["group"]),
         envvar=_ENVIRONMENT.get(name),
         autocompletion=_completer(name),
@@ -182,7 +182,7 @@ def _choices(field: FieldInfo) -> str:
     return "|".join(map(str, get_args(plain))) if get_origin(plain) is Literal else ""
 
 
-def _shown_default(field: FieldInfo) -> str | bool:
+def _show_default(field: FieldInfo) -> str | bool:
     default = field.get_default(call_default_factory=True)
     if field.is_required() or default is None or isinstance(default, (bool, tuple, dict)):
         return False
@@ -202,10 +202,10 @@ def _from_file(kind: type[BaseModel], path: Path | None, trust: bool) -> Mapping
         stored = read_toml(path, "record")
     except InputError as error:
         raise UsageError(f"--config {error}") from error
-    return _checked(kind, stored, str(path), trust)
+    return _check_options(kind, stored, str(path), trust)
 
 
-def _checked(
+def _check_options(
     kind: type[BaseModel], stored: Mapping[str, Any], where: str, trust: bool
 ) -> Mapping[str, Any]:
     """Options from a file.
@@ -251,7 +251,7 @@ def project_defaults(command: str, kind: type[BaseModel], trust: bool) -> Mappin
         known = {*VetRequest.model_fields, *_PROJECT_TABLES}
         raise UnknownName("option", unknown[0], known, f"(in {where})")
     own = tables.get(name, {})
-    return _checked(kind, {**(shared if name == "vet" else {}), **own}, where, trust)
+    return _check_options(kind, {**(shared if name == "vet" else {}), **own}, where, trust)
 
 
 _PROJECT_TABLES = ("vet", "bench", "convert", "repair", "hunt")

@@ -122,7 +122,7 @@ class Plugins:
         manager.add_hookspecs(hooks)
         # Built-in plugins first: they turn off the telemetry of libraries, which a third party's
         # module may import at its top.
-        for point in sorted(points, key=lambda p: (not _built_in(p), p.name, p.value)):
+        for point in sorted(points, key=lambda p: (not _is_built_in(p), p.name, p.value)):
             self._load(point, manager)
         if found is None:
             # The engine's own: whatever is not installed, campaigns can be run.
@@ -144,7 +144,7 @@ class Plugins:
                 for group in getattr(manager.hook, hook)():
                     for plugin in _objects(hook, group):
                         entry = _entry(family, protocol, plugin, origin)
-                        self._entries.append(replace(entry, built_in=_built_in(point)))
+                        self._entries.append(replace(entry, built_in=_is_built_in(point)))
                         given += 1
         except Exception as error:  # a broken plugin must not take the others down
             reason = str(error) if isinstance(error, PluginError) else _words(error)
@@ -468,7 +468,7 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _built_in(point: EntryPoint) -> bool:
+def _is_built_in(point: EntryPoint) -> bool:
     return point.dist is not None and _name_and_version(point.dist)[0] == SELF
 
 

@@ -66,7 +66,7 @@ def _twice(rule: Rule) -> Rule:
     return lambda shapes, node: 2 * rule(shapes, node)
 
 
-def _quantized_conv(shapes: Shapes, node: NodeProto) -> int:
+def _count_quantized_conv(shapes: Shapes, node: NodeProto) -> int:
     return 2 * math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[3]][1:])
 
 
@@ -113,7 +113,7 @@ _RULES: Mapping[str, Rule] = {
     ),
     **{operator: _twice(rule) for operator, rule in MACS.items()},
     "ConvInteger": _twice(MACS["Conv"]),
-    "QLinearConv": _quantized_conv,
+    "QLinearConv": _count_quantized_conv,
     **dict.fromkeys(("MatMulInteger", "QLinearMatMul"), _twice(MACS["MatMul"])),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
 }

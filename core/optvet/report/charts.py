@@ -43,14 +43,14 @@ def short_operator(name: str) -> str:
 # --- of one model --------------------------------------------------------------------------------
 
 
-def _timed(result: BenchResult) -> Iterator[tuple[BenchVariant, Timing]]:
+def _iter_timed(result: BenchResult) -> Iterator[tuple[BenchVariant, Timing]]:
     for variant in result.variants:
         if variant.timing is not None:
             yield variant, variant.timing
 
 
 def _speeds(result: BenchResult) -> Chart | None:
-    timings = {label_of(variant, result): timing for variant, timing in _timed(result)}
+    timings = {label_of(variant, result): timing for variant, timing in _iter_timed(result)}
     return IntervalChart.of(timings)
 
 
@@ -75,7 +75,7 @@ def _providers(result: BenchResult) -> Chart | None:
 def _errors(result: BenchResult) -> Chart | None:
     points: list[Point] = []
     baselines: dict[str, float] = {}
-    for variant, timing in _timed(result):
+    for variant, timing in _iter_timed(result):
         if timing.reference is not None:
             baselines.setdefault(timing.baseline, timing.reference.latency_s)
         if timing.candidate is not None and timing.difference is not None:

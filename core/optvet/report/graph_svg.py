@@ -58,7 +58,7 @@ def draw(
         about: Indices of nodes to draw with their neighbours, ``MAX_NODES`` at most. None for all,
             or, in larger graphs, for the surroundings of ``changed`` and ``wrong``.
     """
-    chosen = _chosen(model, changed, wrong)
+    chosen = _choose_nodes(model, changed, wrong)
     if about is not None:
         chosen = _around(model, about, None, 1)
         chosen = (chosen if len(chosen) <= MAX_NODES else sorted(about))[:MAX_NODES]
@@ -90,7 +90,7 @@ def _around(model: ModelProto, changed: Collection[int], wrong: str | None, far:
     return sorted(found)
 
 
-def _chosen(model: ModelProto, changed: Collection[int], wrong: str | None) -> list[int]:
+def _choose_nodes(model: ModelProto, changed: Collection[int], wrong: str | None) -> list[int]:
     everything = list(range(len(model.graph.node)))
     if len(everything) <= MAX_NODES:
         return everything
@@ -357,7 +357,7 @@ def _document(
     routes: Sequence[tuple[list[Point], Point | None]],
     size: tuple[float, float, float, float],
 ) -> str:
-    left, top, right, bottom = _grown(size, edges, routes)
+    left, top, right, bottom = _grow(size, edges, routes)
     head = 62.0 if marks else 44.0
     legend = "   ".join(words for _, words in marks)
     longest = max(len(title) * _SIZE, (len(legend) + 4) * _SMALL) * _WIDE
@@ -401,7 +401,7 @@ def _document(
     return f"{ET.tostring(root, encoding='unicode')}\n"
 
 
-def _grown(
+def _grow(
     size: tuple[float, float, float, float],
     edges: Sequence[_Edge],
     routes: Sequence[tuple[list[Point], Point | None]],

@@ -139,7 +139,7 @@ def _check_answers(comparator: Comparator, model: Model, outputs: Outputs, other
     if floats and len(floats) == len(outputs):
         nan = {n: np.full_like(v, np.nan) for n, v in floats.items()}
         for pair, words in (((outputs, nan), "that gave NaN"), ((nan, outputs), "in place of NaN")):
-            lost = _compared_if_any(comparator, model, *pair, noise=_ENDLESS)
+            lost = _compare_if_any(comparator, model, *pair, noise=_ENDLESS)
             require(comparator, lost is None or lost.changed, f"does not notice numbers {words}")
     for several in ([same], [changed], [same, changed]):
         _summarise(comparator, several)
@@ -149,7 +149,7 @@ def _check_hostile(comparator: Comparator, model: Model, kind: str, value: np.nd
     outputs = {"y": value}
     try:
         _score(comparator, pretend_model(), outputs, kind)
-        same = _compared_if_any(comparator, model, outputs, copy.deepcopy(outputs), noise=0.0)
+        same = _compare_if_any(comparator, model, outputs, copy.deepcopy(outputs), noise=0.0)
         if same is not None:
             quiet = not same.changed and not same.sensitive
             require(comparator, quiet, f"says that equal outputs changed: {kind}")
@@ -159,7 +159,7 @@ def _check_hostile(comparator: Comparator, model: Model, kind: str, value: np.nd
                 spoilt = {"y": np.where(np.arange(value.size).reshape(value.shape), value, odd)}
                 spoilt["y"] = spoilt["y"].astype(value.dtype)
                 for pair in ((outputs, spoilt), (spoilt, outputs)):
-                    _compared_if_any(comparator, model, *pair, noise=0.0)
+                    _compare_if_any(comparator, model, *pair, noise=0.0)
     except AssertionError:
         raise
     except Exception as error:
@@ -170,7 +170,7 @@ def _check_hostile(comparator: Comparator, model: Model, kind: str, value: np.nd
         ) from error
 
 
-def _compared_if_any(
+def _compare_if_any(
     comparator: Comparator, model: Model, reference: Outputs, candidate: Outputs, *, noise: float
 ) -> Comparison | None:
     try:

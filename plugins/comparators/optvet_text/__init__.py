@@ -143,7 +143,7 @@ class TextComparator:
         else the continuation of the first row.
         """
         if ids_input(model) is None or any(o.dtype == "string" for o in model.outputs):
-            return _written(run(sample.feeds), options)
+            return _read_strings(run(sample.feeds), options)
         vocabulary = vocabulary_of(vocabulary_file(model, options.vocabulary))
         spans = answers.span_outputs(model)
         if spans and (answers_questions(model.task) or not writes_text(model.task)):
@@ -198,7 +198,7 @@ def _strings(outputs: Mapping[str, np.ndarray]) -> list[str]:
 # ── Texts ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _written(outputs: Mapping[str, np.ndarray], options: TextOptions) -> dict[str, np.ndarray]:
+def _read_strings(outputs: Mapping[str, np.ndarray], options: TextOptions) -> dict[str, np.ndarray]:
     """The strings that a model wrote itself.
 
     Raises:

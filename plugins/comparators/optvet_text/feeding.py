@@ -45,15 +45,15 @@ class LanguageModelInterface:
     @property
     def length(self) -> int | None:
         """The number of tokens that the model takes, if it is a fixed one."""
-        return _fixed(self.ids, 1)
+        return _fixed_size(self.ids, 1)
 
     @property
     def batch(self) -> int:
         """How often the text is given: once, if the model does not want it more often."""
-        return _fixed(self.ids, 0) or 1
+        return _fixed_size(self.ids, 0) or 1
 
 
-def _fixed(value: ValueInfo, axis: int) -> int | None:
+def _fixed_size(value: ValueInfo, axis: int) -> int | None:
     size = value.shape[axis] if value.shape is not None and len(value.shape) > axis else None
     return size if isinstance(size, int) and size > 0 else None
 

@@ -107,7 +107,7 @@ def vocabulary_of(path: Path | None) -> TokenVocabulary:
     listed = isinstance(data, Mapping) and "chars" in data
     joined = listed or {len(t) for t in tokens.values()} == {1}
     return TokenVocabulary(
-        lambda ids: _joined([tokens.get(i, f"⟨{i}⟩") for i in ids], joined),
+        lambda ids: _join([tokens.get(i, f"⟨{i}⟩") for i in ids], joined),
         ends=tuple(sorted(i for i, t in tokens.items() if t in _ENDS)),
         context=context if isinstance(context, int) and context > 0 else None,
     )
@@ -140,7 +140,7 @@ def _tokens(path: Path, data: Any) -> dict[int, str]:
     return dict(pairs)
 
 
-def _joined(tokens: Sequence[str], characters: bool) -> str:
+def _join(tokens: Sequence[str], characters: bool) -> str:
     """Characters as they are; pieces by the marks of SentencePiece (▁) or WordPiece (##)."""
     if characters:
         return "".join(tokens)

@@ -79,7 +79,7 @@ def _resize(mode: str) -> Callable[[Arguments], tuple[str, Attributes]]:
     return rule
 
 
-def _renamed(operator: str, **names: str) -> Callable[[Arguments], tuple[str, Attributes]]:
+def _rename(operator: str, **names: str) -> Callable[[Arguments], tuple[str, Attributes]]:
     """Attributes of other names; numbers as they are."""
 
     def rule(a: Arguments) -> tuple[str, Attributes]:
@@ -188,22 +188,22 @@ _RULES: Mapping[str, Callable[[Arguments], tuple[str, Attributes]]] = {
     "upsample_bicubic2d": _resize("cubic"),
     "upsample_nearest1d": _resize("nearest"),
     "upsample_nearest2d": _resize("nearest"),
-    "gelu": _renamed("Gelu", approximate="approximate"),
-    "leaky_relu": _renamed("LeakyRelu", alpha="negative_slope"),
+    "gelu": _rename("Gelu", approximate="approximate"),
+    "leaky_relu": _rename("LeakyRelu", alpha="negative_slope"),
     "elu": _elu,
-    "native_batch_norm": _renamed("BatchNormalization", epsilon="eps"),
-    "_native_batch_norm_legit_no_training": _renamed("BatchNormalization", epsilon="eps"),
+    "native_batch_norm": _rename("BatchNormalization", epsilon="eps"),
+    "_native_batch_norm_legit_no_training": _rename("BatchNormalization", epsilon="eps"),
     "native_layer_norm": _layer_norm,
-    "native_group_norm": _renamed("GroupNormalization", epsilon="eps", num_groups="group"),
-    "_softmax": _renamed("Softmax", axis="dim"),
-    "_log_softmax": _renamed("LogSoftmax", axis="dim"),
-    "pixel_shuffle": _renamed("DepthToSpace", blocksize="upscale_factor"),
-    "cat": _renamed("Concat", axis="dim"),
+    "native_group_norm": _rename("GroupNormalization", epsilon="eps", num_groups="group"),
+    "_softmax": _rename("Softmax", axis="dim"),
+    "_log_softmax": _rename("LogSoftmax", axis="dim"),
+    "pixel_shuffle": _rename("DepthToSpace", blocksize="upscale_factor"),
+    "cat": _rename("Concat", axis="dim"),
     "index_put": _put,
     "_index_put_impl": _put,
     "scatter_reduce": _scatter,
-    "gather": _renamed("GatherElements", axis="dim"),
-    "embedding": _renamed("Gather"),
+    "gather": _rename("GatherElements", axis="dim"),
+    "embedding": _rename("Gather"),
     "clamp": _plain("Clip"),
     "hardtanh": _plain("Clip"),
     "addmm": _plain("Gemm"),

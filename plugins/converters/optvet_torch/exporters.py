@@ -75,12 +75,12 @@ class Dynamo:
         except Exception:
             # The exporter captures, decomposes and translates in one call: which of it refused?
             if captured:
-                yield _saved(captured[-1], folder / "load.pt2", handle)
-                if (decomposed := _decomposed(captured[-1])) is not None:
-                    yield _saved(decomposed, folder / "decompose.pt2", handle)
+                yield _save(captured[-1], folder / "load.pt2", handle)
+                if (decomposed := _decompose(captured[-1])) is not None:
+                    yield _save(decomposed, folder / "decompose.pt2", handle)
             raise
-        yield _saved(captured[-1], folder / "load.pt2", handle)
-        yield _saved(translated.exported_program, folder / "decompose.pt2", handle)
+        yield _save(captured[-1], folder / "load.pt2", handle)
+        yield _save(translated.exported_program, folder / "decompose.pt2", handle)
         yield Artifact("onnx", translated.model_proto.SerializeToString())
         if options.optimize:
             translated.optimize()
@@ -128,9 +128,9 @@ class TorchScript:
         given = (*(() if made.named else arguments), *([dict(made.arguments)] * made.named))
         folding = torch.onnx.TrainingMode.EVAL
         plain = {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}
-        yield _exported(made.model, given, settings | plain)
+        yield _export(made.model, given, settings | plain)
         if options.fold:
-            yield _exported(made.model, given, settings | {"training": folding})
+            yield _export(made.model, given, settings | {"training": folding})
 
 
 def _torch() -> Any:
@@ -165,9 +165,7 @@ def _call(
     }
     if open_:
         each = {name: open_.get(name) for name in made.arguments}
-        settings["dynamic_shapes"] = (
-            each if made.named else _nested(made.model, tuple(each.values()))
-        )
+        settings["dynamic_shapes"] = each if made.named else _nest(made.model, tuple(each.values()))
     if made.named:
         settings["kwargs"] = dict(made.arguments)
         return "named", (made.model, ())
@@ -190,7 +188,7 @@ def _recording(torch: Any, captured: list[Any]) -> Iterator[None]:
         yield
 
 
-def _decomposed(program: Any) -> Any:
+def _decompose(program: Any) -> Any:
     """The program in the operators that translations exist for; None where that fails."""
     try:
         return program.run_decompositions()
@@ -199,7 +197,7 @@ def _decomposed(program: Any) -> Any:
         return None
 
 
-def _nested(model: Any, shapes: tuple[Any, ...]) -> Any:
+def _nest(model: Any, shapes: tuple[Any, ...]) -> Any:
     """Shapes by argument; those of ``forward(*args)`` are one argument."""
     import inspect
 
@@ -209,7 +207,7 @@ def _nested(model: Any, shapes: tuple[Any, ...]) -> Any:
     return shapes
 
 
-def _saved(program: Any, path: Path, handle: str | None) -> Artifact:
+def _save(program: Any, path: Path, handle: str | None) -> Artifact:
     """The program in a file; an artifact without one, where it cannot be written."""
     torch = _torch()
     try:
@@ -224,7 +222,7 @@ def _axes(dynamic: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]
     return {name: dict(axes) for name, axes in dynamic.items()}
 
 
-def _exported(model: Any, given: tuple[Any, ...], settings: Mapping[str, Any]) -> Artifact:
+def _export(model: Any, given: tuple[Any, ...], settings: Mapping[str, Any]) -> Artifact:
     torch = _torch()
     file = io.BytesIO()
     torch.onnx.export(model, given, file, dynamo=False, **settings)

@@ -54,7 +54,7 @@ def recorded(
         hooks.append(part.register_forward_pre_hook(lambda *_, name=name: record.enter(name)))
         hooks.append(part.register_forward_hook(lambda *_: record.leave(), always_call=True))
     try:
-        with torch.no_grad(), mode(), _profiled(None if moved else record.called):
+        with torch.no_grad(), mode(), _profile(None if moved else record.called):
             returned = call(module, *arguments, **named)
     finally:
         for hook in hooks:
@@ -69,7 +69,7 @@ def recorded(
 
 
 @contextlib.contextmanager
-def _profiled(callback: Callable[[Any, str, Any], None] | None) -> Iterator[None]:
+def _profile(callback: Callable[[Any, str, Any], None] | None) -> Iterator[None]:
     """Tell ``callback`` of calls of functions that are written in C++; nothing if it is None."""
     before = sys.getprofile()
     if callback is not None:

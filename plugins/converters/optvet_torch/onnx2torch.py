@@ -166,7 +166,7 @@ def _convert(model: onnx.ModelProto) -> Any:
     try:
         return convert(model)
     except KeyError:
-        folded = _folded(model)
+        folded = _fold(model)
     try:
         return convert(folded)
     except KeyError as error:
@@ -175,7 +175,7 @@ def _convert(model: onnx.ModelProto) -> Any:
         ) from error
 
 
-def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
+def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of ``model`` in which what depends on weights alone is a weight."""
     from optvet.plugin import reference_evaluator  # imports the engine, which plugins need not
 

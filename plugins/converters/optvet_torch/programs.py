@@ -68,7 +68,7 @@ class TorchProgramRuntime:
         """Example inputs of the factory, or those that a program was exported with."""
         if artifact.format == MODULE:
             return made_by(artifact).facts
-        program = _loaded(artifact.path)
+        program = _load(artifact.path)
         given = program.example_inputs
         if given is None:
             raise InputError(f"{artifact.path} has no example inputs; export it with them")
@@ -211,7 +211,7 @@ def _callable(artifact: Artifact) -> tuple[Any, Callable[..., Any], bool]:
     named = artifact.handle == "named"
     if artifact.format == SCRIPT:
         return torch.jit.load(str(artifact.path)), _called, named
-    return _loaded(artifact.path).module(), _called, named
+    return _load(artifact.path).module(), _called, named
 
 
 def _divisible(artifact: Artifact) -> tuple[Any, Callable[..., Any]]:
@@ -221,7 +221,7 @@ def _divisible(artifact: Artifact) -> tuple[Any, Callable[..., Any]]:
         InputError: It is called in another way.
     """
     if artifact.format == PROGRAM:
-        return _torch().export.unflatten(_loaded(artifact.path)).eval(), _called
+        return _torch().export.unflatten(_load(artifact.path)).eval(), _called
     made = made_by(artifact)
     if made.named or made.call is not None:
         raise InputError("only a model that is called as model(*inputs) can be taken apart")
@@ -232,7 +232,7 @@ def _tensors(feeds: Feeds) -> dict[str, Any]:
     return {name: _tensor(value) for name, value in feeds.items()}
 
 
-def _loaded(path: Path | None) -> Any:
+def _load(path: Path | None) -> Any:
     torch = _torch()
     try:
         return torch.export.load(str(path))

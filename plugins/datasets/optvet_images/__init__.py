@@ -126,7 +126,7 @@ class ImagesDataset:
         """0.95 for a record that declares an image, less for a task or a shape like one's."""
         slot = find_slot(model)
         task = (model.task or "").lower()
-        if slot is None or _OTHER.search(task) or not any(_found(Path(argument).expanduser())):
+        if slot is None or _OTHER.search(task) or not any(_find_files(Path(argument).expanduser())):
             return 0.0
         if KEYS & model.config.preprocessing.keys():
             return 0.95
@@ -191,7 +191,7 @@ def _numbers(label: Any) -> list[int]:
 def _sample(
     name: str, path: Path, model: Model, plan: PreparationPlan, labels: Labels, offset: int
 ) -> Sample:
-    image = _decoded(path)
+    image = _decode(path)
     array, placed = prepare(image, plan)
     batch = plan.slot.shape[0] if plan.slot.batch is not None else None
     copies = batch or 1
@@ -204,7 +204,7 @@ def _sample(
     return Sample(name, {plan.slot.info.name: array, **feeds}, label)
 
 
-def _decoded(path: Path) -> Any:
+def _decode(path: Path) -> Any:
     """The first picture in a file, with all its pixels.
 
     Raises:
@@ -311,7 +311,7 @@ def _files(argument: str | None) -> dict[str, Path]:
     path = Path(argument).expanduser()
     if not path.exists():
         raise InputError(f"dataset 'images': {argument!r} does not exist; check the path")
-    found = sorted(_found(path), key=lambda f: f.as_posix())
+    found = sorted(_find_files(path), key=lambda f: f.as_posix())
     if not found:
         kinds = ", ".join(sorted(SUFFIXES))
         raise InputError(f"dataset 'images': {argument!r} has no image; expected {kinds}")
@@ -320,7 +320,7 @@ def _files(argument: str | None) -> dict[str, Path]:
     return {f.relative_to(path).as_posix(): f for f in found}
 
 
-def _found(path: Path) -> Iterator[Path]:
+def _find_files(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield from [path] if path.suffix.lower() in SUFFIXES else []
         return

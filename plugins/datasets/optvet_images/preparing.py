@@ -174,7 +174,7 @@ def find_slot(model: Model, layout: str | None = None) -> Slot | None:
 def _slot(model: Model, info: ValueInfo, layout: str | None) -> Slot | None:
     if info.shape is None or info.dtype not in _FLOATS | _INTEGERS or len(info.shape) not in (3, 4):
         return None
-    shape = _closed(model, info)
+    shape = _close_shape(model, info)
     sides = {
         "NCHW": (shape[-3], shape[-2], shape[-1]),
         "NHWC": (shape[-1], shape[-3], shape[-2]),
@@ -191,7 +191,7 @@ def _is_image(channels: int | None, height: int | None, width: int | None) -> bo
     return channels in (1, 3, None) and all(d is None or d >= _SMALLEST for d in (height, width))
 
 
-def _closed(model: Model, info: ValueInfo) -> tuple[int | None, ...]:
+def _close_shape(model: Model, info: ValueInfo) -> tuple[int | None, ...]:
     """The shape; open dimensions but the batch are as the record's recipe says."""
     assert info.shape is not None
     shape = [d if isinstance(d, int) and d > 0 else None for d in info.shape]
@@ -223,7 +223,7 @@ def make_plan(model: Model, options: Mapping[str, Any]) -> PreparationPlan:
         layers.append((f"preset {preset}", preset_of(str(preset))))
     inferred = not any(k in layer for _, layer in layers for k in _VALUES)
     if inferred:
-        layers += _inferred(model, slot)
+        layers += _infer(model, slot)
     named = named_preset(model)
     if preset is None and named is not None:
         geometry = {k: v for k, v in PRESETS[named].items() if k in _GEOMETRY}
@@ -240,7 +240,7 @@ def preset_of(name: str) -> Mapping[str, Any]:
     return PRESETS[name]
 
 
-def _inferred(model: Model, slot: Slot) -> list[tuple[str, Mapping[str, Any]]]:
+def _infer(model: Model, slot: Slot) -> list[tuple[str, Mapping[str, Any]]]:
     """Values where nobody declared any."""
     recipe = model.config.inputs.get(slot.info.name) or model.config.inputs.get(slot.info.dtype)
     if slot.info.dtype in _INTEGERS:
@@ -290,13 +290,13 @@ def _plan(model: Model, slot: Slot, layers: list[tuple[str, Mapping[str, Any]]])
     count = slot.shape[slot.axes[0]]
     channels = first("channels", "GRAY" if count == 1 else "RGB", "assumed")
     if count is not None and count != (1 if channels in ("GRAY", "Y") else 3):
-        raise _bad(model, f"channels {channels} do not fit input {_shown(slot)}")
+        raise _bad(model, f"channels {channels} do not fit input {_describe(slot)}")
     height, width = (slot.shape[a] for a in slot.axes[1:])
     size = first("size", None)
     resize = first("resize", *_resize(model))
     if size is not None and resize != "shorter":
         if (width or size[0], height or size[1]) != tuple(size):
-            raise _bad(model, f"size {tuple(size)} (width, height) does not fit {_shown(slot)}")
+            raise _bad(model, f"size {tuple(size)} (width, height) does not fit {_describe(slot)}")
         width, height = size
     elif size is not None and height is None and width is None:
         width, height = size
@@ -352,7 +352,7 @@ def _dtype(info: ValueInfo) -> np.dtype[Any]:
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
 
 
-def _shown(slot: Slot) -> str:
+def _describe(slot: Slot) -> str:
     return f"{slot.info.name!r} {slot.layout} {['?' if d is None else d for d in slot.shape]}"
 
 
@@ -415,14 +415,14 @@ def _resized(image: Image.Image, plan: PreparationPlan) -> tuple[Image.Image, Pl
     if width is None or height is None:
         width, height = _open_size(image, plan)
     if plan.resize == "letterbox":
-        return _letterboxed(image, width, height, plan)
+        return _letterbox(image, width, height, plan)
     if plan.resize == "crop":
-        return _cropped(image, width, height, plan.crop)
+        return _crop(image, width, height, plan.crop)
     placed = Placed(width / image.width, height / image.height, 0.0, 0.0, width, height)
-    return _scaled(image, width, height), placed
+    return _scale(image, width, height), placed
 
 
-def _scaled(image: Image.Image, width: int, height: int) -> Image.Image:
+def _scale(image: Image.Image, width: int, height: int) -> Image.Image:
     from PIL import Image as pillow
 
     if width * height > _MAX_PIXELS:
@@ -438,7 +438,7 @@ def _open_size(image: Image.Image, plan: PreparationPlan) -> tuple[int, int]:
     return plan.width or width, plan.height or height
 
 
-def _letterboxed(
+def _letterbox(
     image: Image.Image, width: int, height: int, plan: PreparationPlan
 ) -> tuple[Image.Image, Placed]:
     from PIL import Image as pillow
@@ -450,20 +450,18 @@ def _letterboxed(
         left = top = 0
     fill: Any = round(plan.pad) if image.mode == "L" else (round(plan.pad),) * 3
     canvas = pillow.new(image.mode, (width, height), fill)
-    canvas.paste(_scaled(image, *inner), (left, top))
+    canvas.paste(_scale(image, *inner), (left, top))
     across, down = inner[0] / image.width, inner[1] / image.height
     return canvas, Placed(across, down, left, top, width, height)
 
 
-def _cropped(
-    image: Image.Image, width: int, height: int, crop: float
-) -> tuple[Image.Image, Placed]:
+def _crop(image: Image.Image, width: int, height: int, crop: float) -> tuple[Image.Image, Placed]:
     """Scaled until ``crop`` of the shorter side fills the input, of which the centre is taken."""
     ratio = max(width / crop / image.width, height / crop / image.height)
     full = max(width, round(image.width * ratio)), max(height, round(image.height * ratio))
     left, top = round((full[0] - width) / 2), round((full[1] - height) / 2)
     across, down = full[0] / image.width, full[1] / image.height
-    cut = _scaled(image, *full).crop((left, top, left + width, top + height))
+    cut = _scale(image, *full).crop((left, top, left + width, top + height))
     return cut, Placed(across, down, -left, -top, width, height)
 
 
@@ -477,7 +475,7 @@ def _by_shorter(image: Image.Image, plan: PreparationPlan) -> tuple[Image.Image,
     step = plan.multiple
     outer = math.ceil(inner[0] / step) * step, math.ceil(inner[1] / step) * step
     canvas = pillow.new(image.mode, outer)
-    canvas.paste(_scaled(image, *inner), (0, 0))
+    canvas.paste(_scale(image, *inner), (0, 0))
     across, down = inner[0] / image.width, inner[1] / image.height
     return canvas, Placed(across, down, 0.0, 0.0, *inner)
 

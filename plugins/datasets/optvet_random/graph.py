@@ -275,7 +275,7 @@ def _mask_like(info: ValueInfo, graph: ConsumerGraph, uses: Sequence[Use]) -> bo
     return False
 
 
-def _compared(graph: ConsumerGraph, uses: Sequence[Use]) -> list[int]:
+def _find_compared(graph: ConsumerGraph, uses: Sequence[Use]) -> list[int]:
     """Integers with which an input is compared."""
     found: list[int] = []
     for use in uses:
@@ -332,7 +332,7 @@ def _meaning(info: ValueInfo, graph: ConsumerGraph, uses: Sequence[Use]) -> list
             return [_PARAMETERS[key]]
     if _mask_like(info, graph, uses):
         return [Domain("mask")]
-    constants = _compared(graph, uses)
+    constants = _find_compared(graph, uses)
     if len(constants) > 2:
         return [Domain("range", low=min(constants), high=max(constants) + 1)]
     # One value takes the branch, its half the other one (a sampling rate, a mode).

@@ -281,11 +281,11 @@ def array_of(
             values = np.resize(np.array(domain.values), shape)
         case "recipe":
             assert domain.recipe is not None
-            values = _followed(info, domain.recipe, shape, rng)
+            values = _follow_recipe(info, domain.recipe, shape, rng)
     return np.asarray(values).astype(dtype)
 
 
-def _followed(
+def _follow_recipe(
     info: ValueInfo, recipe: DeclaredValues, shape: tuple[int, ...], rng: np.random.Generator
 ) -> np.ndarray:
     try:

@@ -32,13 +32,13 @@ class Fusions:
     def fragments(self, request: PoolRequest) -> Iterable[Fragment | Pattern]:
         """Two fragments per pattern; they are the same whatever the passes are."""
         generator = np.random.default_rng(request.seed)
-        written = _written(_FILE.read_text())
+        written = _parse_patterns(_FILE.read_text())
         made = (_fragment(n, *pattern, generator) for n, pattern in enumerate(written))
         both = (variant for fragment in made for variant in (_between(fragment), fragment))
         return itertools.islice(both, request.limit)
 
 
-def _written(text: str) -> Iterator[tuple[int, str]]:
+def _parse_patterns(text: str) -> Iterator[tuple[int, str]]:
     """Version of the operator set, and text, of each pattern: those of a line ``opset N``."""
     version = 0
     for line in text.splitlines():

@@ -231,10 +231,10 @@ def change_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
     with np.errstate(all="ignore"):
         for name, value in candidate.feeds.items():
             if type_of(value) == was:
-                candidate.feeds[name] = _converted(value, kind)
+                candidate.feeds[name] = _convert(value, kind)
         for tensor in constants(candidate.model.graph):
             if tensor.data_type == was:
-                set_value(candidate, tensor, _converted(numpy_helper.to_array(tensor), kind))
+                set_value(candidate, tensor, _convert(numpy_helper.to_array(tensor), kind))
     for node in candidate.model.graph.node:
         for given in node.attribute:
             if given.name in ("to", "dtype") and given.i == was:
@@ -242,7 +242,7 @@ def change_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
     return True
 
 
-def _converted(old: np.ndarray, kind: np.dtype) -> np.ndarray:
+def _convert(old: np.ndarray, kind: np.dtype) -> np.ndarray:
     """The values in another type.
 
     Numbers with a point never become an integer zero, and small ones are not all 1: between those,

@@ -93,13 +93,13 @@ class HubSource:
             InputError: What the hub sends is not what its manifest promises.
             InfrastructureError: The cache cannot be written.
         """
-        wanted = _wanted(reference, self._default())
+        wanted = _parse_reference(reference, self._default())
         entry, kept = self._entry(wanted, cache / "onnx_hub")
-        return [kept or self._brought(wanted, entry, cache / "onnx_hub")]
+        return [kept or self._fetch_archive(wanted, entry, cache / "onnx_hub")]
 
     def pinned(self, reference: str, cache: Path) -> str:
         """The full reference of what ``fetch`` gives, with opset and start of its checksum."""
-        wanted = _wanted(reference, self._default())
+        wanted = _parse_reference(reference, self._default())
         entry, _ = self._entry(wanted, cache / "onnx_hub")
         hub = "" if wanted.address == ADDRESS else f"{wanted.address}#"
         pin = f"{hub}{entry.model}@{entry.opset_version}@sha256:{entry.sha[:12]}"
@@ -147,15 +147,15 @@ class HubSource:
         path = folder / entry.sha / PurePosixPath(entry.model_path).name
         return path if path.is_file() and file_sha256(path) == entry.sha else None
 
-    def _brought(self, wanted: HubReference, entry: ManifestEntry, folder: Path) -> Path:
+    def _fetch_archive(self, wanted: HubReference, entry: ManifestEntry, folder: Path) -> Path:
         if wanted.data:
-            return self._unpacked(wanted, entry, folder)
+            return self._unpack(wanted, entry, folder)
         path = folder / entry.sha / PurePosixPath(entry.model_path).name
         size = entry.metadata.model_bytes
         self._download(wanted, entry, entry.model_path, path, entry.sha, size, MODEL_LIMIT)
         return path
 
-    def _unpacked(self, wanted: HubReference, entry: ManifestEntry, folder: Path) -> Path:
+    def _unpack(self, wanted: HubReference, entry: ManifestEntry, folder: Path) -> Path:
         packed, sha = entry.metadata.model_with_data_path, entry.archive_sha
         if packed is None or not sha:
             raise UsageError(
@@ -214,7 +214,7 @@ def optvet_model_sources() -> Iterable[ModelSource]:
 # ── References and addresses ───────────────────────────────────────────────────────────────────
 
 
-def _wanted(reference: str, default: str) -> HubReference:
+def _parse_reference(reference: str, default: str) -> HubReference:
     address, rest = default, reference
     if "://" in reference:
         address, hash_, rest = reference.rpartition("#")

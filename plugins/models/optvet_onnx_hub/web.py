@@ -138,7 +138,7 @@ class Web:
 
         def read() -> bytes:
             with self._open(url, 0) as response:
-                length = _announced(url, response, 0, None, limit)
+                length = _read_announced_bytes(url, response, 0, None, limit)
                 return b"".join(self._chunks(url, response, length, limit))
 
         return self._with_retries(url, read)
@@ -170,7 +170,7 @@ class Web:
         try:
             with self._open(url, start) as response:
                 start = _start(response, start)
-                length = _announced(url, response, start, size, limit)
+                length = _read_announced_bytes(url, response, start, size, limit)
                 with part.open("ab") as file:
                     file.truncate(start)
                     for chunk in self._chunks(url, response, length, limit - start):
@@ -262,7 +262,7 @@ def _start(response: HTTPResponse, asked: int) -> int:
     raise _Again(f"answers {response.status}, expected 200")
 
 
-def _announced(
+def _read_announced_bytes(
     url: str, response: HTTPResponse, start: int, size: int | None, limit: int
 ) -> int | None:
     """How many bytes are to come, if the server says so.

@@ -117,7 +117,7 @@ class ZooSource:
             return [_trained_file(reference)]
         path = cache / "zoo" / light.RECIPE / f"{reference}.onnx"
         if not _is_intact(path):
-            _store(path, light.serialized(*_sketched(reference, path.parent)))
+            _store(path, light.serialized(*_sketch_network(reference, path.parent)))
         return [path]
 
 
@@ -139,7 +139,7 @@ def _card(name: str, edition: str) -> ModelCard:
     )
 
 
-def _sketched(reference: str, folder: Path) -> tuple[onnx.ModelProto, light.Contents]:
+def _sketch_network(reference: str, folder: Path) -> tuple[onnx.ModelProto, light.Contents]:
     """A network; its edition of IR 3 with the modern one's weights, if ``folder`` has those."""
     base = reference.removesuffix("-ir3")
     if base == reference:

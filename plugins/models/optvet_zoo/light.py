@@ -160,7 +160,7 @@ def declare(graph: onnx.GraphProto, name: str, calibration: Calibration) -> Cont
         else:
             exponent = calibration.exponents.get(tensor_name, 0)
             about = (f"{name}/{tensor_name}", shape, roles[tensor_name], exponent)
-            pieces = partial(_drawn, *about)
+            pieces = partial(_draw, *about)
         contents[tensor_name] = pieces
         tensor = graph.initializer.add(name=tensor_name, data_type=onnx.TensorProto.FLOAT)
         tensor.dims.extend(shape)
@@ -264,10 +264,10 @@ def roles_of(graph: onnx.GraphProto) -> dict[str, Role]:
 
 def draw(key: str, shape: tuple[int, ...], role: Role, exponent: int = 0) -> np.ndarray:
     """Random weights for ``role``; float32, the same bytes everywhere for the same ``key``."""
-    return np.concatenate(list(_drawn(key, shape, role, exponent))).reshape(shape)
+    return np.concatenate(list(_draw(key, shape, role, exponent))).reshape(shape)
 
 
-def _drawn(key: str, shape: tuple[int, ...], role: Role, exponent: int) -> Iterator[np.ndarray]:
+def _draw(key: str, shape: tuple[int, ...], role: Role, exponent: int) -> Iterator[np.ndarray]:
     """What ``draw`` gives, in flat pieces that a processor's cache holds."""
     row = math.prod(shape[1:]) if role == "kernel" else 1
     # A word of the stream is four numbers, so no piece but the last may end within one.

@@ -69,7 +69,7 @@ def imported(data: bytes) -> MlirModule:
     inputs = tuple(i.name for i in proto.graph.input if i.name not in weights)
     outputs = tuple(o.name for o in proto.graph.output)
     _refuse(proto.graph)
-    proto = _prepared(proto)
+    proto = _prepare(proto)
     try:
         info = onnx_importer.ModelInfo(proto)
         module = info.create_module(context=ir.Context())
@@ -109,7 +109,7 @@ def _refuse(graph: onnx.GraphProto) -> None:
             )
 
 
-def _prepared(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _prepare(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model as the import needs it: its operator set, known shapes, the entry's name."""
     try:
         if opset_versions(proto).get(ONNX_DOMAIN, _OPSET) < _OPSET:

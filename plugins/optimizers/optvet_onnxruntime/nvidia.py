@@ -30,14 +30,14 @@ class GpuMeter:
 
     def read(self) -> Reading:
         """Utilization, memory in use, power, temperature."""
-        nvml, handle = _opened(self.key)
-        rates = _told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        power = _told(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        nvml, handle = _open_device(self.key)
+        rates = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        power = _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         return Reading(
             utilisation=None if rates is None else rates / 100,
-            memory_bytes=_told(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used)),
+            memory_bytes=_ask(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used)),
             power_w=None if power is None else power / 1000,
-            temperature_c=_told(
+            temperature_c=_ask(
                 lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
             ),
         )
@@ -51,7 +51,7 @@ def meter_of(device_id: int) -> GpuMeter | str:
         return "the GPU is not metered: NVML's bindings are missing; install optvet[gpu]"
     key = _listed(device_id, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     try:
-        name = pynvml.nvmlDeviceGetName(_opened(key)[1])
+        name = pynvml.nvmlDeviceGetName(_open_device(key)[1])
     except pynvml.NVMLError as error:
         return f"the GPU is not metered: NVML says: {error}"
     return GpuMeter(key, name.decode() if isinstance(name, bytes) else str(name))
@@ -70,7 +70,7 @@ def _listed(device_id: int, visible: str) -> int | str:
 
 
 @cache
-def _opened(key: int | str) -> tuple[Any, Any]:
+def _open_device(key: int | str) -> tuple[Any, Any]:
     import pynvml
 
     pynvml.nvmlInit()
@@ -79,7 +79,7 @@ def _opened(key: int | str) -> tuple[Any, Any]:
     return pynvml, find(key)
 
 
-def _told(ask: Callable[[], Any]) -> Any:
+def _ask(ask: Callable[[], Any]) -> Any:
     """The answer; None where this GPU gives none, as for the power of some."""
     import pynvml
 

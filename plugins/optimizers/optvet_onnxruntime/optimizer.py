@@ -191,7 +191,7 @@ class OrtOptimizer:
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
     ) -> Artifact:
         """The optimized model that the runtime writes when it is asked to."""
-        return Artifact("onnx", _saved(source.data, self._settings(passes, options)))
+        return Artifact("onnx", _save(source.data, self._settings(passes, options)))
 
     def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
@@ -268,7 +268,7 @@ class OrtOptimizer:
 
     def _table(self) -> tuple[_Row, ...]:
         if self._known is None:
-            self._known = _installed()
+            self._known = _list_installed()
         return self._known
 
     def _settings(self, passes: Sequence[str], options: OrtOptimizerOptions) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def _session_code(mode: str, level: str | None, config: Mapping[str, str]) -> st
     return "\n".join(lines)
 
 
-def _saved(model: bytes, settings: Mapping[str, Any]) -> bytes:
+def _save(model: bytes, settings: Mapping[str, Any]) -> bytes:
     if hasattr(os, "memfd_create"):
         # A file in memory takes a third of the time, which hunts need for every model.
         with open(os.memfd_create("optvet"), "rb") as memory:
@@ -414,7 +414,7 @@ def _compare(model: bytes, settings: Mapping[str, Any], others: _Others, log: in
     First for each with which alone its set does; where there is none, for each without which the
     model is another.
     """
-    changed = [name for name in _changed(log, 0) if name in _ASKED]
+    changed = [name for name in _find_changed(log, 0) if name in _ASKED]
     for name in changed:
         asked = [n for n in _ASKED[name] if n in others.without]
         words: list[str] = []
@@ -422,18 +422,18 @@ def _compare(model: bytes, settings: Mapping[str, Any], others: _Others, log: in
             change = functools.partial(_is_changed_by, model, others.off, name, log)
             words = [f"{n} alone" for n in _each(asked, change)]
         if not words:
-            whole = _saved_or_none(model, settings)
-            left = {n: _saved_or_none(model, others.without[n]) for n in asked}
+            whole = _save_or_none(model, settings)
+            left = {n: _save_or_none(model, others.without[n]) for n in asked}
             words = [f"without {n}" for n in asked if left[n] != whole]
         for telling in words:
             os.write(log, f"\noptvet: {telling}: the model is another\n".encode())
     os.write(log, f"\n{_COMPARED}\n".encode())
 
 
-def _saved_or_none(model: bytes, settings: Mapping[str, Any]) -> bytes | None:
+def _save_or_none(model: bytes, settings: Mapping[str, Any]) -> bytes | None:
     """The optimized model; None where the runtime refuses it."""
     try:
-        return _saved(model, settings)
+        return _save(model, settings)
     except Exception:  # each kind of refusal has a class of its own
         return None
 
@@ -454,7 +454,7 @@ def _each(
     return [*first, *_each(names[half:], change, known=not first)]
 
 
-def _changed(log: int, start: int) -> list[str]:
+def _find_changed(log: int, start: int) -> list[str]:
     """Transformers of which the log says, from ``start`` on, that they changed the model."""
     text = os.pread(log, os.fstat(log).st_size - start, start).decode("utf-8", "replace")
     return [name for name, modified in _DONE.findall(text) if modified == "1"]
@@ -469,14 +469,14 @@ def _is_changed_by(
     # Later levels would only take time.
     with contextlib.suppress(Exception):
         _create(model, {**off, "level": int(name[len("Level")]), "disabled": disabled})
-    found = name in _changed(log, start)
+    found = name in _find_changed(log, start)
     os.ftruncate(log, start)
     os.lseek(log, start, os.SEEK_SET)
     return found
 
 
 @functools.lru_cache(maxsize=1)
-def _installed() -> tuple[_Row, ...]:
+def _list_installed() -> tuple[_Row, ...]:
     """A row for every pass of the installed binary."""
     model = helper.make_model(
         helper.make_graph(

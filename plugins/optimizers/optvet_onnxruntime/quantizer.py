@@ -70,7 +70,7 @@ class _OrtQuantizer:
         quantize = ConversionStage("quantize", "lossy", "onnx", options.tolerance)
         return [_PREPARE, quantize] if options.prepare else [quantize]
 
-    def _prepared(self, source: Artifact, options: _Options, folder: Path) -> Path:
+    def _prepare(self, source: Artifact, options: _Options, folder: Path) -> Path:
         """The model in a file, prepared if that is asked for."""
         plain = folder / "source.onnx"
         plain.write_bytes(source.data)
@@ -96,7 +96,7 @@ class DynamicQuantizer(_OrtQuantizer):
         """The prepared model, and the quantized one."""
         from onnxruntime import quantization
 
-        file, made = self._prepared(source, options, folder), folder / "quantized.onnx"
+        file, made = self._prepare(source, options, folder), folder / "quantized.onnx"
         if options.prepare:
             yield Artifact("onnx", file.read_bytes())
         quantization.quantize_dynamic(
@@ -130,7 +130,7 @@ class StaticQuantizer(_OrtQuantizer):
         """The prepared model, and the quantized one."""
         from onnxruntime import quantization
 
-        file, made = self._prepared(source, options, folder), folder / "quantized.onnx"
+        file, made = self._prepare(source, options, folder), folder / "quantized.onnx"
         if options.prepare:
             yield Artifact("onnx", file.read_bytes())
         quantization.quantize_static(

@@ -134,11 +134,11 @@ class OrtRuntime:
 
     def load(self, artifact: Artifact, options: OrtOptions) -> Session:
         """Create a session from the serialized model."""
-        return OrtSession(_created(artifact, artifact.data, options))
+        return OrtSession(_create(artifact, artifact.data, options))
 
     def load_file(self, artifact: Artifact, options: OrtOptions) -> Session:
         """Create a session from a file; weights that lie beside it are mapped."""
-        return OrtSession(_created(artifact, str(artifact.path), options))
+        return OrtSession(_create(artifact, str(artifact.path), options))
 
     def exact_options(self, options: OrtOptions) -> OrtOptions:
         """The same with exact 8-bit kernels."""
@@ -149,7 +149,7 @@ class OrtRuntime:
     ) -> Profile:
         """The session's own profile of its nodes, as they are after its optimizations."""
         model = artifact.data if artifact.path is None else str(artifact.path)
-        session = _created(artifact, model, options, folder / "profile")
+        session = _create(artifact, model, options, folder / "profile")
         for each in (feeds[0], *feeds):
             session.run(None, dict(each))
         events = read_json(Path(session.end_profiling()), "listing")
@@ -225,7 +225,7 @@ def _entries(options: OrtOptions) -> list[str]:
     return [key for key, is_set in wanted.items() if is_set]
 
 
-def _created(
+def _create(
     artifact: Artifact, model: bytes | str, options: OrtOptions, profile: Path | None = None
 ) -> Any:
     """A session under ``options``; it writes a profile to files that begin with ``profile``."""

@@ -65,15 +65,15 @@ class OpenVinoConverter:
         if source.format == "onnx":
             file = folder / "source.onnx"
             file.write_bytes(source.data)
-            yield _saved(_core().read_model(source.data), folder / "import.xml")
+            yield _save(_core().read_model(source.data), folder / "import.xml")
             model = openvino.convert_model(str(file))
         else:
             model = _from_torch(source)
-            yield _saved(model, folder / "import.xml")
+            yield _save(model, folder / "import.xml")
         if options.optimize:
-            yield _saved(model, folder / "transform.xml")
+            yield _save(model, folder / "transform.xml")
         if options.compress_to_fp16:
-            yield _saved(model, folder / "compress.xml", compress=True)
+            yield _save(model, folder / "compress.xml", compress=True)
 
 
 def _from_torch(source: Artifact) -> Any:
@@ -90,7 +90,7 @@ def _from_torch(source: Artifact) -> Any:
         return openvino.convert_model(made.model, example_input=example)
 
 
-def _saved(model: Any, path: Path, *, compress: bool = False) -> Artifact:
+def _save(model: Any, path: Path, *, compress: bool = False) -> Artifact:
     _openvino().save_model(model, str(path), compress_to_fp16=compress)
     return Artifact(IR, path=path)
 

@@ -118,7 +118,7 @@ class OpenVinoOptimizer:
     ) -> Artifact:
         """Import, transform as ``passes`` say, and leave compilation properties to the runtime."""
         on = _checked(passes)
-        handle = {"model": _transformed(source.data, on), "properties": _properties(on)}
+        handle = {"model": _transform(source.data, on), "properties": _properties(on)}
         return Artifact("openvino-model", source.data, handle, fingerprint=",".join(sorted(on)))
 
     def snippet(self, passes: Sequence[str], options: OpenVinoOptimizerOptions) -> str:
@@ -188,7 +188,7 @@ def changed_by(model: bytes, passes: Sequence[str]) -> list[tuple[str, str]] | N
 def _trace(passes: Sequence[str]) -> None:
     """Transform and compile what comes on standard input, each step announced in the log."""
     on = _checked(passes)
-    transformed = _transformed(sys.stdin.buffer.read(), on, _announce)
+    transformed = _transform(sys.stdin.buffer.read(), on, _announce)
     _announce("compile")
     _core().compile_model(transformed, "CPU", _properties(on))
 
@@ -253,7 +253,7 @@ def _checked(passes: Sequence[str]) -> frozenset[str]:
     return frozenset(passes)
 
 
-def _transformed(
+def _transform(
     model: bytes, on: frozenset[str], announce: Callable[[str], None] = lambda step: None
 ) -> Any:
     """``model`` imported and transformed in place, each step announced before it begins."""

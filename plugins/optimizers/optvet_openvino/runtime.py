@@ -153,7 +153,7 @@ class OpenVinoRuntime:
 
 def _inner_values(model: Any, feeds: Feeds, properties: Mapping[str, Any]) -> list[Inner]:
     """All values of ``model``, which becomes one that has them as outputs."""
-    fed = _fed(model, feeds)
+    fed = _order_feeds(model, feeds)
     places = {_key(r.input_value(0)): i for i, r in enumerate(model.get_results())}
     ports = [p for op in _operations(model) for p in op.outputs() if _is_readable(p)]
     # Before they become outputs, which gives names to those that have none.
@@ -262,7 +262,7 @@ def _reads(port: Any) -> tuple[str, ...]:
     return tuple(_names(s)[0] for s in kept)
 
 
-def _fed(model: Any, feeds: Feeds) -> list[np.ndarray]:
+def _order_feeds(model: Any, feeds: Feeds) -> list[np.ndarray]:
     """A value per input of the model: by name, those left over by position."""
     names = [next((n for n in p.get_names() if n in feeds), None) for p in model.inputs]
     rest = [n for n in feeds if n not in names]

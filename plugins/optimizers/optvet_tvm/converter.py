@@ -73,11 +73,11 @@ class TvmConverter:
             from tvm.relax.frontend.torch import from_exported_program
 
             module = from_exported_program(_program(source))
-        yield _saved(tvm, module, folder / "import.json")
+        yield _save(tvm, module, folder / "import.json")
         if options.optimize:
             with tvm.target.Target("llvm"):
                 module = relax.get_pipeline("zero")(module)
-            yield _saved(tvm, module, folder / "optimize.json")
+            yield _save(tvm, module, folder / "optimize.json")
 
 
 def _program(source: Artifact) -> Any:
@@ -100,7 +100,7 @@ def _program(source: Artifact) -> Any:
         return torch.export.export(made.model, tuple(given.values()), dynamic_shapes=shapes)
 
 
-def _saved(tvm: Any, module: Any, path: Path) -> Artifact:
+def _save(tvm: Any, module: Any, path: Path) -> Artifact:
     path.write_text(tvm.ir.save_json(module))
     return Artifact(RELAX, path=path)
 

@@ -41,7 +41,7 @@ def values_of(handle: Mapping[str, Any], feeds: Feeds) -> Sequence[Inner]:
         in_place = [v for v in made.values() if _operator(v) == "relax.call_tir_inplace"]
         overwritten = {hash(v) for value in in_place for v in _read(value)}
         shown = [b for b in bound if _is_tensor(b.var) and hash(b.var) not in overwritten]
-        module = _exposed(module, [b.var for b in shown])
+        module = _expose(module, [b.var for b in shown])
         for name in LOWERED_BY:
             module = getattr(relax.transform, name)()(module)
         executable = relax.build(module, target, relax_pipeline=None)
@@ -78,7 +78,7 @@ def _outputs(result: Any, bound: Sequence[Any]) -> list[int]:
     return [hash(v) for v in (value.fields if several and value is not None else [result])]
 
 
-def _exposed(module: Any, shown: Sequence[Any]) -> Any:
+def _expose(module: Any, shown: Sequence[Any]) -> Any:
     """The module with a main function that returns these variables."""
     from tvm import relax
 

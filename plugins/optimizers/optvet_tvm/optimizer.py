@@ -201,7 +201,7 @@ class TvmOptimizer:
         """An executable of the model after ``passes``, alive in this process."""
         self = self.configured(options)
         imported = _import(source.data)
-        order = self._arranged(passes)
+        order = self._arrange(passes)
         try:
             module, content, changing_passes, inside = self._transform(imported.module, order)
             executable, kernels = self._build(module, order)
@@ -238,10 +238,10 @@ class TvmOptimizer:
         """Import, the passes one after the other, and the build of the executable."""
         self = self.configured(options)
         extras = {e.name: e for e in _extras(options)}
-        order = self._arranged(passes)
+        order = self._arrange(passes)
         own = [extras[name] for name in order if name in extras]
         made = [
-            _spelled_own(extras[name], options) if name in extras else _spelled(name)
+            _spell_own(extras[name], options) if name in extras else _spell(name)
             for name in order
             if name not in _TIR
         ]
@@ -250,7 +250,7 @@ class TvmOptimizer:
         return _build_code(
             options,
             [f"import {_module_name(e, options)}" for e in dict.fromkeys(own)],
-            [*_listed("passes = ", made), *([f"passes = {call}"] if own else [])],
+            [*_list("passes = ", made), *([f"passes = {call}"] if own else [])],
             _skip_code(order) if options.tir else [],
         )
 
@@ -258,8 +258,8 @@ class TvmOptimizer:
         """TVM's own pipeline; then with the passes over the graph in ``passes`` before it."""
         if _extras(options):
             return []
-        graph = [n for n in self.configured(options)._arranged(passes) if n in _GRAPH]
-        made = _listed("passes = ", [_spelled(n) for n in graph])
+        graph = [n for n in self.configured(options)._arrange(passes) if n in _GRAPH]
+        made = _list("passes = ", [_spell(n) for n in graph])
         return [_build_code(options, [], lines, None) for lines in ([], made)][: 2 if graph else 1]
 
     def carried(self, options: TvmOptions) -> Mapping[str, bytes]:
@@ -267,7 +267,7 @@ class TvmOptimizer:
         own = [e for e in _extras(options) if e.module.endswith(".py")]
         return {f"{_module_name(e, options)}.py": _source_of(e.module) for e in own}
 
-    def _arranged(self, passes: Sequence[str]) -> list[str]:
+    def _arrange(self, passes: Sequence[str]) -> list[str]:
         """``passes`` in the order in which they can run: the lowering last, as TVM has it."""
         place = {p.name: i for i, p in enumerate(self.passes())}
         for name in passes:
@@ -360,7 +360,7 @@ def _make(name: str) -> Any:
     return getattr(room, kind)()
 
 
-def _spelled(name: str) -> str:
+def _spell(name: str) -> str:
     """Code that makes a pass, as ``_make`` does."""
     if name == "ConvertLayout":
         return 'relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]})'
@@ -369,7 +369,7 @@ def _spelled(name: str) -> str:
     return f"relax.{room}.{kind}()"
 
 
-def _spelled_own(extra: _Extra, options: TvmOptions) -> str:
+def _spell_own(extra: _Extra, options: TvmOptions) -> str:
     return f"{_module_name(extra, options)}.{extra.function}"
 
 
@@ -383,7 +383,7 @@ def _module_name(extra: _Extra, options: TvmOptions) -> str:
     return stems[index] if stems.count(stems[index]) == 1 else f"{stems[index]}_{index}"
 
 
-def _listed(opening: str, items: Sequence[str]) -> list[str]:
+def _list(opening: str, items: Sequence[str]) -> list[str]:
     """A list of expressions, as many on a line as fit."""
     text = f"{opening}[{', '.join(items)}]"
     return textwrap.wrap(text, 92, subsequent_indent=" " * 4, break_long_words=False)
@@ -392,7 +392,7 @@ def _listed(opening: str, items: Sequence[str]) -> list[str]:
 def _skip_code(order: Sequence[str]) -> list[str]:
     skipped = sorted(set(_TIR) - set(order))
     return [
-        *_listed("skipped = ", [repr(name) for name in skipped]),
+        *_list("skipped = ", [repr(name) for name in skipped]),
         "",
         "@tvm.ir.instrument.pass_instrument",
         "class Skip:",

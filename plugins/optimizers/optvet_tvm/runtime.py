@@ -123,7 +123,7 @@ class TvmRuntime:
         """A virtual machine of the executable; a model in ONNX is lowered first."""
         _use_threads(options.threads)
         if artifact.format == "onnx":
-            return TvmSession(*_lowered(artifact.data))
+            return TvmSession(*_lower(artifact.data))
         if artifact.handle is None:
             raise ValueError("a TVM executable lives in the process that built it; there is none")
         handle = artifact.handle
@@ -193,7 +193,7 @@ def _use_threads(count: int) -> None:
     tvm.get_global_func("runtime.config_threadpool")(1, wanted)
 
 
-def _lowered(model: bytes) -> tuple[Any, list[str], list[str]]:
+def _lower(model: bytes) -> tuple[Any, list[str], list[str]]:
     """Executable, inputs and outputs of a model, with no optimization."""
     import tvm
     from tvm import relax

@@ -130,7 +130,7 @@ class View:
         """The content of the page for ``report``."""
         models = list(dict.fromkeys(t.short_name for t in report.trials))
         questions = list(dict.fromkeys(t.question for t in report.trials))
-        findings = list(_shown(report, files, models))
+        findings = list(_iter_shown(report, files, models))
         unjudged = ("refused", "undecided", "error", "failed")
         return cls(
             models=models,
@@ -139,7 +139,7 @@ class View:
             counts=_counts(report.trials),
             findings=findings,
             without=[t for t in report.trials if t.status in unjudged],
-            warned=list(_warned(report.trials)),
+            warned=list(_iter_warned(report.trials)),
             charts=[drawing_of(chart) for chart in report.charts],
             tables=[*report.tables, *_metrics(report.trials), _models(report.trials)],
         )
@@ -196,7 +196,9 @@ def _cell(trial: ReportedTrial, made: Sequence[Shown]) -> Cell:
 # --- findings -------------------------------------------------------------------------------------
 
 
-def _shown(report: CampaignReport, files: FindingFiles, models: Sequence[str]) -> Iterator[Shown]:
+def _iter_shown(
+    report: CampaignReport, files: FindingFiles, models: Sequence[str]
+) -> Iterator[Shown]:
     place = {name: i for i, name in enumerate(models)}
     pictures_left, bundles_left = _PICTURES, _BUNDLES
     for finding in report.findings:
@@ -272,7 +274,7 @@ def _url(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _warned(trials: Iterable[ReportedTrial]) -> Iterator[WarnedJob]:
+def _iter_warned(trials: Iterable[ReportedTrial]) -> Iterator[WarnedJob]:
     for trial in trials:
         if trial.warned:
             shown = trial.new_warnings[:_WARNINGS]

@@ -154,9 +154,9 @@ class _JaxEvaluation:
 
         closed = jax.make_jaxpr(program.function)(*given)
         self._varies.update(map(id, given))
-        return self._evaluated(closed.jaxpr, closed.consts, given)
+        return self._evaluate(closed.jaxpr, closed.consts, given)
 
-    def _evaluated(
+    def _evaluate(
         self, jaxpr: Any, consts: Sequence[Any], given: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         known: dict[Any, np.ndarray] = {}
@@ -165,21 +165,21 @@ class _JaxEvaluation:
         known.update(zip(jaxpr.invars, given, strict=True))
         for equation in jaxpr.eqns:
             operands = [_read(v, known) for v in equation.invars]
-            results = self._applied(equation, operands)
+            results = self._apply(equation, operands)
             known.update(zip(equation.outvars, results, strict=True))
         return [_read(v, known) for v in jaxpr.outvars]
 
-    def _applied(self, equation: Any, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _apply(self, equation: Any, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         name = equation.primitive.name
         inner = equation.params.get(_CALLS.get(name, ""))
         if inner is not None and hasattr(inner, "jaxpr"):
-            return self._evaluated(inner.jaxpr, inner.consts, operands)
+            return self._evaluate(inner.jaxpr, inner.consts, operands)
         parameters = equation.primitive.get_bind_params(equation.params)
         given = equation.primitive.bind(*operands, **parameters)
         listed = list(given) if equation.primitive.multiple_results else [given]
-        return [self._noted(equation, operands, np.asarray(value)) for value in listed]
+        return [self._note_result(equation, operands, np.asarray(value)) for value in listed]
 
-    def _noted(
+    def _note_result(
         self, equation: Any, operands: Sequence[np.ndarray], value: np.ndarray
     ) -> np.ndarray:
         name = equation.primitive.name

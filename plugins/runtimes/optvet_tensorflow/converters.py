@@ -135,7 +135,7 @@ class Tf2Onnx(_ToOnnx):
         import tf2onnx
 
         program = program_of(source)
-        yield from _staged(
+        yield from _iter_stages(
             program,
             lambda: tf2onnx.convert.from_function(
                 program.function, program.signature, opset=options.opset
@@ -171,10 +171,10 @@ class KerasExport(_ToOnnx):
             )
             return file.read_bytes()
 
-        yield from _staged(program, export)
+        yield from _iter_stages(program, export)
 
 
-def _staged(program: TensorFlowProgram, convert: Any) -> Iterator[Artifact]:
+def _iter_stages(program: TensorFlowProgram, convert: Any) -> Iterator[Artifact]:
     """The artifacts of three stages, those before a failure too."""
     with _watching() as watched:
         try:

@@ -170,12 +170,12 @@ def _noisy(seed: int) -> Mover:
     def move(op: Any, made: Sequence[Any]) -> Sequence[Any]:
         if op.type in _KEPT:
             return made
-        return [_moved(t, tf, seed + 1) if _is_float(t) else t for t in made]
+        return [_move(t, tf, seed + 1) if _is_float(t) else t for t in made]
 
     return move
 
 
-def _moved(tensor: Any, tf: Any, seed: int) -> Any:
+def _move(tensor: Any, tf: Any, seed: int) -> Any:
     """A tensor, each element that may be rounded moved up or down by a roundoff."""
     step = float(np.finfo(tensor.dtype.as_numpy_dtype).eps)
     sign = tf.where(tf.random.uniform(tf.shape(tensor), seed=seed) < 0.5, -step, step)

@@ -40,7 +40,7 @@ def facts_of(artifact: Artifact) -> SourceFacts:
     details = _interpreter(bytes_of(artifact)).get_input_details()
     names = [d["name"] for d in details]
     if artifact.handle is None:
-        return SourceFacts({d["name"]: _drawn(d) for d in details})
+        return SourceFacts({d["name"]: _draw(d) for d in details})
     facts = load_factory(artifact).facts
 
     def under(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -60,7 +60,7 @@ def facts_of(artifact: Artifact) -> SourceFacts:
     return SourceFacts(under(facts.inputs), tuple(under(o) for o in facts.others), dynamic)
 
 
-def _drawn(detail: Mapping[str, Any]) -> np.ndarray:
+def _draw(detail: Mapping[str, Any]) -> np.ndarray:
     rng, kind = np.random.default_rng(0), np.dtype(detail["dtype"])
     shape = tuple(int(size) for size in detail["shape"])
     if kind.kind == "f":
@@ -169,22 +169,22 @@ def _interpreter(data: bytes, kernels: str = "AUTO", whole: bool = False) -> Any
 
 
 def _feed(interpreter: Any, feeds: Mapping[str, np.ndarray]) -> None:
-    by_index = _placed(interpreter, feeds)
+    by_index = _place_inputs(interpreter, feeds)
     for index, value in by_index.items():
         interpreter.resize_tensor_input(index, value.shape)
     interpreter.allocate_tensors()
     kinds = {d["index"]: d["dtype"] for d in interpreter.get_input_details()}
     for index, value in by_index.items():
-        interpreter.set_tensor(index, _typed(value, np.dtype(kinds[index])))
+        interpreter.set_tensor(index, _cast(value, np.dtype(kinds[index])))
 
 
-def _typed(value: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
+def _cast(value: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
     """Another width of the same kind of number, as the model declares it."""
     same = value.dtype.kind == kind.kind or {value.dtype.kind, kind.kind} <= {"i", "u"}
     return value.astype(kind) if same and value.dtype.kind not in "OSU" else value
 
 
-def _placed(interpreter: Any, feeds: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
+def _place_inputs(interpreter: Any, feeds: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
     """The inputs by index: by name, by the name in the signature, or else in order of names."""
     details = interpreter.get_input_details()
     by_name = {d["name"]: d["index"] for d in details}

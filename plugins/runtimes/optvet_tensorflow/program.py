@@ -131,18 +131,18 @@ def program_of(artifact: Artifact) -> TensorFlowProgram:
         InputError: It cannot be loaded, or is no model.
     """
     if artifact.handle is not None:
-        return _made(artifact)
+        return _make(artifact)
     path = artifact.path
     assert path is not None
-    model = _saved(path)
+    model = _load_saved(path)
     if is_keras(model):
         specs = _keras_specs(model, str(path))
-        return TensorFlowProgram(model, specs, _drawn(specs))
+        return TensorFlowProgram(model, specs, _draw(specs))
     function, specs = _signature(model, path)
-    return TensorFlowProgram(function, specs, _drawn(specs), named=True, owner=model)
+    return TensorFlowProgram(function, specs, _draw(specs), named=True, owner=model)
 
 
-def _made(artifact: Artifact) -> TensorFlowProgram:
+def _make(artifact: Artifact) -> TensorFlowProgram:
     tensorflow()
     import keras
 
@@ -158,7 +158,7 @@ def _made(artifact: Artifact) -> TensorFlowProgram:
     if is_keras(made.model) and _is_functional(made.model) and made.model.inputs:
         specs = _keras_specs(made.model, where)
         names = [s.name for s in specs]
-        facts = _renamed(made.facts, names, made.named, where)
+        facts = _rename(made.facts, names, made.named, where)
         dynamic = made.facts.dynamic or {s.name: _open(s) for s in specs}
         facts = replace(facts, dynamic=dynamic if set(dynamic) <= set(names) else {})
         return TensorFlowProgram(made.model, specs, facts, call=made.call)
@@ -181,7 +181,7 @@ def _made(artifact: Artifact) -> TensorFlowProgram:
     return program
 
 
-def _renamed(facts: SourceFacts, names: Sequence[str], named: bool, where: str) -> SourceFacts:
+def _rename(facts: SourceFacts, names: Sequence[str], named: bool, where: str) -> SourceFacts:
     """The inputs under the model's own names, in its order."""
 
     def under(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -224,7 +224,7 @@ def _open(spec: Spec) -> dict[int, str]:
     }
 
 
-def _saved(path: Path) -> Any:
+def _load_saved(path: Path) -> Any:
     tf = tensorflow()
     try:
         if path.is_dir():
@@ -250,7 +250,7 @@ def _signature(model: Any, path: Path) -> tuple[Any, tuple[Spec, ...]]:
     return function, listed
 
 
-def _drawn(specs: Sequence[Spec]) -> SourceFacts:
+def _draw(specs: Sequence[Spec]) -> SourceFacts:
     """Inputs of a file, which brings none: drawn from a normal distribution, integers 0 and 1."""
     rng = np.random.default_rng(0)
     inputs = {}

@@ -92,7 +92,7 @@ def _symptom(fault: ConversionFault) -> str:
     return _SYMPTOMS.get(str(fault.finding.symptom), "other")
 
 
-def _crossed(
+def _count_pairs(
     pairs: Iterable[tuple[str, str]], columns: Sequence[str]
 ) -> Iterator[tuple[str, list[int]]]:
     """Counts of pairs: per first part, in order of its name, those of each second part."""
@@ -106,7 +106,7 @@ def stages(found: Sequence[StudiedConversion]) -> ReportTable:
     faults = list(_faults(found))
     lines: list[list[Cell]] = [
         [name, *counts, sum(counts)]
-        for name, counts in _crossed(((f.converter, _stage(f)) for f in faults), _STAGES)
+        for name, counts in _count_pairs(((f.converter, _stage(f)) for f in faults), _STAGES)
     ]
     counts = Counter(map(_stage, faults))
     shares = [100 * counts[stage] / len(faults) if faults else None for stage in _STAGES]
@@ -130,7 +130,7 @@ def symptoms(found: Sequence[StudiedConversion]) -> ReportTable:
         note="A crash raises an error or ends the converter; a wrong model does not load, does not "
         "run or gives other results.",
         columns=["converter", *_OF_STUDY],
-        rows=[[name, *counts] for name, counts in _crossed(pairs, _OF_STUDY)],
+        rows=[[name, *counts] for name, counts in _count_pairs(pairs, _OF_STUDY)],
     )
 
 
@@ -142,7 +142,7 @@ def causes(found: Sequence[StudiedConversion]) -> ReportTable:
         note="Causes are proposed from messages, places and other runtimes; where these name none "
         "or several, the cause is unclear.",
         columns=["cause", *_OF_STUDY],
-        rows=[[name, *counts] for name, counts in _crossed(pairs, _OF_STUDY)],
+        rows=[[name, *counts] for name, counts in _count_pairs(pairs, _OF_STUDY)],
     )
 
 
@@ -251,7 +251,7 @@ def operator_sets(found: Sequence[StudiedConversion]) -> ReportTable:
     return ReportTable(
         title="Converters: failures and changes of operator sets",
         note="Changed: operators that have a new version, or appear, in this set or any before it "
-        f"since version 7. {_correlated(pairs)}",
+        f"since version 7. {_correlate(pairs)}",
         columns=["operator set", "changed operators", "conversions", "failed", "failed %"],
         rows=lines,
     )
@@ -273,7 +273,7 @@ def changes() -> Mapping[int, int]:
     return {v: sum(since[u] for u in range(8, v + 1)) for v in range(1, last + 1)}
 
 
-def _correlated(pairs: Sequence[tuple[int, float]]) -> str:
+def _correlate(pairs: Sequence[tuple[int, float]]) -> str:
     words = "Spearman's rank correlation of changes and share that failed:"
     if len(pairs) < 3:
         return f"{words} not told of fewer than 3 operator sets."

@@ -108,7 +108,7 @@ def _kind(row: TrialRow) -> str:
     return next((kind for kind, words in _TASKS.items() if re.search(words, row.task)), "other")
 
 
-def _told(table: str, row: TrialRow) -> tuple[str, Mapping[str, Any]]:
+def _find_figures(table: str, row: TrialRow) -> tuple[str, Mapping[str, Any]]:
     """The key and the figures that a table of the study has of a model in its operator set."""
     name = row.source.rpartition(":")[2]
     same: str = published()["same_network"].get(name, name.rpartition("-")[0])
@@ -292,7 +292,7 @@ def labels(rows: Sequence[TrialRow]) -> ReportTable:
         known = [row.impact.metrics.get(f"reordered_top{k}") for k in (1, 5, 10)]
         if all(share is None for share in known):
             continue
-        key, told = _told("labels", row)
+        key, told = _find_figures("labels", row)
         seen.append(key)
         ours: list[Cell] = [None if share is None else 100 * share for share in known]
         place: list[Cell] = [row.model, _LETTERS[_kind(row)], row.opset, _chunk(row)]
@@ -348,7 +348,7 @@ def detection(rows: Sequence[TrialRow]) -> ReportTable:
     for row in rows:
         if _kind(row) != "detection" or row.impact is None or not row.judged:
             continue
-        key, told = _told("detection", row)
+        key, told = _find_figures("detection", row)
         seen.append(key)
         found = [row.impact.metrics.get(name) for name in _SCORES]
         ours: list[Cell] = [None if score is None else 100 * score for score in found]

@@ -85,7 +85,7 @@ def _level_of(group: Sequence[TrialRow]) -> str:
     return found.pop() if len(found) == 1 and found <= {*_LEVELS} else ""
 
 
-def _studied(row: TrialRow) -> str:
+def _find_study_name(row: TrialRow) -> str:
     """What the study calls a model; empty for others."""
     return str(published()["models"].get(row.source.rpartition(":")[2], ""))
 
@@ -130,7 +130,7 @@ def levels(rows: Sequence[TrialRow]) -> ReportTable:
 
 def _set_of_models(rows: Sequence[TrialRow]) -> str:
     ours = {row.source for row in rows}
-    shared = {_studied(row) for row in rows} - {""}
+    shared = {_find_study_name(row) for row in rows} - {""}
     known = len(published()["models"])
     return f"Of the study's {known} models, {len(shared)} are among these {len(ours)}."
 
@@ -338,7 +338,7 @@ def times(rows: Sequence[TrialRow]) -> ReportTable:
         for row in group:
             if (timing := row.timing) is None:
                 continue
-            was, now, studied = timing.reference, timing.candidate, _studied(row)
+            was, now, studied = timing.reference, timing.candidate, _find_study_name(row)
             memory = [_megabytes(s.memory_bytes) if s else None for s in (was, now)]
             busy = [_percent(s.cpu_utilization) if s else None for s in (was, now)]
             known = studied in faster and row.parts.pipeline == "all"
@@ -387,7 +387,7 @@ def times(rows: Sequence[TrialRow]) -> ReportTable:
 
 def _unasked_times(rows: Sequence[TrialRow]) -> list[list[Cell]]:
     """What the study says of the time of models that are not among ``rows``, at its level all."""
-    asked = {_studied(row) for row in rows}
+    asked = {_find_study_name(row) for row in rows}
     told = dict.fromkeys(published()["speed"]["no_difference"], "no difference")
     told |= {n: f"{ratio:.2f} times as fast" for n, ratio in published()["speedup"].items()}
     return [[name, "all", *[None] * 11, words] for name, words in told.items() if name not in asked]
@@ -413,7 +413,7 @@ def placed_models(rows: Sequence[TrialRow]) -> ReportTable:
                 if placed is not None:
                     found = shares.setdefault(row.model, {})
                     found[level] = 100 * placed.share_of(placed.wanted)
-                    names[row.model] = _studied(row)
+                    names[row.model] = _find_study_name(row)
     columns = list(dict.fromkeys(level for found in shares.values() for level in found))
     told: Mapping[str, Mapping[str, float]] = published()["placement"]
     lines: list[list[Cell]] = [
@@ -442,7 +442,7 @@ def detectors(rows: Sequence[TrialRow]) -> ReportTable:
     told: Mapping[str, Sequence[float]] = published()["faster_rcnn"]
     asked = False
     for row in rows:
-        is_theirs = _studied(row) == _ITS_DETECTOR
+        is_theirs = _find_study_name(row) == _ITS_DETECTOR
         is_detector = row.impact is not None and row.impact.comparator == "detection"
         if row.parts.pipeline != "all" or row.timing is None or not (is_theirs or is_detector):
             continue

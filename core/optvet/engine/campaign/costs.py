@@ -40,10 +40,10 @@ class Costs:
         """Estimated seconds until all jobs are answered; None before the first answer."""
         # Called for every event, and takes time for every job.
         if self.clock() - self._at > _OLD_S:
-            self._estimate, self._at = self._estimated_s(), self.clock()
+            self._estimate, self._at = self._estimate_s(), self.clock()
         return None if self._estimate is None else self._estimate / workers
 
-    def _estimated_s(self) -> float | None:
+    def _estimate_s(self) -> float | None:
         if not self.took:
             return None
         overall = fmean(self.took.values())

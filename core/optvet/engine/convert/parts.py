@@ -87,7 +87,7 @@ def reduce_source(
             place.mkdir()
             try:
                 file = _write_part(conversion, sample, part, place)
-                found = _shown_by(request, plugins, f"{place / file}:part", fault)
+                found = _find_in_part(request, plugins, f"{place / file}:part", fault)
             except OptvetError as error:
                 notes.append(f"{part.name or 'the whole'}: {error}")
                 continue
@@ -147,7 +147,7 @@ def _write_part(conversion: Conversion, sample: Sample, part: SourcePart, folder
     return outcome.value
 
 
-def _shown_by(
+def _find_in_part(
     request: ConvertRequest, plugins: Plugins, model: str, fault: ConversionFinding
 ) -> ConversionFinding | None:
     """The fault of the same symptom and stage that the part shows on what it was given."""

@@ -163,10 +163,10 @@ class Pythons:
             raise UsageError(f"environment {name!r} is missing; make it: optvet env make {name}")
         if problem := problem_of(python, environment_of(name, plugins)):
             raise UsageError(problem)
-        return Interpreter(str(python), tuple(sorted(_shared_files(name, plugins).items())))
+        return Interpreter(str(python), tuple(sorted(_list_shared_files(name, plugins).items())))
 
 
-def _shared_files(name: str, plugins: Plugins) -> dict[str, str]:
+def _list_shared_files(name: str, plugins: Plugins) -> dict[str, str]:
     """Files of optvet and of the modules whose plugins live in the environment."""
     modules = {_SELF}
     for entry in plugins.all():

@@ -71,7 +71,7 @@ class Covered:
             for operator, values in sorted(self._attributes.items())
             if values
         }
-        pairs, triples = (self._listed(length) for length in (2, 3))
+        pairs, triples = (self._list_sequences(length) for length in (2, 3))
         return Coverage(
             opset=opset,
             operators=dict(sorted(self.operators.items())),
@@ -82,7 +82,7 @@ class Covered:
             triples=triples,
         )
 
-    def _listed(self, length: int) -> list[OperatorSequence]:
+    def _list_sequences(self, length: int) -> list[OperatorSequence]:
         ordered = sorted(self._sequences[length].items(), key=lambda item: (-item[1], item[0]))
         return [OperatorSequence(operators=list(s), models=n) for s, n in ordered]
 

@@ -184,7 +184,7 @@ def _plant(
     if count_of(fragment.nodes) > room:
         raise Refused("")
     base = _step_of(plot, model, fragment, random)
-    own = _tried(plot, base)
+    own = _try_out(plot, base)
     if not model.nodes:
         model.add(base, own)
         return
@@ -306,7 +306,7 @@ def count_of(nodes: Sequence[NodeProto]) -> int:
 # --- running -------------------------------------------------------------------------------------
 
 
-def _tried(plot: Plot, step: AddedNodes) -> Values:
+def _try_out(plot: Plot, step: AddedNodes) -> Values:
     """What nodes make of their own values, twice alike.
 
     Raises:

@@ -100,7 +100,7 @@ def generate(
     ):
         opset = _opset(request, config, sandbox)
         operators = _operators(request, opset)
-        excluded = _excluded(request, opset)
+        excluded = _find_excluded(request, opset)
         progress("gathering fragments", 0, None)
         files = gather(
             choices,
@@ -209,7 +209,7 @@ def _operators(request: GenerateRequest, opset: int) -> frozenset[str] | None:
     return _known(request.operators, opset) if request.operators else None
 
 
-def _excluded(request: GenerateRequest, opset: int) -> frozenset[str]:
+def _find_excluded(request: GenerateRequest, opset: int) -> frozenset[str]:
     """The operators that are excluded; the types are checked too.
 
     Raises:
@@ -274,13 +274,13 @@ class _RoundRunner:
 
     def do_round(self, tally: _Tally) -> None:
         """Make candidates, at most as many as models are missing, and write those that run."""
-        orders = self._planned(tally)
+        orders = self._plan_orders(tally)
         tally.number += len(orders)
         futures = [self.sandbox.submit(make, order) for order in orders]
         for order, future in zip(orders, futures, strict=True):
             self._take(tally, order, future.result())
 
-    def _planned(self, tally: _Tally) -> list[Order]:
+    def _plan_orders(self, tally: _Tally) -> list[Order]:
         """Orders of the next candidates, those operators first that were used least."""
         missing = Counter({size: self.request.count - tally.sizes[size] for size in self.sizes})
         used = Counter({n: tally.covered.operators[n] for n in self.known})
@@ -360,9 +360,9 @@ class _RoundRunner:
         model = ModelProto.FromString(answer.grown.model)
         tally.covered.take(model)
         tally.sizes[order.nodes] += 1
-        tally.models.append(self._written(answer.grown, model, len(tally.models)))
+        tally.models.append(self._write_model(answer.grown, model, len(tally.models)))
 
-    def _written(self, grown: Grown, model: ModelProto, index: int) -> SyntheticModel:
+    def _write_model(self, grown: Grown, model: ModelProto, index: int) -> SyntheticModel:
         digits = max(4, len(str(self.count)))
         name = f"synthetic-{index + 1:0{digits}d}.onnx"
         inputs = self.folder / "inputs" / Path(name).stem / "test_data_set_0"

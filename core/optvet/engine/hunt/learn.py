@@ -50,11 +50,9 @@ def is_unproductive(state: HuntState, key: SuspicionKey) -> bool:
     if label in ("", ANY):
         return False
     parts = label.split("+")
-    if len(parts) > 1 and any(
-        len(_confirmed_fingerprints(state, n, symptom)) >= _KNOWN for n in parts
-    ):
+    if len(parts) > 1 and any(len(_find_confirmed(state, n, symptom)) >= _KNOWN for n in parts):
         return True
-    found = _confirmed_fingerprints(state, label, symptom)
+    found = _find_confirmed(state, label, symptom)
     return sum(s.vetted for s in _signs(state, label, symptom)) - len(found) >= _UNPRODUCTIVE + len(
         found
     )
@@ -68,7 +66,7 @@ def _signs(state: HuntState, label: str, symptom: str) -> list[Sign]:
     return [s for k, s in state.signs.items() if (k.label, k.symptom) == (label, symptom)]
 
 
-def _confirmed_fingerprints(state: HuntState, label: str, symptom: str) -> set[str]:
+def _find_confirmed(state: HuntState, label: str, symptom: str) -> set[str]:
     """Fingerprints of what was confirmed of passes and a symptom."""
     signs = _signs(state, label, symptom)
     return {fingerprint for s in signs for fingerprint in s.fingerprints}

@@ -210,7 +210,7 @@ def complete(candidate: Candidate) -> bytes | None:
         kind = known.get(output.name, found.type)
         if not kind.WhichOneof("value"):
             return None
-        output.type.CopyFrom(_weakened(kind, given[output.name]))
+        output.type.CopyFrom(_weaken(kind, given[output.name]))
     if model.graph.value_info:
         wanted = {v.name for v in model.graph.value_info}
         del model.graph.value_info[:]
@@ -223,7 +223,7 @@ def complete(candidate: Candidate) -> bytes | None:
 def _declare(info: ValueInfoProto, value: np.ndarray) -> None:
     denotation = info.type.denotation
     made = helper.make_tensor_type_proto(type_of(value), value.shape)
-    info.type.CopyFrom(_weakened(made, info.type))
+    info.type.CopyFrom(_weaken(made, info.type))
     info.type.denotation = denotation
 
 
@@ -246,7 +246,7 @@ def _clear_broken_names(candidate: Candidate) -> None:
             dim.Clear()
 
 
-def _weakened(made: onnx.TypeProto, declared: onnx.TypeProto) -> onnx.TypeProto:
+def _weaken(made: onnx.TypeProto, declared: onnx.TypeProto) -> onnx.TypeProto:
     """``made``, with the dimensions left open that ``declared`` leaves open."""
     if not (made.HasField("tensor_type") and declared.HasField("tensor_type")):
         return made

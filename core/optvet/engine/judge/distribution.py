@@ -137,7 +137,7 @@ def _find_one_sided_change(
     a, b = a[:, finite], b[:, finite]
     if not a.size:
         return None
-    if _parted(a, b, ours[0].dtype):
+    if _are_different_constants(a, b, ours[0].dtype):
         p = math.exp(-_log_choose(len(a) + len(b), len(a))) * 2 * a.shape[1] * outputs
         return Unlike(name, min(p, 1.0), "elements that are not random have other values")
     one = _constancy(a, b)
@@ -152,7 +152,7 @@ def _find_one_sided_change(
     return Unlike(name, p, "elements vary that never did")
 
 
-def _parted(ours: np.ndarray, theirs: np.ndarray, dtype: np.dtype) -> bool:
+def _are_different_constants(ours: np.ndarray, theirs: np.ndarray, dtype: np.dtype) -> bool:
     """Whether an element is one constant in all runs of one model, and another in the other's.
 
     Beyond rounding: differences are in units of the constants' scale, and no smaller than what is

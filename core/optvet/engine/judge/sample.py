@@ -171,7 +171,7 @@ def judge_outputs(
     else:
         judged = judge_values(expected, came, noise, setting.thresholds)
     if setting.quick is not None:
-        judged = [_decided_quickly(j, expected[j.output], setting.quick) for j in judged]
+        judged = [_decide_quickly(j, expected[j.output], setting.quick) for j in judged]
     return [review(j) for j in judged]
 
 
@@ -259,7 +259,7 @@ def _within_tolerance(
     )
 
 
-def _decided_quickly(judgement: Judgement, value: np.ndarray, factor: float) -> Judgement:
+def _decide_quickly(judgement: Judgement, value: np.ndarray, factor: float) -> Judgement:
     """What is unclear without noise, by a plain limit."""
     if judgement.call != "unsure":
         return judgement

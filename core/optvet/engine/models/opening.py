@@ -73,14 +73,14 @@ def open_model(
         InfrastructureError: The copy cannot be written.
     """
     if _size_of(path) >= large.LARGE_BYTES:
-        return _opened_large(path, source, store, accept)
-    if (model := _opened_in_place(path, source)) is not None:
+        return _open_large(path, source, store, accept)
+    if (model := _open_in_place(path, source)) is not None:
         return model
     data = _read(path)
     proto = _parse(path, data)
     external = [tensor for tensor in tensors_of(proto) if _is_external(tensor)]
     if external and _total(path, len(data), external) >= large.LARGE_BYTES:
-        return _opened_large(path, source, store, accept)
+        return _open_large(path, source, store, accept)
     blob = path
     if external:
         _embed(path, external)
@@ -107,7 +107,7 @@ def is_for_evaluator(outline: onnx.ModelProto) -> bool:
     return opset >= OPSET_FLOOR and not any(map(is_untyped, outline.graph.output))
 
 
-def _opened_in_place(path: Path, source: str) -> Model | None:
+def _open_in_place(path: Path, source: str) -> Model | None:
     """The model in ``path``, whose weights are hashed where they lie, neither parsed nor copied.
 
     None for a small model, for one with external data, and if anything is wrong with the model:
@@ -142,9 +142,7 @@ def _is_complete(proto: onnx.ModelProto) -> bool:
     return bool(proto.HasField("graph") and proto.HasField("ir_version") and proto.opset_import)
 
 
-def _opened_large(
-    path: Path, source: str, store: Path, accept: Callable[[str, int], None]
-) -> Model:
+def _open_large(path: Path, source: str, store: Path, accept: Callable[[str, int], None]) -> Model:
     size_bytes = _size_of(path)
     if size_bytes > PROTOBUF_LIMIT:
         raise InputError(

@@ -262,13 +262,13 @@ class Graph:
         graph.initializer.extend(weight.proto for weight in self.weights.values())
         graph.sparse_initializer.extend(self.sparse.values())
         graph.input.extend(_value(name, kind) for name, kind in self.inputs.items())
-        graph.input.extend(self._listed_inputs())
+        graph.input.extend(self._list_inputs())
         graph.output.extend(_value(name, kind) for name, kind in self.outputs.items())
         graph.value_info.extend(_value(name, kind) for name, kind in self.value_info.items())
         model.functions.extend(self.functions)
         return model
 
-    def _listed_inputs(self) -> Iterator[ValueInfoProto]:
+    def _list_inputs(self) -> Iterator[ValueInfoProto]:
         for name, weight in self.weights.items():
             if name in self.listed or self.shell.ir_version < 4:
                 yield helper.make_tensor_value_info(

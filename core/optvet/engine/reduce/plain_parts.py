@@ -69,7 +69,7 @@ def functions_of_their_own(graph: Graph) -> Iterator[Graph | None]:
 def _calling(node: Node, old: tuple[str, str], new: str) -> Node:
     proto = NodeProto()
     proto.CopyFrom(node.proto)
-    return Node(proto) if _renamed_calls(proto, old, new) else node
+    return Node(proto) if _rename_calls(proto, old, new) else node
 
 
 def _function_calling(function: FunctionProto, old: tuple[str, str], new: str) -> FunctionProto:
@@ -78,11 +78,11 @@ def _function_calling(function: FunctionProto, old: tuple[str, str], new: str) -
     if (copy.domain, copy.name) == old:
         copy.name = new
     for node in copy.node:
-        _renamed_calls(node, old, new)
+        _rename_calls(node, old, new)
     return copy
 
 
-def _renamed_calls(proto: NodeProto, old: tuple[str, str], new: str) -> bool:
+def _rename_calls(proto: NodeProto, old: tuple[str, str], new: str) -> bool:
     calls = [n for n in (proto, *inner_nodes(proto)) if (n.domain, n.op_type) == old]
     for node in calls:
         node.op_type = new

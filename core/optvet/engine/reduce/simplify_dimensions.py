@@ -112,11 +112,11 @@ def _resize(
                 feeds[name] = Feed(np.ascontiguousarray(small_array).reshape(small))
     nodes = graph.nodes
     if only is None:
-        nodes = tuple(_resized_constant(_with_numbers(node, scale), scale) for node in nodes)
+        nodes = tuple(_resize_constant(_with_numbers(node, scale), scale) for node in nodes)
     return graph.with_(nodes=nodes, inputs=inputs, weights=weights, feeds=feeds)
 
 
-def _resized_constant(node: Node, scaled: Callable[[int], int]) -> Node:
+def _resize_constant(node: Node, scaled: Callable[[int], int]) -> Node:
     if node.constant is None:
         return node
     shape = tuple(scaled(d) for d in node.constant.proto.dims)

@@ -131,7 +131,7 @@ def short_names(graph: Graph) -> Graph | None:
 
     None if a subgraph defines a name that would hide one of these.
     """
-    return None if _subgraph_defines_name(graph) else _renamed_all(graph, _short(graph))
+    return None if _subgraph_defines_name(graph) else _rename_all(graph, _short(graph))
 
 
 _FEW = 24
@@ -149,7 +149,7 @@ def one_short_name(graph: Graph) -> Iterator[Graph | None]:
         stem, number = short[name][0], 0
         while f"{stem}{number}" in same:
             number += 1
-        yield _renamed_all(graph, {**same, name: f"{stem}{number}"})
+        yield _rename_all(graph, {**same, name: f"{stem}{number}"})
 
 
 def _short(graph: Graph) -> dict[str, str]:
@@ -175,7 +175,7 @@ def _subgraph_defines_name(graph: Graph) -> bool:
     )
 
 
-def _renamed_all(graph: Graph, names: Mapping[str, str]) -> Graph:
+def _rename_all(graph: Graph, names: Mapping[str, str]) -> Graph:
     weights: dict[str, Weight] = {}
     for name, weight in graph.weights.items():
         if names[name] == name:

@@ -49,7 +49,7 @@ def compared(
         return [f"refused: {_words(error)}"], REFUSED
     for number, run in enumerate(runs):
         try:
-            outputs = run(onnx.load(target), _fed(target, given))
+            outputs = run(onnx.load(target), _match_feeds(target, given))
         except ImportError:
             continue
         except Exception as error:
@@ -77,7 +77,7 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _fed(target: Path, given: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+def _match_feeds(target: Path, given: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     graph = onnx.load(target).graph
     weights = {tensor.name for tensor in graph.initializer}
     names = [i.name for i in graph.input if i.name not in weights]

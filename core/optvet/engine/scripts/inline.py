@@ -116,7 +116,7 @@ def standalone(
     """The shortest script that shows the finding; None if all are too long or none shows it."""
     if isinstance(context.required, Requirement):
         return None  # its metric is measured by a plugin of optvet
-    draft = _drafted(context, model, feeds, expected)
+    draft = _draft(context, model, feeds, expected)
     if draft is None or not isinstance(context.optimizer, Explains):
         return None
     exact = context.optimizer.snippet(context.passes, context.options)
@@ -124,7 +124,7 @@ def standalone(
         code = script(draft, _apart(exact, run))
         if "optvet" in code:
             continue
-        printed = _tried(code, context)
+        printed = _try_script(code, context)
         if printed is None or (draft.runs and not _is_silent(draft, run)):
             continue
         code = _shorter(draft, exact, run, printed) or code
@@ -133,7 +133,7 @@ def standalone(
     return None
 
 
-def _drafted(
+def _draft(
     context: ReproContext,
     model: ModelProto,
     feeds: Mapping[str, np.ndarray],
@@ -177,7 +177,7 @@ def _shorter(draft: _Draft, exact: str, run: str, printed: str) -> str | None:
         return None
     for calls in _simpler(draft, exact, run):
         code = script(draft, calls)
-        if _tried(code, draft.context) == printed:
+        if _try_script(code, draft.context) == printed:
             return code
     return None
 
@@ -197,7 +197,7 @@ def _simpler(draft: _Draft, exact: str, run: str) -> Iterator[_Calls]:
                 yield _apart(call, run)
 
 
-def _tried(code: str, context: ReproContext) -> str | None:
+def _try_script(code: str, context: ReproContext) -> str | None:
     """What the script printed; None if it does not show the finding."""
     status, printed = _run(code, context)
     return printed if status == 1 and re.search("^actual", printed, re.MULTILINE) else None
@@ -236,7 +236,7 @@ def script(draft: _Draft, calls: _Calls) -> str:
     needed = _requirements(context, "\n".join((*imports, code)))
     imports |= {"import numpy as np"} if "np." in code else set()  # onnx needs it as well
     head = [f"# {context.title}", f"# {needed}"]
-    return "\n".join((*head, *_arranged(imports), code)) + "\n"
+    return "\n".join((*head, *_arrange(imports), code)) + "\n"
 
 
 def _without_imports(body: str) -> tuple[list[str], str]:
@@ -246,7 +246,7 @@ def _without_imports(body: str) -> tuple[list[str], str]:
     return [text for text in lines[:first] if text], "\n".join(lines[first:])
 
 
-def _arranged(imports: Collection[str]) -> Iterator[str]:
+def _arrange(imports: Collection[str]) -> Iterator[str]:
     """Import statements, those of Python's own library first, and a blank line after each group."""
     groups: dict[bool, list[str]] = {True: [], False: []}
     for text in sorted(imports, key=lambda text: (text.startswith("from"), text)):

@@ -119,18 +119,18 @@ def array_code(array: np.ndarray) -> str:
         return f"np.zeros({array.shape}, {dtype})"
     if kind not in "OU" and array.size > 1 and len({v.tobytes() for v in array.ravel()}) == 1:
         return f"np.full({array.shape}, {_number(array.ravel()[0])}, {dtype})"
-    text = f"np.array({_nested(array)}, {dtype})"
+    text = f"np.array({_nest(array)}, {dtype})"
     if array.dtype.names or len(text) < _WIDTH:
         return text
     return "\n".join(textwrap.wrap(text, _WIDTH, subsequent_indent=" " * 4, break_long_words=False))
 
 
-def _nested(array: object) -> str:
+def _nest(array: object) -> str:
     if not isinstance(array, np.ndarray):  # an element of a row
         return _number(array)
     if array.ndim == 0:
         return _number(array[()])
-    return f"[{', '.join(_nested(part) for part in array)}]"
+    return f"[{', '.join(_nest(part) for part in array)}]"
 
 
 def _number(value: object) -> str:

@@ -89,14 +89,14 @@ def vetted_model(
     """
     with ExitStack() as stack:
         try:
-            vetted = _vetted_by(stack, model, request, plugins, progress, sandbox, keep)
+            vetted = _vet_model(stack, model, request, plugins, progress, sandbox, keep)
         except CannotLoad as error:
             if request.runtime is not None:
                 raise
             for other in plugins.evaluators():
                 named = request.model_copy(update={"runtime": other.name})
                 try:
-                    vetted = _vetted_by(stack, model, named, plugins, progress, sandbox, keep)
+                    vetted = _vet_model(stack, model, named, plugins, progress, sandbox, keep)
                 except UsageError:  # a runtime of the optimizer's own, or a model no better here
                     continue
                 why = f"judged by {other.name}: {str(error)[:_REASON_CHARS]}"
@@ -110,7 +110,7 @@ def vetted_model(
         yield vetted
 
 
-def _vetted_by(
+def _vet_model(
     held: ExitStack,
     model: Model,
     request: VetRequest,

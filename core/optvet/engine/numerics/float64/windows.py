@@ -151,9 +151,7 @@ def max_pool(
     """MaxPool by shifted maxima: the evaluator's own loops in Python over every output."""
     strides, dilations = strides or [1] * len(kernel_shape), dilations or [1] * len(kernel_shape)
     borders = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
-    sizes = _pooled_sizes(
-        x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad
-    )
+    sizes = _pool_sizes(x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad)
     lowest = -np.inf if is_float(x.dtype) else np.iinfo(x.dtype).min
     wide = _reaching(x, kernel_shape, sizes, strides, dilations, borders, lowest)
     taps = _taps(wide, kernel_shape, sizes, strides, dilations)
@@ -193,9 +191,7 @@ def average_pool(
     """AveragePool by shifted sums; elements beyond the padded input are not counted."""
     strides, dilations = strides or [1] * len(kernel_shape), dilations or [1] * len(kernel_shape)
     borders = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
-    sizes = _pooled_sizes(
-        x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad
-    )
+    sizes = _pool_sizes(x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad)
     counted = np.ones((1, 1, *x.shape[2:]))
     if count_include_pad:
         counted = _pad(counted, borders, 1)
@@ -250,7 +246,7 @@ def _pads(
     return [(pads[i], pads[rank + i]) for i in range(rank)]
 
 
-def _pooled_sizes(
+def _pool_sizes(
     spatial: Sequence[int],
     kernel: Sequence[int],
     strides: Sequence[int],

@@ -189,7 +189,7 @@ def _find_divergence(artifact: Artifact, task: ExplainTask, tried: Counter[str])
     # An artifact of another format stays in the optimizer's process, so it is made again here.
     after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)
     if after is None:
-        return _located_inside(artifact, task, before)
+        return _locate_inside(artifact, task, before)
     data = after.SerializeToString()
     facts = structure.facts(after, len(data))
     alignment = align(task.model, facts, task.interface)
@@ -225,7 +225,7 @@ def _find_divergence(artifact: Artifact, task: ExplainTask, tried: Counter[str])
     return _first_difference(before, after, found, sites)
 
 
-def _located_inside(artifact: Artifact, task: ExplainTask, before: ModelProto) -> Divergence:
+def _locate_inside(artifact: Artifact, task: ExplainTask, before: ModelProto) -> Divergence:
     """The same for an artifact of another format, whose runtime may tell its values.
 
     The original is run by the runtime of ONNX models, so other kernels' rounding is allowed for.

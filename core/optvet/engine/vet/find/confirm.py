@@ -66,7 +66,7 @@ def report_fault(
         }
     )
     if finding.confirmed:
-        words = _ended_by_a_limit(session, finding.symptom, trial, fault.samples)
+        words = _find_limit(session, finding.symptom, trial, fault.samples)
         if words:
             finding = finding.model_copy(update={"severity": "note", "known_limit": words})
             session.ledger.add_undecided_reason(
@@ -79,7 +79,7 @@ def report_fault(
     return finding
 
 
-def _ended_by_a_limit(
+def _find_limit(
     session: VetSession, symptom: Symptom, trial: Trial, samples: Sequence[Sample]
 ) -> str:
     """The limit of the sandbox, in words, that may make ``trial`` fail; empty if none does."""

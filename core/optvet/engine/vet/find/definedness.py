@@ -37,7 +37,7 @@ def mark_undefined_faults(
         words = _open_on(session, finding, sample) if sample is not None else ""
         if not words:
             continue
-        shown = _shown_elsewhere(session, examiner, finding, samples)
+        shown = _show_elsewhere(session, examiner, finding, samples)
         if shown:
             ledger.amend(i, shown)
             continue
@@ -89,7 +89,7 @@ def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -
     return bool({*seen.outputs} & {*finding.outputs})
 
 
-def _shown_elsewhere(
+def _show_elsewhere(
     session: VetSession, examiner: Examiner, finding: Finding, samples: Sequence[Sample]
 ) -> dict[str, Any]:
     """What changes of a finding that is told by a sample with an answer; empty if none shows it."""

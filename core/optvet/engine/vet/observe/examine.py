@@ -378,13 +378,13 @@ class Examiner:
                 level = uncertainty(name, value, noise) if noise is not None else None
                 if run is not None and is_float(value.dtype):
                     (j,) = judge({name: value}, run, noise, self.thresholds)
-                    if self._settled_by_layers(sample, j).call == "drift":
+                    if self._settle_by_layers(sample, j).call == "drift":
                         level = max(level or 0.0, largest_difference(value, run[name]))
                 if level is not None:
                     levels.setdefault(sample, {})[name] = level
         return levels
 
-    def _settled_by_layers(self, sample: str, j: Judgement) -> Judgement:
+    def _settle_by_layers(self, sample: str, j: Judgement) -> Judgement:
         """What the layers of the whole pipeline say in place of ``j``."""
         return self.layers.refine_judgement(self.runner.case.passes.pipeline, sample, j)
 

@@ -196,7 +196,7 @@ class Sandbox:
             closed = self._closed
             self._running += not closed
         if closed:
-            task.future.set_exception(self._closed_error())
+            task.future.set_exception(self._make_closed_error())
             return
         try:
             try:
@@ -206,15 +206,15 @@ class Sandbox:
                 with self._lock:
                     self._running -= 1
         except BaseException as error:
-            task.future.set_exception(self._closed_error() if self._closed else error)
+            task.future.set_exception(self._make_closed_error() if self._closed else error)
         else:
             # close() killed the process, not the task itself.
             if self._closed and not outcome.ok:
-                task.future.set_exception(self._closed_error())
+                task.future.set_exception(self._make_closed_error())
             else:
                 task.future.set_result(outcome)
 
-    def _closed_error(self) -> InfrastructureError:
+    def _make_closed_error(self) -> InfrastructureError:
         return InfrastructureError("the sandbox was closed while the task ran")
 
 
