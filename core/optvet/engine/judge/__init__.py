@@ -1,5 +1,5 @@
-"""The judge: from what was expected and what came, to a verdict.
+"""The judge compares expected and actual results, and gives a verdict.
 
-``vet``, ``convert``, ``hunt``, ``reduce``, ``replay`` and ``repair`` decide here, and nowhere else,
-what is wrong. Nothing in this package runs a model: callers bring outputs, failures and noise.
+``vet``, ``convert``, ``hunt``, ``reduce``, ``replay`` and ``repair`` all decide here what is wrong.
+Nothing in this package runs a model: callers bring outputs, failures and noise.
 """

@@ -90,10 +90,10 @@ class Difference:
 
     @property
     def told(self) -> float:
-        """The noise that decides: the jitters', or the bound for sums where that is larger.
+        """The noise that decides: that of the jitters, or the bound for sums if larger.
 
-        Or the reference's own error against float64, unless the difference is no larger: then one
-        of the two must be wrong.
+        It is the reference's own error against float64 if that is larger, unless the difference is
+        no larger than this error: then one of the two must be wrong.
         """
         return max(self.level, self.floor, self.own if self.own < self.error else 0.0)
 
@@ -118,7 +118,7 @@ class Difference:
 
 
 def judge_against_noise(found: Difference) -> Judgement:
-    """Whether what is known of the noise explains a difference."""
+    """Decide whether the known noise explains a difference."""
     noise = found.noise
     judged = _by_places(found) or _by_noise(found)
     if judged is not None:
@@ -147,7 +147,7 @@ def _places(found: Difference) -> str:
 
 
 def _by_places(found: Difference) -> Judgement | None:
-    """What follows from NaN and infinities in other places; those that overflow are left out."""
+    """Judge NaN and infinities in other places, except for those that overflow."""
     y, z, pattern = found.y, found.z, found.pattern
     if not pattern.any():
         return None
@@ -196,7 +196,7 @@ def _by_noise(found: Difference) -> Judgement | None:
 
 
 def _by_truth(found: Difference) -> Judgement | None:
-    """What float64 acquits; None if it does not, or there is none."""
+    """Acquit by float64; None if it does not acquit, or there are no float64 results."""
     if found.truth is None:
         return None
     own = np.maximum(found.spread, found.inside)
@@ -222,7 +222,7 @@ def _by_truth(found: Difference) -> Judgement | None:
 
 
 def _by_flips(found: Difference) -> Judgement | None:
-    """Elements behind a decision that flip as those of the perturbed reference do."""
+    """Acquit elements behind a decision that flip as they do in the perturbed reference."""
     name, noise = found.name, found.noise
     if not found.decided and name not in noise.steps:
         return None
@@ -236,7 +236,7 @@ def _by_flips(found: Difference) -> Judgement | None:
 
 
 def _explain_difference(judged: Judgement, found: Difference) -> Judgement:
-    """Drift, or if it is a large difference that noise explains, how sensitive the model is."""
+    """Drift; or, for a large difference that noise explains, how sensitive the model is."""
     if not found.noise.measured:
         return replace(judged, noise=None)
     assert judged.error is not None
@@ -299,7 +299,7 @@ def flips_explain(
     noise: Noise,
     limits: Thresholds,
 ) -> bool:
-    """Whether as many elements as in ``wrong`` change when the reference is perturbed."""
+    """Whether perturbing the reference changes as many elements as ``wrong`` has."""
     if ref.dtype.kind in "iuf" or is_float(ref.dtype):
         size = np.abs(wide(ref)[wrong] - wide(cand)[wrong])
         step = noise.steps.get(name)

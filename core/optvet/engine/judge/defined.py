@@ -1,8 +1,8 @@
 """Whether the ONNX standard says what a model computes on given inputs.
 
 Integer overflow, a scale of 0, a shift by more bits than there are, NaN cast to an integer: kernels
-answer as their processor does, and no two of them need to agree. What an optimizer makes of such a
-model is no fault. Each rule looks at one node, and at those of its operands whose values are known:
+answer as their processor does, and two kernels may disagree. A change of such values is no fault of
+an optimizer. Each rule looks at one node, and at those of its operands whose values are known:
 weights, constants and inputs always, inner values where the caller has recorded them.
 """
 
@@ -23,7 +23,7 @@ from onnx import (
     numpy_helper,
 )
 
-from optvet.engine.judge.defined_rules import AGREED, RULES, Given, wanted_values
+from optvet.engine.judge.defined_rules import AGREED, RULES, OperatorCall, wanted_values
 from optvet.graph.functions import without_functions
 from optvet.graph.types import element_types, value_info
 from optvet.graph.walk import (
@@ -67,12 +67,12 @@ class Undefined:
     the standard is silent and all kernels do the same, since they have to agree on the values."""
 
     def words(self) -> str:
-        """The sentence for people."""
+        """One sentence for a report."""
         return f"{self.where}: {self.what}"
 
 
 def undefined_in(model: ModelProto, feeds: Values, inner: Values | None = None) -> list[Undefined]:
-    """What the standard leaves open of ``model`` on ``feeds``; empty if it is all defined.
+    """Where the ONNX standard does not define ``model`` on ``feeds``; empty if nowhere.
 
     Args:
         model: A model that the checker accepts.
@@ -104,7 +104,7 @@ def _outputs_of_calls(graph: GraphProto, function: FunctionProto) -> Iterator[st
 
 
 def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
-    """Whether some rule asks for a value that neither a weight nor an input is."""
+    """Whether some rule needs a value that is neither a weight nor an input."""
     model = without_functions(model)
     known: Set[str] = {*_constants(model.graph), *feeds, ""}
     nodes = [node for node in model.graph.node if node.op_type in RULES]
@@ -124,7 +124,7 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
         return
     operands = [known.get(name) if name else None for name in node.input]
     results = [known.get(name) if name else None for name in node.output]
-    given = Given(node, operands, results, versions.get(ONNX_DOMAIN, 1))
+    given = OperatorCall(node, operands, results, versions.get(ONNX_DOMAIN, 1))
     for rule in RULES.get(node.op_type, ()):
         try:
             words = rule(given)
@@ -138,7 +138,7 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
 
 
 def _bodies_that_run(node: NodeProto, known: Values) -> Iterator[GraphProto]:
-    """The bodies of a node, without the branch that a known condition leaves out."""
+    """The bodies of a node that run, as far as conditions are known."""
     condition = known.get(node.input[0]) if node.op_type == "If" and node.input else None
     if condition is None or not condition.size:
         yield from bodies_of(node)
@@ -168,14 +168,14 @@ def _constants(graph: GraphProto | FunctionProto) -> dict[str, np.ndarray]:
 
 
 def _array(tensor: TensorProto) -> np.ndarray:
-    """The values of a tensor; none of one whose data lie elsewhere."""
+    """The values of a tensor; None if its data are in another file."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return np.zeros(0, np.float32)
     return np.asarray(numpy_helper.to_array(tensor))
 
 
 def _weights(model: ModelProto) -> Iterator[Undefined]:
-    """Weights that are no numbers; infinity is what masks are made of."""
+    """Weights that contain NaN; infinity is allowed, since masks use it."""
     readers: dict[str, set[str]] = {}
     for node in model.graph.node:
         for name in node.input:

@@ -1,6 +1,6 @@
-"""Rules by operator: on which values of its operands the ONNX standard gives no answer.
+"""Rules by operator: operand values for which the ONNX standard defines no result.
 
-A rule returns why, in words, or nothing. An operand whose value is not known breaks no rule.
+A rule returns the reason in words, or nothing. An operand of unknown value breaks no rule.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Given:
-    """A node with what is known of its operands and results, and its operator set."""
+class OperatorCall:
+    """A node, the known values of its operands and results, and its operator set."""
 
     node: NodeProto
     operands: Sequence[Array | None]
@@ -31,11 +31,11 @@ class Given:
     opset: int
 
     def operand(self, place: int) -> Array | None:
-        """The operand at ``place``; None if it is left out or not known."""
+        """The operand at ``place``; None if it is omitted or unknown."""
         return self.operands[place] if place < len(self.operands) else None
 
     def known_operands(self) -> Iterator[Array]:
-        """The operands that are known."""
+        """All operands of known value."""
         yield from (value for value in self.operands if value is not None)
 
     def attribute(self, name: str, default: Any = None) -> Any:
@@ -43,7 +43,7 @@ class Given:
         return attribute_of(self.node, name, default)
 
 
-Rule = Callable[[Given], str]
+Rule = Callable[[OperatorCall], str]
 _SAYS_MORE = 28
 """The operator set from which on BitShift has an answer for any shift, and Mod for any floats."""
 
@@ -68,7 +68,7 @@ SCALE_PLACES = _SCALES
 """Places of the scales among the inputs of operators that quantize."""
 
 
-def _scale(call: Given) -> str:
+def _scale(call: OperatorCall) -> str:
     for place in _SCALES[call.node.op_type]:
         value = call.operand(place)
         if value is not None and is_float(value.dtype) and not _are_positive(value):
@@ -82,7 +82,7 @@ def _are_positive(value: Array) -> bool:
         return bool(np.all(np.isfinite(wide) & (wide > 0)))
 
 
-def _number_to_quantize(call: Given) -> str:
+def _number_to_quantize(call: OperatorCall) -> str:
     value = call.operand(0)
     if value is None or not is_float(value.dtype):
         return ""
@@ -91,20 +91,20 @@ def _number_to_quantize(call: Given) -> str:
     return ""
 
 
-def _zero_point_of_wide(call: Given) -> str:
+def _zero_point_of_wide(call: OperatorCall) -> str:
     value, zero = call.operand(0), call.operand(2)
     wide = value is not None and value.dtype == np.int32
     return "int32 has no zero point but 0" if wide and zero is not None and zero.any() else ""
 
 
-def _cast(call: Given) -> str:
+def _cast(call: OperatorCall) -> str:
     value, to = call.operand(0), call.attribute("to")
     if value is None or not is_float(value.dtype) or not _is_integer(to):
         return ""
     return outside_of(value, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to)))
 
 
-def _cast_like(call: Given) -> str:
+def _cast_like(call: OperatorCall) -> str:
     value, like = call.operand(0), call.operand(1)
     if value is None or like is None or not is_float(value.dtype) or like.dtype.kind not in "iu":
         return ""
@@ -126,7 +126,7 @@ def outside_of(value: Array, kind: np.dtype) -> str:
     return "" if bool(np.all(fits)) else f"a float that is no {kind}"
 
 
-def _shift(call: Given) -> str:
+def _shift(call: OperatorCall) -> str:
     value, by = call.operand(0), call.operand(1)
     if by is None or call.opset >= _SAYS_MORE:
         return ""
@@ -144,7 +144,7 @@ def shifts_outside(by: Array, bits: int) -> str:
 # --- integers -------------------------------------------------------------------------------------
 
 
-def _divisor(call: Given) -> str:
+def _divisor(call: OperatorCall) -> str:
     over, by = call.operand(0), call.operand(1)
     if by is None or by.dtype.kind not in "iu":
         return ""
@@ -165,18 +165,18 @@ def divides_outside(over: Array | None, by: Array) -> str:
     return ""
 
 
-def _overflow(call: Given) -> str:
+def _overflow(call: OperatorCall) -> str:
     """Signed integers that overflow."""
     return _beyond(call, "i")
 
 
-def _wrap(call: Given) -> str:
+def _wrap(call: OperatorCall) -> str:
     """Unsigned integers that wrap, as they do in C and in all kernels; the standard is silent."""
     return _beyond(call, "u")
 
 
-def _beyond(call: Given, signed: str) -> str:
-    """By the same arithmetic in floats, whose rounding is far below the limits of 8 to 32 bits."""
+def _beyond(call: OperatorCall, signed: str) -> str:
+    """Whether results leave the type's range, computed in floats: exact enough for 32 bits."""
     values = list(call.known_operands())
     if len(values) < len([n for n in call.node.input if n]) or not values:
         return ""
@@ -195,7 +195,7 @@ def _beyond(call: Given, signed: str) -> str:
     return f"the result is no {kind}" if wrong else ""
 
 
-def _in_floats(operator: str, values: Sequence[Array], call: Given) -> Array | None:
+def _in_floats(operator: str, values: Sequence[Array], call: OperatorCall) -> Array | None:
     with np.errstate(all="ignore"):
         try:
             if operator in _FOLDS:
@@ -218,7 +218,7 @@ def _in_floats(operator: str, values: Sequence[Array], call: Given) -> Array | N
             return None  # shapes that do not fit are for the checker to refuse
 
 
-def _general_product(values: Sequence[Array], call: Given) -> Array:
+def _general_product(values: Sequence[Array], call: OperatorCall) -> Array:
     """A product of two matrices, each of which may be transposed, and a third one added."""
     a = values[0].T if call.attribute("transA", 0) else values[0]
     b = values[1].T if call.attribute("transB", 0) else values[1]
@@ -226,8 +226,8 @@ def _general_product(values: Sequence[Array], call: Given) -> Array:
     return product + call.attribute("beta", 1.0) * values[2] if len(values) > 2 else product
 
 
-def _running(value: Array, call: Given) -> Array:
-    """Sums of ever more elements, of which those count that are results."""
+def _running(value: Array, call: OperatorCall) -> Array:
+    """The partial sums that are results of a cumulative sum."""
     (axis,) = _axes(call) or (0,)
     turned = np.flip(value, axis) if call.attribute("reverse", 0) else value
     sums = np.cumsum(turned, axis)
@@ -236,12 +236,12 @@ def _running(value: Array, call: Given) -> Array:
 
 
 def _list_items(value: Any) -> list[Any]:
-    """The items of an attribute, which a model that the checker refuses has in another form."""
+    """The items of an attribute; a model that the checker refuses may have a single item."""
     return [value] if isinstance(value, (int, float)) else list(value or ())
 
 
-def _axes(call: Given) -> tuple[int, ...] | None:
-    """Along which a node reduces; None for all."""
+def _axes(call: OperatorCall) -> tuple[int, ...] | None:
+    """The axes that a node reduces; None for all."""
     value = call.operand(1)
     axes = _list_items(call.attribute("axes")) if value is None else value.ravel().tolist()
     if not axes and call.attribute("noop_with_empty_axes", 0):
@@ -264,17 +264,17 @@ _FOLDS: Mapping[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def _power(call: Given) -> str:
+def _power(call: OperatorCall) -> str:
     """Negative powers of integers, and signed powers that overflow."""
     return _power_beyond(call, signed=True)
 
 
-def _power_wrap(call: Given) -> str:
+def _power_wrap(call: OperatorCall) -> str:
     """Powers of unsigned integers that wrap."""
     return _power_beyond(call, signed=False)
 
 
-def _power_beyond(call: Given, *, signed: bool) -> str:
+def _power_beyond(call: OperatorCall, *, signed: bool) -> str:
     base, exponent = call.operand(0), call.operand(1)
     if base is None or exponent is None or base.dtype.kind not in "iu":
         return ""
@@ -290,7 +290,7 @@ def _power_beyond(call: Given, *, signed: bool) -> str:
     return f"the result is no {base.dtype}" if wrong else ""
 
 
-def _float_remainder(call: Given) -> str:
+def _float_remainder(call: OperatorCall) -> str:
     value = call.operand(0)
     if value is None or value.dtype.kind != "f" or call.attribute("fmod", 0):
         return ""
@@ -302,8 +302,8 @@ def _float_remainder(call: Given) -> str:
 # --- attributes and shapes ------------------------------------------------------------------------
 
 
-def _epsilon(call: Given) -> str:
-    """Without it a variance of 0 is divided by; where no result is known, one may be 0."""
+def _epsilon(call: OperatorCall) -> str:
+    """An epsilon of 0 may divide by a variance of 0; unknown variances count as 0."""
     value = call.attribute("epsilon")
     if value is None or (np.isfinite(value) and value > 0):
         return ""
@@ -313,8 +313,8 @@ def _epsilon(call: Given) -> str:
     return f"epsilon is {value:g}, which is not positive"
 
 
-def _variance(call: Given) -> str:
-    """Below 0 it is none, and its root is NaN, which few kernels treat alike."""
+def _variance(call: OperatorCall) -> str:
+    """The root of a negative variance is NaN, which kernels treat differently."""
     value = call.operand(4)
     if value is None or not is_float(value.dtype):
         return ""
@@ -323,7 +323,7 @@ def _variance(call: Given) -> str:
     return "" if bool(np.all(positive)) else "a variance is negative"
 
 
-def _scales_of_size(call: Given) -> str:
+def _scales_of_size(call: OperatorCall) -> str:
     value = call.operand(1 if call.node.op_type == "Upsample" or call.opset < 11 else 2)
     listed = call.attribute("scales")
     if value is None and listed is not None:
@@ -333,7 +333,7 @@ def _scales_of_size(call: Given) -> str:
     return "" if _are_positive(value) else "a scale is not a positive number"
 
 
-def _negative_axis(call: Given) -> str:
+def _negative_axis(call: OperatorCall) -> str:
     for name in ("axis", "axes"):
         value = call.attribute(name)
         numbers = _list_items(value)
@@ -356,7 +356,7 @@ def _may_be(axis: int, operator: str, opset: int, attribute: str) -> bool:
     return "negative" in texts or "[-r" in texts or "-r," in texts
 
 
-def _axes_once(call: Given) -> str:
+def _axes_once(call: OperatorCall) -> str:
     numbers, value = _axes(call) or (), call.operand(0)
     if value is not None:
         rank = value.ndim + (len(numbers) if call.node.op_type == "Unsqueeze" else 0)
@@ -364,7 +364,7 @@ def _axes_once(call: Given) -> str:
     return "an axis is listed twice" if len(set(numbers)) < len(numbers) else ""
 
 
-def _zero_and_rest(call: Given) -> str:
+def _zero_and_rest(call: OperatorCall) -> str:
     shape = call.operand(1)
     if shape is None or not call.attribute("allowzero", 0):
         return ""
@@ -372,7 +372,7 @@ def _zero_and_rest(call: Given) -> str:
     return "sizes of 0 and -1 together with allowzero" if both else ""
 
 
-def _bounds(call: Given) -> str:
+def _bounds(call: OperatorCall) -> str:
     low, high = call.operand(1), call.operand(2)
     if call.opset < 11:
         pair = (call.attribute("min"), call.attribute("max"))
@@ -386,7 +386,7 @@ def _bounds(call: Given) -> str:
     return "the lower bound is above the upper one"
 
 
-def _padding(call: Given) -> str:
+def _padding(call: OperatorCall) -> str:
     pads, kernel = call.attribute("pads"), call.attribute("kernel_shape")
     if not pads or not kernel or len(pads) != 2 * len(kernel):
         return ""
@@ -396,7 +396,7 @@ def _padding(call: Given) -> str:
     return "a window lies in the padding alone" if wide else ""
 
 
-def _unique_places(call: Given) -> str:
+def _unique_places(call: OperatorCall) -> str:
     places = call.operand(1)
     reduction = call.attribute("reduction", b"none")
     if places is None or reduction not in (b"none", "none") or not places.size:
@@ -416,8 +416,8 @@ def _unique_places(call: Given) -> str:
     return _twice(any(len(set(line.tolist())) < len(line) for line in lines))
 
 
-def _places(call: Given) -> str:
-    """Indices beyond the data: an error that not every kernel looks for."""
+def _places(call: OperatorCall) -> str:
+    """Indices outside the data: an error that some kernels do not check for."""
     data, places = call.operand(0), call.operand(1)
     if data is None or places is None or not places.size or places.dtype.kind not in "iu":
         return ""
@@ -437,12 +437,12 @@ def _twice(found: bool) -> str:
     return "an element is written twice" if found else ""
 
 
-def _depth(call: Given) -> str:
+def _depth(call: OperatorCall) -> str:
     value = call.operand(1)
     return "the depth is not positive" if value is not None and bool(np.any(value <= 0)) else ""
 
 
-def _delta(call: Given) -> str:
+def _delta(call: OperatorCall) -> str:
     value = call.operand(2)
     return "the step is 0" if value is not None and bool(np.any(value == 0)) else ""
 

@@ -1,8 +1,8 @@
 """Statistics of how random values depend on each other: elements of one output, and two outputs.
 
-Two draws that became one keep the distribution of every element, and so do two that one became:
-only products of elements tell. Each statistic is one number per run, so that a permutation of the
-runs leaves its distribution as it is.
+An optimizer that merges two random draws, or splits one, keeps the distribution of every element:
+only products of elements show it. Each statistic is one number per run, so permuting the runs keeps
+its distribution.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SHIFTS = 24
 
 
 def of_pairs(runs: Runs, names: Sequence[str]) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Output, words and values, one per run, of each statistic of two things that may depend.
+    """Output, description and one value per run of each statistic of dependence.
 
-    Outputs whose shape varies, and such of infinite values alone, have none.
+    Outputs of varying shape, or of infinite values only, have no statistics.
     """
     tables: dict[str, np.ndarray] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -62,7 +62,7 @@ def _couples(names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _within(name: str, values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Relations of elements that lie some places apart along an axis; runs are the first axis."""
+    """Products of elements at some distance along an axis; the first axis is runs."""
     rest = tuple(range(1, values.ndim))
     for axis in rest:
         size = values.shape[axis]
@@ -74,7 +74,7 @@ def _within(name: str, values: np.ndarray) -> Iterator[tuple[str, str, np.ndarra
 
 
 def _shifts(size: int) -> list[int]:
-    """Shifts along an axis; the parts of what was joined from equal ones are among them."""
+    """Shifts along an axis, among them the lengths of equal parts that it may be joined from."""
     if size <= _SHIFTS:
         return list(range(1, size))
     parts = {size // n for n in range(2, 17) if size % n == 0}

@@ -1,4 +1,4 @@
-"""What a failure is called: by how it ended, where, and what was at work there."""
+"""Names failures by how a step ended, at which stage, and what ran there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from optvet.spec.types import Failure
 
 @dataclass(frozen=True)
 class Producer:
-    """What makes the models that are judged.
+    """The producer of the models under test: an optimizer or a chain of converters.
 
     Attributes:
-        error: What an error is called that it raises while it makes one.
-        death: What the death of its process is called.
-        lives: The stages at which it is at work, so that a death is its own.
+        error: Symptom of an error that it raises while it makes a model.
+        death: Symptom of the death of its process.
+        lives: The stages at which its code runs, so that a death is its own.
     """
 
     error: Symptom

@@ -9,9 +9,9 @@ from optvet.graph.interface import Interface, align, interface_of
 
 
 def changes_interface(original: Interface, data: bytes) -> bool:
-    """Whether a caller of the original could not call the model of ``data`` so.
+    """Whether code that calls the original fails to call the model in ``data``.
 
-    Of what is no model the checker tells more.
+    False for data that is no model, since the checker's message says more.
     """
     try:
         changed = interface_of(ModelProto.FromString(data))

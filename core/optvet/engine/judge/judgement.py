@@ -16,9 +16,9 @@ class Judgement:
 
     ``error`` is the largest difference relative to the reference's largest magnitude; ``noise``
     the same for the reference's own spread. ``exceeds`` is the ratio of the error to the allowed
-    error (above 1: more than drift). ``structural``: the answer does not depend on noise, since
-    dtype or shape differ, or nothing in the graph can round. ``layered``: it rests on the
-    layers of a quantized model, one by one, and not on the noise of the whole. ``contradicted``:
+    error (above 1: more than drift). ``structural``: noise does not matter, since dtype or
+    shape differ, or nothing in the graph can round. ``layered``: the verdict comes from the
+    single layers of a quantized model, not from the noise of the whole. ``contradicted``:
     the candidate gives the exact result, and the reference is so far from it that its runtime must
     be wrong.
     """

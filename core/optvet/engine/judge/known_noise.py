@@ -1,4 +1,4 @@
-"""What is known of the rounding of a reference on one sample, and how far it is believed."""
+"""The known rounding noise of a reference on one sample, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Noise:
 
 
 def moved_runs(noise: Noise, limits: Thresholds) -> Sequence[Mapping[str, np.ndarray]]:
-    """Outputs of the reference, moved by what may pass for rounding."""
+    """Outputs of the reference under perturbations no larger than rounding."""
     return (*noise.jitters, *noise.injected) if limits.other_kernels else noise.jitters
 
 
 def bound_of_sums(u: float, noise: Noise, limits: Thresholds) -> float:
     """Bound for re-ordered sums, relative to the size of the output.
 
-    It follows from the graph alone, so it explains no more than ``limits.unmeasured``: of a sum of
-    thousands of terms in half precision it allows for 3 %, and most kernels do not add in halves.
+    It follows from the graph alone, so it explains at most ``limits.unmeasured``: for a sum of
+    thousands of terms in half precision it allows 3 %, though few kernels add in half precision.
     """
     return min(limits.reduction * u * math.sqrt(noise.longest_reduction), limits.unmeasured)
 
@@ -92,7 +92,7 @@ def most_believable(name: str, ref: np.ndarray, noise: Noise) -> float:
 def runs_of(
     name: str, ref: np.ndarray, runs: Sequence[Mapping[str, np.ndarray]]
 ) -> list[np.ndarray]:
-    """What ``runs`` gave for an output, where that has the reference's shape."""
+    """The values of an output in ``runs`` that have the reference's shape."""
     return [run[name] for run in runs if name in run and run[name].shape == ref.shape]
 
 

@@ -64,9 +64,9 @@ def _judge_shape(name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | No
 
 
 def _is_among(shape: tuple[int, ...], seen: Set[tuple[int, ...]]) -> bool:
-    """Whether a shape is no further from those that rounding gives than they are from each other.
+    """Whether a shape is as close to the shapes under jitter as those are to each other.
 
-    An output that loses all its elements where rounding adds or takes one is not explained.
+    Losing all elements is unexplained where rounding adds or removes single ones.
     """
     alike = [other for other in seen if len(other) == len(shape)]
     if not alike:

@@ -3,7 +3,7 @@
 First both models are run with the same seeds. If the outputs are equal, no statistics are needed.
 Else each is run with seeds of its own, and the two distributions are compared. A difference counts
 only if a second test with new runs shows it too, and if each model's own runs agree with each
-other. Each test looks at a few runs first, and makes more only while these do not decide.
+other. Each test compares a few runs first, and more only while these do not decide.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def _run_test(
 ) -> _Tested:
     """One test: looks until a difference is significant.
 
-    Runs in turn of one session may depend on each other, which only many show: where seeds cannot
-    be set, all runs are made in ``sessions``, and there is the last look alone.
+    Successive runs of one session may depend on each other, which only many runs show: if seeds
+    cannot be set, all runs are made in ``sessions``, and only the last look counts.
     """
     first = sessions.start * 10_000
     sides: dict[Side, list[Mapping[str, np.ndarray]]] = {"reference": [], "candidate": []}

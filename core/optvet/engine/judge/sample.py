@@ -1,7 +1,7 @@
-"""The verdict on one sample: from what was expected and what came, under one setting.
+"""The verdict on one sample: compares expected with actual results under one setting.
 
-What came is outputs, a failure, or a problem of the interface for which no outputs can be compared.
-Noise is measured by the caller, and only as far as the verdict depends on it (``refine``).
+The actual result is outputs, a failure, or a problem of the interface that prevents a comparison.
+The caller measures noise, and only while the verdict depends on it (``refine``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _keep(judgement: Judgement) -> Judgement:
 
 @dataclass(frozen=True)
 class InterfaceProblem:
-    """What is wrong with inputs and outputs, so that their values are not compared."""
+    """A problem with inputs or outputs that prevents a comparison of values."""
 
     message: str
     outputs: tuple[str, ...] = ()
@@ -47,9 +47,9 @@ class Setting:
     """How a sample is judged.
 
     Attributes:
-        thresholds: Of what counts as drift.
-        maker: What made the model, after which failures are called.
-        tolerance: Relative error that is declared by what makes the model smaller at a loss.
+        thresholds: Limits of drift.
+        maker: What produced the model; it decides the names of failures.
+        tolerance: Relative error that a lossy step declares.
         ranges: Largest magnitude of outputs over the samples that the model is meant for: what is
             quantized is off by a share of the range, however small a value is. Empty: the sample's.
         quick: In place of measured noise, how many times the square root of two roundoffs an output
@@ -100,7 +100,7 @@ class SampleVerdict:
 
     @property
     def failed(self) -> bool:
-        """Whether nothing came that could be compared, since a step failed."""
+        """Whether a step failed, so that there is nothing to compare."""
         return self.symptom is not None and self.symptom.info.failed
 
     @property
@@ -126,10 +126,10 @@ def judge_sample(
 
     Args:
         expected: Outputs of the reference, without those that cannot be compared.
-        came: What the candidate gave in their place.
-        noise: What is known of the reference's noise; without it unclear outputs are undecided.
+        came: The candidate's result: outputs, a failure or a problem of the interface.
+        noise: The reference's known noise; without it unclear outputs are undecided.
         setting: How it is judged.
-        review: What else the caller knows of an output: may change its judgement.
+        review: Changes a judgement by what else the caller knows about the output.
     """
     setting = setting or Setting()
     if isinstance(came, Failure):
@@ -143,9 +143,9 @@ def judge_sample(
 def judge_failure(
     failure: Failure, maker: Producer = OPTIMIZER, stage: Stage | None = None, *, told: str = ""
 ) -> SampleVerdict:
-    """The verdict on a failed step; ``told`` is what another step said of it before.
+    """The verdict on a failed step; ``told`` is the message of an earlier step.
 
-    A process that another one may have killed says nothing of the model.
+    The death of a process that another process may have killed is no evidence.
     """
     killed = failure.kind == "killed"
     return SampleVerdict(
@@ -203,15 +203,15 @@ def verdict_of(judgements: Sequence[Judgement], expected: Values, came: Values) 
 
 
 def unlike(first: Values, again: Values) -> frozenset[str]:
-    """Outputs that a second run of the same model does not repeat."""
+    """Names of outputs that differ in a second run of the same model."""
     return frozenset(j.output for j in judge_values(first, again) if j.call != "same")
 
 
 def telling_tolerance(error: float | None, noise: float | None) -> float:
-    """A tolerance by which a script without measured noise tells what is wrong from what is right.
+    """A tolerance that separates right from wrong in a script that measures no noise.
 
-    It lies between noise and error, relative to the largest magnitude; 1e-3 where there is no
-    error to be measured.
+    It lies between noise and error, relative to the largest magnitude; 1e-3 if the error is
+    unknown.
     """
     if error is None or not 0 < error < math.inf:
         return 1e-3
@@ -226,10 +226,9 @@ def refine(stages: Iterable[Noise], take: Callable[[Noise], bool]) -> None:
     """Take better noise as long as the verdict depends on it.
 
     Args:
-        stages: Better and better noise of one sample, each at the cost of more runs than the one
-            before; what is not asked for is not measured.
-        take: Takes it; returns whether the verdict is still open, or a fault, so that nothing but
-            more noise could change it.
+        stages: Better and better noise of one sample, each costing more runs than the one before;
+            measured on demand.
+        take: Uses this noise; returns whether more noise could still change the verdict.
     """
     for noise in stages:
         if not take(noise):
@@ -260,7 +259,7 @@ def _within_tolerance(
 
 
 def _decide_quickly(judgement: Judgement, value: np.ndarray, factor: float) -> Judgement:
-    """What is unclear without noise, by a plain limit."""
+    """Decide an output that is unclear without noise by a plain limit."""
     if judgement.call != "unsure":
         return judgement
     if is_float(value.dtype) and judgement.detail != OTHER_PLACES:

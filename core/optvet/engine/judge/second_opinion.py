@@ -1,8 +1,7 @@
-"""Whether what a runtime gave of the original is contradicted by other evaluators of it.
+"""Whether other evaluators contradict a runtime's outputs of the original.
 
-An optimizer is accused of a difference from what was expected. Where others compute the original
-itself as differently, it is not known who is wrong, or the difference is one that kernels may make:
-a value of 5e-6 that came out of a cancellation, say.
+If they compute the original as differently as the accused optimizer does, it is unknown who is
+wrong, or kernels may legally differ so much: by 5e-6 after a cancellation, for example.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ _SHARE = 0.5
 def is_contradicted(
     expected: Values, opinions: Sequence[Values], error: float | None, noise: float | None
 ) -> bool:
-    """Whether opinions on the original stray as far from what is expected as the accused does.
+    """Whether other results of the original stray as far from ``expected`` as the accused.
 
-    One of them by half of the difference, or all of them by more than what the script of a bundle
-    takes for rounding.
+    True if one strays by half of the difference, or all by more than the rounding that the script
+    of a bundle allows.
 
     Args:
-        expected: What the runtime gave.
-        opinions: What others gave, in the same types or as float64.
-        error: Of the accused, relative to the largest magnitude; None if it has no size.
-        noise: Of the original, likewise.
+        expected: Outputs of the runtime.
+        opinions: Outputs of other evaluators, in the same types or as float64.
+        error: Error of the accused, relative to the largest magnitude; None if it has no size.
+        noise: Noise of the original, likewise.
     """
     strays = [_stray(expected, opinion) for opinion in opinions]
     sized = error is not None and 0 < error < math.inf

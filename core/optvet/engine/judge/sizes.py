@@ -29,7 +29,7 @@ def largest_difference(y: np.ndarray, z: np.ndarray) -> float:
 
 
 def other_places(y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Where exactly one of the two is NaN, or has an infinity that the other has not."""
+    """Mask of elements where one has NaN or an infinity that the other does not have."""
     with np.errstate(invalid="ignore"):
         same = (np.isfinite(y) & np.isfinite(z)) | (np.isnan(y) & np.isnan(z)) | (y == z)
     return np.asarray(~same)

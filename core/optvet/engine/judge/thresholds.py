@@ -51,7 +51,7 @@ class Thresholds:
     other_kernels: bool = False
 
     def for_gross(self) -> Thresholds:
-        """What holds for differences beyond ``unmeasured``."""
+        """Thresholds for differences beyond ``unmeasured``."""
         return replace(
             self,
             jitter_rms=self.gross_rms,

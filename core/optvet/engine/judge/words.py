@@ -48,11 +48,11 @@ def difference(
     *,
     unit: str = "its largest value",
 ) -> str:
-    """How floats of one shape differ: where numbers stop being numbers first, then by how much.
+    """How floats of one shape differ: new NaN or infinities first, then the size.
 
     Args:
-        reference: What the original gave.
-        candidate: What the optimized model gave.
+        reference: Output of the original.
+        candidate: Output of the optimized model.
         error: The largest difference relative to the reference's largest magnitude.
         noise: The reference's own, in the same unit.
         unit: What both are relative to.
@@ -78,7 +78,7 @@ def difference(
 
 
 def _kinds(y: np.ndarray, z: np.ndarray) -> str:
-    """Where one has NaN or infinity and the other has not: the most frequent change."""
+    """The most frequent change among NaN, infinities and numbers."""
     with np.errstate(invalid="ignore"):
         same = (np.isfinite(y) & np.isfinite(z)) | (np.isnan(y) & np.isnan(z)) | (y == z)
     places = np.argwhere(~same)

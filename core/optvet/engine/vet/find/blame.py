@@ -66,7 +66,7 @@ def search(
 
 
 class _TrialMemo:
-    """The trials of one search, each made once, while there is time for those that hang."""
+    """Trials of one search, each made once; trials that hang share a time limit."""
 
     def __init__(self, runner: TrialRunner, wanted: Property) -> None:
         self._lab, self._samples = runner, wanted.samples
@@ -75,7 +75,7 @@ class _TrialMemo:
         self._left_s = max(runner.sandbox.limits.timeout_s, SHORT_WAITS_S)
 
     def test(self, wanted: Property, purpose: Purpose) -> Test:
-        """Whether passes show ``wanted``; not tried is no evidence for or against them."""
+        """Whether passes show ``wanted``; an untried sequence is unresolved."""
 
         def answer(passes: tuple[str, ...]) -> Answer:
             trial = self._of(passes, purpose)

@@ -82,7 +82,7 @@ def report_fault(
 def _find_limit(
     session: VetSession, symptom: Symptom, trial: Trial, samples: Sequence[Sample]
 ) -> str:
-    """The limit of the sandbox, in words, that may make ``trial`` fail; empty if none does."""
+    """The limit of the sandbox that may make ``trial`` fail, in words; empty if none."""
     if symptom.info.limit == "memory":
         return passes_with_more(session, trial.passes, samples)
     return "" if symptom.info.limit else was_denied(session, trial)
@@ -99,7 +99,7 @@ def explain_no_repeat(finding: Finding) -> str:
 
 
 def _shows_again(session: VetSession, fault: Fault, passes: tuple[str, ...]) -> bool:
-    """Whether fresh processes show it too, and repeat the reference's outputs."""
+    """Whether fresh processes show the fault again and repeat the reference's outputs."""
     runner, examiner, samples = session.runner, fault.examiner, fault.samples
     again = examiner.examine(runner.fresh(passes, samples), samples).observation
     if again is None or not same_fault(again, fault.observation):

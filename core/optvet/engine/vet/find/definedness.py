@@ -1,4 +1,4 @@
-"""Whether a wrong value arises where the ONNX standard has no answer for the original."""
+"""Whether a wrong value arises where the ONNX standard does not define the original."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from optvet.spec.types import Sample
 def mark_undefined_faults(
     session: VetSession, examiner: Examiner, samples: Sequence[Sample]
 ) -> None:
-    """Make faults undecided that arise at an operation which the standard leaves open.
+    """Make faults undecided that arise at an operation which the standard does not define.
 
-    Kernels may answer it as they like, so that an optimizer which moves or folds it does nothing
-    wrong. Elsewhere in the graph such an operation excuses nothing: where the first value that
-    differs is known, only what lies between it and the last ones that agree counts. Nor does it on
-    other samples: a fault that shows on one for which there is an answer stays a fault.
+    Kernels may compute anything there, so an optimizer may move or fold the operation. It excuses
+    no fault elsewhere in the graph: if the first differing value is known, only operations between
+    it and the last values that agree count. It excuses no fault on other samples either: a fault
+    that shows on a sample with a defined result stays a fault.
     """
     by_id = {sample.id: sample for sample in samples}
     ledger = session.ledger
@@ -48,7 +48,7 @@ def mark_undefined_faults(
 
 
 def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
-    """What is undefined on a sample where the finding arises; empty if nothing is."""
+    """The undefined operation on a sample at which the finding arises; empty if none."""
     found, runner = finding.divergence, session.runner
     begins, ends = [], list(finding.outputs)
     if found is not None and found.value is not None:
@@ -59,9 +59,9 @@ def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
 
 
 def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -> bool:
-    """Whether the fault shows too where the model is given what the standard leaves open.
+    """Whether the fault also shows if undefined values are fed to the model as inputs.
 
-    Then it does not arise there: the passes make the same fault of a model that has an answer.
+    Then it does not arise from them: the passes break a fully defined model too.
     """
     runner, case = session.runner, session.case
     about = (runner.build_spec(None), dict(sample.feeds), case.reference)
@@ -92,7 +92,7 @@ def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -
 def _show_elsewhere(
     session: VetSession, examiner: Examiner, finding: Finding, samples: Sequence[Sample]
 ) -> dict[str, Any]:
-    """What changes of a finding that is told by a sample with an answer; empty if none shows it."""
+    """Changes to a finding that a fully defined sample shows too; empty if none does."""
     table, runner = session.case.passes, session.runner
     passes = table.complete(finding.culprit) if finding.culprit else table.base
     trial = runner.trial(passes, samples, "confirm")

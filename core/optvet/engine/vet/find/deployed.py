@@ -14,7 +14,7 @@ from optvet.spec.types import Failure
 def judge_as_deployed(
     session: VetSession, detected: Detected, safe: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Report faults of the ``safe`` pipeline that only these show; returns the safe part of it."""
+    """Report faults of ``safe`` that only the runtime's defaults show; returns its safe part."""
     samples, ledger = detected.samples, session.ledger
     deployed = session.case.as_deployed()
     runner = session.runner.on(

@@ -1,4 +1,4 @@
-"""Detection: reference and candidate are compared on all samples, chunk by chunk."""
+"""Detection: compares reference and candidate on all samples, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Detected:
 
     Attributes:
         runner: The trial runner, with checks that the original passes.
-        examiner: Has the first chunk of samples and the witnesses; the others are not kept.
+        examiner: Has the first chunk of samples and the failing samples; others are not kept.
         found: What is wrong with the whole pipeline.
         judged: Number of samples.
         complete: Whether all samples were tried.
@@ -50,7 +50,7 @@ class Detected:
         return self.examiner.samples
 
     def share(self, samples: Sequence[Sample]) -> str:
-        """How many of all samples ``samples`` are, in words; empty if all."""
+        """The share of all samples that ``samples`` are, in words; empty if all."""
         total = self.judged
         return f" (on {len(samples)} of {total} samples)" if len(samples) < total else ""
 
@@ -68,7 +68,7 @@ class _Count:
 def detect(session: VetSession, inputs: Inputs, assessor: Assessor) -> Detected:
     """Compare original and candidate on all samples.
 
-    The following stages need only the first chunk and the witnesses, so the others are not kept.
+    Later stages need only the first chunk and the failing samples, so others are not kept.
     """
     runner, count, found = session.runner, _Count(), Examination()
     runner.progress("making inputs", 0, None)
@@ -98,7 +98,7 @@ def detect(session: VetSession, inputs: Inputs, assessor: Assessor) -> Detected:
 
 
 def _examiners(runner: TrialRunner) -> tuple[Examiner, Examiner]:
-    """One examiner for passes, and one for import and lowering, which use other kernels."""
+    """An examiner for passes, and a more tolerant one for import and lowering: other kernels."""
     tolerance = runner.case.passes.tolerance
     examiner = Examiner(runner, (), tolerance=tolerance)
     gate = Examiner(runner, (), thresholds=OTHER_KERNELS)
@@ -139,7 +139,7 @@ def _run_both(session: VetSession, samples: Sequence[Sample]) -> tuple[TrialRunn
 def _run_unchecked(
     session: VetSession, samples: Sequence[Sample], refusal: Failure
 ) -> tuple[TrialRunner, Trial]:
-    """The same for an original that the checker refuses, if a runtime runs it all the same."""
+    """The same for an original that the checker refuses but a runtime runs."""
     words = " ".join(refusal.message.partition("==> Context")[0].split())
     runner, reference = _run_both(session.at(session.runner.under(plain=False)), samples)
     failure = reference.build.failure
@@ -188,10 +188,10 @@ def _examine_chunk(
 def _fault_of_lowering(
     session: VetSession, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
 ) -> Observation | None:
-    """Rule 3 for artifacts of another format: first the fixed lowering against the original.
+    """Compare the fixed lowering of another format with the original: rule 3.
 
-    Its kernels are others than the reference's, so more rounding is allowed for. From here on the
-    lowering is the reference: what differs between the two is no pass's doing.
+    Its kernels differ from the reference's, so more rounding is allowed. From here on the lowering
+    is the reference: no pass caused the difference between the two.
     """
     runner, ledger = session.runner, session.ledger
     base = runner.trial(session.case.passes.base, samples, "control")
@@ -230,7 +230,7 @@ def _usable(
 ) -> list[Sample]:
     """Samples that the reference runs on; records why it refuses the others.
 
-    After a sample that times out no other is tried, since each might take the full time too.
+    Stops at a sample that times out, since each other one might take as long.
     """
     usable = list(samples)
     while True:
@@ -256,7 +256,7 @@ def _usable(
 def _those_that_end(
     session: VetSession, reference: Trial, samples: Sequence[Sample], count: _Count
 ) -> list[Sample]:
-    """The samples before the one that times out; it and the following ones are refused."""
+    """The samples before the first timeout; the others are refused."""
     count.stopped = True
     limit = f"{session.request.timeout:g} s"
     usable = []
@@ -274,7 +274,7 @@ def _those_that_end(
 
 
 def let_go(examiner: Examiner, samples: Sequence[Sample], found: Examination) -> None:
-    """Drop ``samples`` from memory, except for the first chunk and the witnesses."""
+    """Drop ``samples`` from memory, except for the first chunk and the failing samples."""
     seen = found.observation
     witnesses = {s.id for s, _ in found.sensitive}
     if seen is not None and seen.sample is not None:

@@ -1,4 +1,4 @@
-"""Whether what fails under a limit of the sandbox may fail because of that limit alone."""
+"""Whether a limit of the sandbox alone may cause a failure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MORE = 4
 def passes_with_more(
     session: VetSession, passes: tuple[str, ...], samples: Sequence[Sample]
 ) -> str:
-    """What is said where ``passes`` run with more memory; empty where they do not, or none is left.
+    """A remark if ``passes`` succeed with more memory; empty if not, or none is free.
 
-    At most half of the memory that is free is tried, so that nothing else on the machine suffers.
+    It takes at most half of the free memory, so that nothing else on the machine suffers.
     """
     limits = session.runner.sandbox.limits
     more = min(_MORE * limits.memory_bytes, (available_bytes() or 0) // 2)
@@ -46,10 +46,10 @@ def passes_with_more(
 
 
 def was_denied(session: VetSession, trial: Trial) -> str:
-    """What is said where confinement may be why ``trial`` fails; empty where it cannot be.
+    """A remark if confinement may be why ``trial`` fails; empty if it cannot be.
 
-    It is not tried without: a pass may do harm there. One that was kept from changing the files of
-    the model itself is at fault.
+    No trial runs without confinement: a pass might do harm. A pass that tried to change the files
+    of the model itself is at fault.
     """
     if session.runner.sandbox.limits.writable is None or not landlock.is_active():
         return ""
@@ -65,7 +65,7 @@ def was_denied(session: VetSession, trial: Trial) -> str:
 
 
 def _names_the_model(session: VetSession, words: str) -> bool:
-    """Whether words are about a file in which the model is, or what is declared of it."""
+    """Whether a message names a file of the model or its sidecar."""
     files = files_of(session.case.model)
     spelled = (str(s) for f in files for s in (f, f.absolute(), f.resolve()))
     return any(place in words for place in spelled)

@@ -55,7 +55,7 @@ def first_bad_prefix(
 def with_required_passes(
     pipeline: Sequence[str], length: int, required: Collection[str]
 ) -> Sequence_:
-    """The first ``length`` passes, and the required ones of the others."""
+    """The first ``length`` passes, and all required passes after them."""
     return tuple(n for i, n in enumerate(pipeline) if i < length or n in required)
 
 
@@ -124,7 +124,7 @@ def ddmin(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[
 
 
 def _one_minimal(kept: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
-    """Leave out single members as long as the remaining ones fail."""
+    """Remove single items while the remaining ones fail."""
     kept = list(kept)
     index = 0
     while index < len(kept):

@@ -17,7 +17,7 @@ State = tuple[int, int, int, int] | None
 
 
 def files_of(model: Model) -> list[Path]:
-    """The model's file, its sidecar, and the files of its external data, if they exist or not."""
+    """Paths of the model, its sidecar and its external data, whether they exist or not."""
     path = model.path
     found = [path, path.with_suffix(".toml")]
     if model.blob == path and path.is_file() and path.stat().st_size == model.size_bytes:
@@ -33,10 +33,9 @@ def states_of(model: Model) -> dict[Path, State]:
 
 
 def note_changes(ledger: FindingsLedger, before: Mapping[Path, State]) -> None:
-    """Leave the verdict open where files are not as they were.
+    """Make the verdict undecided if files of the model changed.
 
-    A fault may be the optimizer's, or come of a file whose content changed or that cannot be read
-    any more: then none stays confirmed.
+    A fault may then come from the changed or unreadable file, so no fault stays confirmed.
     """
     for file, was in before.items():
         now = _state(file)

@@ -93,7 +93,7 @@ def no_answer(case: Case, timeout_s: float) -> NothingTested:
 def cannot_load(case: Case, failure: Failure) -> InputError:
     """The error for an original that its runtime cannot load.
 
-    It is ``CannotLoad`` where the evaluator may judge in the runtime's place.
+    ``CannotLoad`` if the evaluator may replace the runtime.
     """
     opset = case.model.opsets.get(ONNX_DOMAIN, OPSET_FLOOR)
     advice = "choose another runtime, or repair the model"

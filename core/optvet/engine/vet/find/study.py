@@ -107,10 +107,10 @@ def _each(
 
 
 def _effect(session: VetSession, detected: Detected, trial: Trial, empty: Trial) -> Effect:
-    """What a pass without a fault did to the model, as far as it can be seen.
+    """What a faultless pass did to the model, if that is visible.
 
-    An artifact that a runtime optimizes as it loads it differs by the instruction alone. Other
-    outputs tell of a change then, or the optimizer's own report; else nothing is known.
+    If the runtime optimizes while it loads, artifacts differ only by the instruction. Then other
+    output bits or the optimizer's own report show a change; else it is unknown.
     """
     if trial.build.canonical == empty.build.canonical:
         return "none"
@@ -124,7 +124,7 @@ def _effect(session: VetSession, detected: Detected, trial: Trial, empty: Trial)
 
 
 def _moves(detected: Detected, trial: Trial, empty: Trial) -> bool:
-    """Whether some bit of an output differs that two runs of one model have in common."""
+    """Whether output bits differ that do not vary between two runs of one model."""
     examiner = detected.examiner
     skipped = examiner.random | examiner.flaky
     for sample, before in empty.runs.items():
@@ -144,9 +144,9 @@ def _report_fault(
     name: str,
     samples: Sequence[Sample],
 ) -> Finding:
-    """Report the fault of one pass; one that is not confirmed is looked for in isolation.
+    """Report the fault of one pass; if it is not confirmed, search again in isolation.
 
-    An earlier pass may have spoilt the process in which it showed, and hidden another fault.
+    An earlier pass may have corrupted the process in which it showed, and hidden another fault.
     """
     fault = Fault(examiner, observation)
     finding = report_fault(session, fault, (name,), undecided=session.runner.isolated)

@@ -1,1 +1,1 @@
-"""What a trial shows on its samples: the judge is asked, and noise measured where it matters."""
+"""Examines trials: asks the judge about every sample, and measures noise where it matters."""

@@ -133,10 +133,10 @@ def _compare_file(
 def told_values(
     artifact: Artifact, config: RuntimeConfig, feeds: Values, known: Collection[str]
 ) -> tuple[ModelProto, RecordedValues] | None:
-    """Values inside of an artifact that is no ONNX, as its runtime tells them, and their graph.
+    """Inner values of an artifact of another format, from its runtime, and their graph.
 
-    None if the runtime tells none. ``known`` are names of the model that it was made of. Called in
-    a worker; raises what the runtime raises.
+    None if the runtime reports none. ``known`` are value names of the original model. Called in a
+    worker; raises what the runtime raises.
     """
     if not isinstance(config.runtime, TellsInnerValues):
         return None
@@ -149,7 +149,7 @@ def told_values(
 def as_graph(
     inside: Sequence[Inner], known: Collection[str]
 ) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """Values of another format as a graph, which cannot be run, and their contents."""
+    """Values of another format as a graph that cannot run, and their contents."""
     name_of = {i.names[0]: next((n for n in i.names if n in known), i.names[0]) for i in inside}
     model = ModelProto()
     for inner in inside:
@@ -205,7 +205,7 @@ def record_with_jitter(
 ) -> RecordedValues:
     """All values of a model, from one run and from ``jitters`` perturbed ones.
 
-    What is drawn at random is drawn from seeds, so that two models draw the same under one name.
+    Random values are seeded by name, so that two models draw the same.
     Called in a worker; raises what the runtime raises.
     """
     data = _with_seeds(data)
@@ -290,7 +290,7 @@ def compare_values(
 
 
 def _ancestors(b: ModelProto, outputs: Collection[str], a: ModelProto) -> set[str]:
-    """Values of ``b`` from which those of its outputs are made that stand where ``outputs`` do."""
+    """Values of ``b`` that lead to its outputs at the positions of ``outputs`` in ``a``."""
     places = {o.name: i for i, o in enumerate(a.graph.output)}
     names = [o.name for o in b.graph.output]
     todo = [names[places[n]] for n in outputs if n in places and places[n] < len(names)]
@@ -368,7 +368,7 @@ def _resembles(known: np.ndarray, value: np.ndarray) -> bool:
 
 
 def judge_value(name: str, value: np.ndarray, first: RecordedValues) -> Judgement:
-    """``value`` against what ``first`` has under ``name``, by the noise measured there."""
+    """Compare ``value`` with ``name`` of ``first``, by the noise measured there."""
     known = {name: first.values[name]}
     (judgement,) = judge(known, {name: value}, _noise(first), first.thresholds)
     return judgement
@@ -388,7 +388,7 @@ def _node_outputs(model: ModelProto) -> list[str]:
 
 
 def _region(model: ModelProto, target: str, sound: set[str]) -> tuple[list[NodeProto], set[str]]:
-    """Nodes that make ``target`` from values that are sound, or fed; and those values."""
+    """Nodes that compute ``target`` from correct values or inputs; and those values."""
     maker = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
     weights = {t.name for t in model.graph.initializer}
     todo, wanted, reached = [target], set[int](), set[str]()
@@ -462,7 +462,7 @@ def _layer(
 
 
 def _attributes(one: NodeProto, other: NodeProto, a: _Nodes, b: _Nodes) -> dict[str, str]:
-    """What differs, as "this → that"; a dash is an attribute that is not there."""
+    """Differing attributes as "this → that"; a dash stands for a missing attribute."""
     was, now = attributes_of(one, a.versions), attributes_of(other, b.versions)
     old = {x.name: attribute_text(x) for x in one.attribute}
     new = {x.name: attribute_text(x) for x in other.attribute}

@@ -143,7 +143,7 @@ class Examiner:
         return None
 
     def _find_fed_lost_input(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
-        """That a sample feeds an optional input which is gone: nothing can be run on it."""
+        """An observation if a sample feeds an optional input that the candidate lost."""
         lost = trial.alignment.lost if trial.alignment is not None else ()
         for sample in samples:
             fed = [name for name in lost if name in sample.feeds]
@@ -153,7 +153,7 @@ class Examiner:
         return None
 
     def _find_lost_inputs(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
-        """That optional inputs are gone; of weights that are listed by habit, a note tells."""
+        """An observation if optional inputs are gone; only a note for weights listed as inputs."""
         if trial.alignment is None or self._lists_weights:
             return None
         lost = tuple(n for n in trial.alignment.lost if n not in self.ignored_outputs)
@@ -188,7 +188,7 @@ class Examiner:
         return found
 
     def _judge(self, trial: Trial, sample: Sample) -> list[Judgement]:
-        """The judgements of a sample, with what is known of its noise."""
+        """The judgements of a sample under its known noise."""
         asked = self._judge_arguments(trial, sample)
         return [] if asked is None else judge_outputs(*asked, review=self._review(trial, sample))
 
@@ -201,7 +201,7 @@ class Examiner:
     def _judge_arguments(
         self, trial: Trial, sample: Sample
     ) -> tuple[Outputs, Outputs, Noise | None, Setting] | None:
-        """What the judge is asked about a sample; None if there is nothing to compare."""
+        """Arguments of the judge for a sample; None if there is nothing to compare."""
         reference, run = self.reference.get(sample.id), trial.runs.get(sample.id)
         if reference is None or run is None or isinstance(run, Failure):
             return None
@@ -211,7 +211,7 @@ class Examiner:
         return expected, run, self._noise.get(sample.id), setting
 
     def _review(self, trial: Trial, sample: Sample) -> Review:
-        """What the layers of a quantized model tell, unless a tolerance is declared."""
+        """Judgements by the layers of a quantized model, unless a tolerance is declared."""
         if self.tolerance(trial.passes) is not None:
             return lambda judgement: judgement
         return partial(self.layers.refine_judgement, trial.passes, sample.id)
@@ -221,9 +221,8 @@ class Examiner:
     def _settle(self, trial: Trial, samples: Sequence[Sample]) -> None:
         """Measure noise until no judgement is open, largest difference first.
 
-        It ends at a confirmed fault, since one failing sample is enough. What is measured on one
-        sample says nothing of another: a sample near a decision or a pole may have a thousand times
-        the noise of the next, so each that differs is measured itself.
+        It ends at a confirmed fault, since one failing sample is enough. Each differing sample is
+        measured by itself: near a decision or a pole, noise may be a thousand times larger.
         """
         settled: set[str] = set()
         for sample in samples:
@@ -260,7 +259,7 @@ class Examiner:
         return any(j.call == "fault" for j in self._judge(trial, sample))
 
     def _size(self, trial: Trial, sample: Sample) -> float:
-        """Sort key: samples with the largest differences that are in doubt first."""
+        """Sort key: the largest doubtful differences first."""
         judged = [j for j in self._judge(trial, sample) if j.call in ("unsure", "fault")]
         structural = any(j.structural for j in judged)
         return -max((j.error or 0.0 for j in judged), default=0.0) - (math.inf if structural else 0)
@@ -272,7 +271,7 @@ class Examiner:
         )
 
     def _measure(self, trial: Trial, samples: Sequence[Sample]) -> None:
-        """Measure jitter on those of which the size of a difference matters, as the graph shows."""
+        """Measure jitter on samples where, by the graph, the size of a difference matters."""
         wanted = []
         for sample in samples:
             self._noise.setdefault(sample.id, measuring.noise_without_runs(self.runner, sample))
@@ -284,7 +283,7 @@ class Examiner:
             self._noise[sample.id] = self.layers.noise(sample, self._noise[sample.id])
 
     def _certain(self, trial: Trial, sample: Sample) -> bool:
-        """Whether some output is wrong in a way that no noise explains."""
+        """Whether no noise could explain a wrong output."""
         discontinuous = measuring.analysis(self.runner).discontinuous
         return any(
             j.call == "fault"
@@ -348,7 +347,7 @@ class Examiner:
         self.flaky |= unlike(self.reference[sample.id], again) - self.random
 
     def _compare_random(self, trial: Trial, sample: Sample) -> list[Judgement]:
-        """Random outputs are compared by many draws of both models."""
+        """Compare random outputs by many draws of both models."""
         names = sorted(self.random - self.ignored_outputs - self.flaky)
         if not names:
             return []
@@ -366,10 +365,10 @@ class Examiner:
         return self._numbers == {True}
 
     def levels(self, runs: Mapping[str, Outputs]) -> dict[str, dict[str, float]]:
-        """Absolute uncertainty per sample and output, where anything is known of it.
+        """Absolute uncertainty per sample and output, where it is known.
 
-        No less than a difference in ``runs``, the candidate's outputs, that is called drift: the
-        exact results may have settled what the spread of the reference does not.
+        At least the differences in ``runs``, the candidate's outputs, that were judged as drift:
+        exact results may have decided where the reference's spread could not.
         """
         levels: dict[str, dict[str, float]] = {}
         for sample, outputs in self.reference.items():
@@ -385,7 +384,7 @@ class Examiner:
         return levels
 
     def _settle_by_layers(self, sample: str, j: Judgement) -> Judgement:
-        """What the layers of the whole pipeline say in place of ``j``."""
+        """The judgement by the layers of the whole pipeline, in place of ``j``."""
         return self.layers.refine_judgement(self.runner.case.passes.pipeline, sample, j)
 
     # --- summary -----------------------------------------------------------------------------
@@ -416,9 +415,9 @@ class Examiner:
 
 
 def misdeclared_in(trial: Trial, samples: Sequence[Sample]) -> Observation | None:
-    """That the candidate declares shapes which contradict the reference's, and not what it gives.
+    """A note if the candidate's declared shapes contradict the reference and its own outputs.
 
-    Where it gives what it declares, the declaration of the original was wrong.
+    If its outputs have the declared shapes, the original's declaration was wrong.
     """
     if trial.alignment is None or not trial.alignment.disputed:
         return None
@@ -437,7 +436,7 @@ def _is_nan(value: np.ndarray) -> bool:
 
 
 def _inputs_words(names: Sequence[str]) -> str:
-    """The beginning of a sentence: optional inputs 'a', 'b' are."""
+    """The beginning of a sentence: "optional inputs 'a', 'b' are"."""
     listed = ", ".join(repr(name) for name in names[:_LISTED_INPUTS])
     more = f" and {len(names) - _LISTED_INPUTS} more" if len(names) > _LISTED_INPUTS else ""
     several = len(names) > 1

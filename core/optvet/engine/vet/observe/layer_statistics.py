@@ -1,4 +1,4 @@
-"""Numbers about values of two models: of one, and of all that share an operator or type."""
+"""Statistics of values in two models: per value, and per operator or type."""
 
 from __future__ import annotations
 

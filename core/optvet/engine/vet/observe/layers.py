@@ -1,8 +1,8 @@
 """Judges quantized models layer by layer, if their inner values are available.
 
 A difference of an output of such a model is a weak sign of a fault: see
-``engine/judge/local.py``. If outputs after quantizers differ, the layers of the optimized model
-are compared on some samples, and the judgement of the layers replaces that of the output.
+``engine/judge/layer_checks.py``. If outputs after quantizers differ, the layers of the optimized
+model are compared on some samples, and their judgement replaces that of the output.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def _apart(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def _flips(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[int, float | None]:
-    """On how many samples the argmax differs, and the largest margin of these."""
+    """Number of samples whose argmax differs, and the largest margin among them."""
     margins = []
     for one, other in pairs:
         scores = one.ndim > 0 and 1 < one.size == one.shape[-1]

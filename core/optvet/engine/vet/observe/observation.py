@@ -1,4 +1,4 @@
-"""What examining a trial gave: the first fault of it, and a judgement per output."""
+"""The result of examining a trial: its first fault, and a judgement per output."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LARGEST = 1e300
 class Observation(SampleVerdict):
     """The first fault of a trial, in the order of its stages, and a sample that shows it.
 
-    ``lost`` are optional inputs that are gone; the samples do not feed them, so outputs were
-    compared. An observation that is ``unexplained`` is never a finding, never equal to another.
+    ``lost`` are lost optional inputs that no sample feeds, so outputs were compared. An
+    ``unexplained`` observation is never a finding, and never equal to another.
     """
 
     symptom: Symptom
@@ -84,12 +84,12 @@ class Examination:
 
 
 def finite(value: float | None) -> float | None:
-    """``value``, or None where it is no size: relative to nothing, or beyond all numbers."""
+    """``value``; None if it is NaN, infinite or beyond ``LARGEST``."""
     return value if value is not None and abs(value) < LARGEST else None
 
 
 def keep_worst(judgements: dict[str, Judgement], j: Judgement) -> None:
-    """Put a judgement in the place of a better one of its output."""
+    """Replace the stored judgement of an output if ``j`` is worse."""
     order = ("same", "drift", "sensitivity", "unsure", "fault")
     old = judgements.get(j.output)
     size = (order.index(j.call), j.exceeds if j.call == "fault" else j.error or 0.0)
