@@ -87,7 +87,7 @@ def test_the_worst_output_decides() -> None:
     assert verdict.outputs == ("b", "c")
     assert verdict.message.startswith("output 'c' ")
     assert [j.call for j in verdict.judgements] == ["same", "fault", "fault"]
-    assert verdict.apart == pytest.approx(0.4, rel=1e-3)
+    assert verdict.max_error == pytest.approx(0.4, rel=1e-3)
 
 
 def test_what_is_missing_or_of_another_form_is_a_fault_without_a_size() -> None:

@@ -1,4 +1,4 @@
-"""From a source and a chain of converters to a verdict: which stage breaks the model.
+"""Converts a source by a chain of converters, and finds the stage that breaks the model.
 
 source → its outputs, twice → conversion, stage by stage → every artifact on every input → noise
 where they differ → the first stage that stays wrong → another runtime → answer.

@@ -1,6 +1,6 @@
-"""Values of a converted model that are values of the source, and the first that is not.
+"""Matches the values of a converted model with those of its source.
 
-Names and layouts change in a conversion, values do not: a value of the converted model is known if
+A conversion changes names and layouts, but no values: a value of the converted model is known if
 some value of the source equals it, up to a permutation of its axes or another shape, and to the
 noise that is measured on the source. The search goes back from the outputs on both sides and stops
 at what is known; what is left is the region that breaks the model.
@@ -33,10 +33,10 @@ _SHAPES = frozenset({"Shape", "Size", "Constant", "ConstantOfShape"})
 
 @dataclass(frozen=True)
 class Known:
-    """Which values of the two sides are the same.
+    """Values that both sides have in common.
 
     Attributes:
-        target: Values of the converted model that are known, by name: their place in the source.
+        target: Place in the source of each known value of the converted model, by name.
         source: Places of values of the source that the converted model has.
         neutral: Values of the converted model that depend on no input, or on shapes alone.
     """
@@ -48,11 +48,11 @@ class Known:
 
 @dataclass(frozen=True)
 class SuspectRegion:
-    """What lies between what is known and a wrong output.
+    """The operators between known values and a wrong output, on both sides.
 
     Attributes:
         nodes: Indices of nodes of the converted model, in order.
-        entry: The first of them all of whose inputs are known.
+        entry: The first of these nodes whose inputs are all known.
         operators: Places of values of the source that the converted model does not have.
         first: The first of these all of whose inputs it has; None if it has them all.
     """
@@ -65,7 +65,7 @@ class SuspectRegion:
 
 @dataclass(frozen=True)
 class Tolerances:
-    """How far each value of the source may be off; a number per value."""
+    """The allowed error of each value of the source."""
 
     values: Sequence[float]
 
@@ -154,7 +154,7 @@ def equal_up_to_layout(one: np.ndarray, other: np.ndarray, allowed: float) -> bo
 def iter_permutations(
     value: np.ndarray, shape: Sequence[int]
 ) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
-    """``value`` with its axes permuted in every way, but the given one, that has ``shape``."""
+    """Every other permutation of the axes of ``value`` that has ``shape``."""
     if value.ndim != len(shape) or value.ndim > _AXES:
         return
     axes = tuple(range(value.ndim))
@@ -189,7 +189,7 @@ def _neutral(model: ModelProto) -> frozenset[str]:
 def broken_region(
     model: ModelProto, source: SourceInside, known: Known, output: str, place: int
 ) -> SuspectRegion:
-    """What is to blame for the wrong ``output``, which is the value at ``place`` of the source."""
+    """The region to blame for the wrong ``output``, the value at ``place`` of the source."""
     sound = {i.name for i in model.graph.input} | known.neutral | known.target.keys()
     maker = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
     todo, wanted = [output], set[int]()
@@ -214,7 +214,7 @@ def broken_operators(
     place: int,
     output: int,
 ) -> SuspectRegion:
-    """As ``broken_region``, of a converted model whose values alone are known.
+    """Like ``broken_region``, for a converted model of which only the values are known.
 
     Args:
         target: The values of the converted model.
@@ -244,7 +244,7 @@ def _is_fed(node: NodeProto, sound: set[str]) -> bool:
 
 
 def _lacking(source: SourceInside, known: Known, place: int) -> tuple[tuple[int, ...], int | None]:
-    """Values of the source that the converted model lacks on the way to ``place``."""
+    """Values of the source on the way to ``place`` that the converted model does not have."""
     had = known.source | {i for i, v in enumerate(source.values) if v.constant}
     todo, lacking = [place], set[int]()
     while todo:
@@ -260,10 +260,10 @@ def _lacking(source: SourceInside, known: Known, place: int) -> tuple[tuple[int,
 def origin_of(
     source: SourceInside, target: SourceInside, allowed: Tolerances, pair: tuple[int, int]
 ) -> tuple[int, int]:
-    """Where the values part, from two results of one operator that differ.
+    """The operators at which values begin to differ, searched back from two differing results.
 
-    Values in another shape count as known, and so do constants: where one operator is given those
-    on one side, what made them is to blame for what it gives.
+    Constants and values in another shape count as known. If an operator reads them on one side
+    only, the operator that computed them is to blame.
     """
     while True:
         one, other = source.values[pair[0]], target.values[pair[1]]
@@ -304,7 +304,7 @@ def reader_of(
 
 
 def first_lacking(source: SourceInside, known: Known, places: Sequence[int]) -> int | None:
-    """The first value of the source that is lacking on the way to any of ``places``."""
+    """The first value on the way to any of ``places`` that the converted model lacks."""
     firsts = (_lacking(source, known, place)[1] for place in places if place not in known.source)
     return min((first for first in firsts if first is not None), default=None)
 
@@ -331,9 +331,9 @@ class MatchedWeight:
 def differing_weights(
     weights: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
 ) -> list[MatchedWeight]:
-    """Weights that are not the parameter of their name, whichever way it is turned.
+    """Weights that differ from the parameter of their name in every layout.
 
-    Without a parameter of its name a weight says nothing: it may be one that was folded.
+    A weight without such a parameter is skipped: it may be the result of folding.
     """
     found = []
     for name, weight in weights.items():
@@ -363,5 +363,5 @@ def iter_layouts(parameter: np.ndarray, shape: Sequence[int]) -> Iterator[tuple[
 
 def _relative(value: np.ndarray, other: np.ndarray) -> float:
     top = _top(value.astype(np.float64))
-    apart = _top(value.astype(np.float64) - other.astype(np.float64))
-    return apart / top if top else math.inf
+    difference = _top(value.astype(np.float64) - other.astype(np.float64))
+    return difference / top if top else math.inf

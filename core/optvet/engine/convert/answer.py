@@ -1,4 +1,4 @@
-"""What was found, as the document."""
+"""Makes the document of a conversion's result."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class ConversionEvidence:
 
     @property
     def seen(self) -> Mapping[str, SampleVerdict]:
-        """What the judged artifact did, by sample."""
+        """Verdicts on the judged artifact, by sample."""
         return self.stage_results[self.last].seen if self.last >= 0 else {}
 
 
 def result_of(
     conversion: Conversion, answer: ConversionEvidence, wall_s: float
 ) -> ConversionResult:
-    """The document of an answer; artifacts are kept if that was asked for."""
+    """The document of an answer; keeps artifacts if the request names a folder."""
     findings = [_finding(answer, found) for found in answer.blames]
     if answer.refused is not None:
         findings.append(_refusal(answer, *answer.refused))
@@ -106,7 +106,7 @@ def result_of(
 
 
 def _note_unused_quantizers(answer: ConversionEvidence) -> list[str]:
-    """That a quantizer left the model as it was."""
+    """Notes about quantizers that quantized no operator."""
     stage_results = zip(answer.stage_results, answer.quantized, strict=False)
     return [
         f"{stage_result.name} quantized no operator" for stage_result, n in stage_results if n == 0
@@ -208,7 +208,7 @@ def _verdict(
 def _stage(answer: ConversionEvidence, index: int, file: str | None) -> StageRecord:
     stage_result, artifact = answer.stage_results[index], answer.artifacts[index]
     state, detail = _state(answer, index)
-    usual, edges = _apart(answer, index)
+    usual, edges = _split_by_origin(answer, index)
     return StageRecord(
         converter=stage_result.converter,
         name=stage_result.stage.name,
@@ -228,10 +228,10 @@ def _stage(answer: ConversionEvidence, index: int, file: str | None) -> StageRec
 
 
 def _state(answer: ConversionEvidence, index: int) -> tuple[State, str]:
-    """How an artifact does over all inputs, and what is worst about it.
+    """The worst verdict on an artifact over all inputs.
 
-    Inputs with NaN or infinity that nobody gave count for notes alone, as do edge values of a stage
-    that loses precision.
+    Inputs outside the domain (NaN or infinity that the user did not pass) count only for notes, and
+    so do edge values of a lossy stage.
     """
     lossy = answer.stage_results[index].stage.tolerance is not None
     outside_domain = {
@@ -246,22 +246,21 @@ def _state(answer: ConversionEvidence, index: int) -> tuple[State, str]:
     return _state_of(worst), worst.message
 
 
-def _apart(
+def _split_by_origin(
     answer: ConversionEvidence, index: int
 ) -> tuple[list[SampleVerdict], list[SampleVerdict]]:
-    """What an artifact does on usual inputs, and on edge values; nobody asks for NaN of either.
+    """The verdicts on usual inputs and on edge values, without inputs outside the domain.
 
-    An error of 7 beside a noise of 270 on numbers near the largest floats says nothing of the
-    inputs that the source is for.
+    An error of 7 with a noise of 270 near the largest floats tells nothing about usual inputs.
     """
     seen = answer.stage_results[index].seen
-    asked = [d for d in answer.inputs if d.sample.id in seen and not d.outside_domain]
-    usual = [seen[d.sample.id] for d in asked if d.origin != "edge"]
-    return usual, [seen[d.sample.id] for d in asked if d.origin == "edge"]
+    usual_inputs = [d for d in answer.inputs if d.sample.id in seen and not d.outside_domain]
+    usual = [seen[d.sample.id] for d in usual_inputs if d.origin != "edge"]
+    return usual, [seen[d.sample.id] for d in usual_inputs if d.origin == "edge"]
 
 
 def _state_of(worst: SampleVerdict) -> State:
-    """The state as the document says it."""
+    """The state under its name in the document."""
     if worst.unexplained:
         return "not-run"
     if worst.state == "fault":
@@ -294,7 +293,7 @@ def _is_onnx(answer: ConversionEvidence) -> list[bool]:
 
 
 def _keep_artifacts(conversion: Conversion, answer: ConversionEvidence) -> list[str | None]:
-    """Files of the artifacts in the folder that the user named; None without one."""
+    """Write artifacts into the folder that the user named; None without a folder."""
     out = conversion.request.out
     files: list[str | None] = []
     for number, artifact in enumerate(answer.artifacts, 1):

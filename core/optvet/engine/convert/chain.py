@@ -1,4 +1,4 @@
-"""The source and the converters of a request, which must fit together."""
+"""Resolves the source and the converters of a request, and checks that they fit together."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Link:
 
 @dataclass(frozen=True)
 class ConversionSource:
-    """What is converted, and what runs it.
+    """The source model and its runtime.
 
-    ``digest`` is that of its file; a Python file may import others, which it does not cover.
+    ``digest`` covers its file only, not other files that a Python file imports.
     """
 
     artifact: Artifact
@@ -90,7 +90,7 @@ def _link_of_request(request: ConvertRequest, plugins: Plugins) -> Link:
 
 
 def _whole(path: Path) -> bytes:
-    """The model with its weights in one piece."""
+    """The model with external weights read into memory."""
     try:
         return bytes(load_model(path).SerializeToString())
     except Exception as error:
@@ -110,7 +110,7 @@ def _link(converter: Converter, given: Mapping[str, Any]) -> Link:
 def _options(
     request: ConvertRequest, converters: Sequence[Converter]
 ) -> Iterator[tuple[Converter, dict[str, Any]]]:
-    """Options by converter: those with its name in front, and the others where it has them."""
+    """Options by converter: those with its name as prefix, and others that it knows."""
     names = [c.name for c in converters]
     given: list[dict[str, Any]] = [{} for _ in converters]
     for key, value in request.converter_options.items():
@@ -163,7 +163,7 @@ def sources_of(
 def runtimes_for(
     suffix: str, first: Converter, plugins: Plugins, model: str
 ) -> list[tuple[Runtime, str]]:
-    """What runs a file of this suffix in formats that the converter takes, and those formats.
+    """Runtimes for files of this suffix, with the formats that the converter accepts.
 
     Raises:
         InputError: There is nothing; the message says what ``first`` takes.
@@ -190,7 +190,7 @@ def runtimes_for(
 
 
 def reachable_formats(plugins: Plugins) -> dict[str, frozenset[str]]:
-    """The formats that chains of converters make, by the format that they begin with."""
+    """Formats that chains of converters can reach, by the format of the source."""
     converters = [plugins.converter(name) for name in plugins.names("converter")]
     reached: dict[str, frozenset[str]] = {}
     for start in {format for c in converters for format in c.consumes}:

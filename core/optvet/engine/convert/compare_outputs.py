@@ -1,4 +1,4 @@
-"""What an artifact does on each input, compared with the source: a setting of the one judge."""
+"""Compares an artifact's outputs with the source's, per sample: a setting of the judge."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Judge:
     Attributes:
         reference: Outputs of the source by sample, without those that are random.
         meter: Measures the noise where it matters.
-        usual: Samples that the source is meant for: no edge values.
+        usual: Samples without edge values.
         source: The interface of a source that is an ONNX model.
     """
 
@@ -55,10 +55,10 @@ class Judge:
     def see(
         self, observed: Observed, samples: Sequence[Sample], tolerance: float | None = None
     ) -> dict[str, SampleVerdict]:
-        """What an artifact did on each of ``samples``.
+        """The verdict on an artifact for each of ``samples``.
 
-        ``tolerance`` is the share of an output's range over usual samples that a stage declares to
-        be off by.
+        ``tolerance`` is the error that a stage declares, as a share of an output's range over usual
+        samples.
         """
         seen: dict[str, SampleVerdict] = {}
         pairs: dict[str, Matched] = {}
@@ -95,10 +95,10 @@ class Judge:
         return {n: replace(found, notes=(*found.notes, *weaker)) for n, found in seen.items()}
 
     def is_lost_in_usual(self, sample: str, seen: SampleVerdict) -> bool:
-        """Whether a wrong output is off by less than outputs of usual samples are rounded by.
+        """Whether the error of a wrong output is below the rounding of usual outputs.
 
-        So are outputs of inputs that are a millionth of the usual ones, of a kernel that rounds
-        near 1: it matters to no input that the source is meant for.
+        A kernel that rounds near 1 gives such errors for inputs a millionth of the usual size; they
+        do not matter for usual inputs.
         """
         if seen.symptom is None or not seen.symptom.info.of_values:
             return False
@@ -106,7 +106,7 @@ class Judge:
         # Integers are not rounded.
         return all(
             is_float(value.dtype)
-            and seen.apart <= _USUAL * unit_roundoff(value.dtype) * self._ranges.get(name, 0.0)
+            and seen.max_error <= _USUAL * unit_roundoff(value.dtype) * self._ranges.get(name, 0.0)
             for name, value in values
         )
 
@@ -133,7 +133,7 @@ class Judge:
 
 
 def _weaker(source: Interface | None, artifact: Interface | None) -> list[str]:
-    """Inputs and outputs that declare less of their shapes than those of the source do."""
+    """Inputs and outputs whose declared shapes are less specific than the source's."""
     if source is None or artifact is None:
         return []
     changed = shape_changes(source, artifact)["weaker"]
@@ -143,7 +143,7 @@ def _weaker(source: Interface | None, artifact: Interface | None) -> list[str]:
 def judge_pair(
     pair: Matched, noise: Noise | None = None, setting: Setting = SETTING
 ) -> SampleVerdict:
-    """The verdict on outputs of both sides, as they were matched."""
+    """The verdict on matched outputs of both sides."""
     if pair.problem:
         return _judge_problem(InterfaceProblem(pair.problem, (pair.place,) if pair.place else ()))
     found = judge_sample(pair.reference, pair.candidate, noise, setting)

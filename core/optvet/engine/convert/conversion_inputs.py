@@ -1,7 +1,7 @@
-"""The inputs that a conversion is judged on: the example, those given, drawn, other sizes, edges.
+"""The test inputs of a conversion: example, user's, random, other sizes, edge values.
 
-One thing at a time is unusual, so that a witness explains itself. An input that the source itself
-refuses is left out later.
+Each input is unusual in one way only, so that a failing sample explains itself. Inputs that the
+source refuses are dropped later.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _MAX_ELEMENTS = 1 << 20
 class ConversionInput:
     """A sample, where it comes from, and what is unusual about it.
 
-    ``outside_domain``: it has NaN or infinity that neither the example nor a given input has; or
-    what goes wrong on it is less than what outputs of usual inputs are rounded by.
+    ``outside_domain``: it has NaN or infinity, but neither the example nor any input of the user
+    has; or its error is below the rounding of usual outputs.
     ``number`` counts the inputs of one origin, from 1.
     """
 
@@ -73,7 +73,7 @@ def is_finite(value: np.ndarray) -> bool:
 
 
 def _like(feeds: Feeds, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Inputs whose values are like those of ``feeds``: of equal mean and spread, or its own."""
+    """Random inputs like ``feeds``: floats of equal mean and spread, other values shuffled."""
     return {name: _values_like(value, rng) for name, value in feeds.items()}
 
 
@@ -94,7 +94,7 @@ def _values_like(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _sizes(facts: SourceFacts, rng: np.random.Generator) -> Iterator[tuple[str, Feeds]]:
-    """Two other sizes of each size that may change: 1, and one that is larger."""
+    """Inputs with each dynamic size set to 1, and to a larger value."""
     names = dict.fromkeys(n for axes in facts.dynamic.values() for n in axes.values())
     for name in names:
         where = [(i, a) for i, axes in facts.dynamic.items() for a, n in axes.items() if n == name]

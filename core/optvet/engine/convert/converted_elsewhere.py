@@ -1,4 +1,4 @@
-"""Models that were converted elsewhere: a chain of one converter, which gives a file."""
+"""Models that the user converted: a chain of one converter that returns the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optvet.spec.types import Artifact
 
 
 class GivenConverter:
-    """Gives an ONNX model that is there already, whatever it is asked to convert."""
+    """Returns an existing ONNX model instead of converting."""
 
     name = "given"
     produces = "onnx"
@@ -22,7 +22,7 @@ class GivenConverter:
         self.data, self.consumes = data, consumes
 
     def version(self) -> str:
-        """There is no library underneath."""
+        """Empty, since no library is used."""
         return "-"
 
     def stages(self, options: NoOptions) -> Sequence[ConversionStage]:

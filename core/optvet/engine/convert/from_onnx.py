@@ -1,4 +1,4 @@
-"""ONNX models as sources: their inputs are made by datasets, as for ``vet``."""
+"""ONNX models as sources: datasets provide their inputs, as for ``vet``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which stage breaks a model: the first one after the last artifact that is right.
+"""Finds the stage that breaks a model: the first one after the last correct artifact.
 
-An artifact that cannot be run alone is neither right nor wrong, so the blame may be a range. What
-only one runtime computes wrong is that runtime's fault and not a converter's.
+An artifact that cannot run alone is neither right nor wrong, so the blame may be a range of stages.
+If only one runtime computes wrong values, the runtime is at fault, not a converter.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from optvet.spec.symptoms import Symptom
 
 
 def _of_outputs(symptom: Symptom) -> bool:
-    """Whether it is about values that came, or about their names and types."""
+    """Whether the symptom is about outputs: their values, names or types."""
     return symptom.info.of_values or symptom == Symptom.INTERFACE_CHANGE
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """A stage of the chain, and what its artifact did on each sample; empty if it cannot be run."""
+    """A stage, and the verdicts on its artifact by sample; empty if it cannot run."""
 
     converter: str
     stage: ConversionStage
@@ -34,7 +34,7 @@ class StageResult:
         return f"{self.converter}/{self.stage.name}"
 
     def without(self, samples: Collection[str]) -> StageResult:
-        """It, as if it had not run on ``samples``."""
+        """A copy without the verdicts on ``samples``."""
         return replace(self, seen={k: v for k, v in self.seen.items() if k not in samples})
 
 
@@ -59,9 +59,9 @@ class Blame:
 
     @property
     def outside_domain(self) -> bool:
-        """Whether it shows only where NaN or infinity was put in that nobody gave.
+        """Whether it shows only on inputs outside the domain.
 
-        Or only on edge values behind a stage that loses precision, which is for usual inputs.
+        Edge values after a lossy stage count as outside too.
         """
         return all(d.outside_domain or (self.lossy and d.origin == "edge") for d in self.inputs)
 
@@ -86,7 +86,7 @@ def blame_stages(
 
 
 def _guilty(seen: Sequence[SampleVerdict | None]) -> list[tuple[int, int, Symptom]]:
-    """What is wrong on one sample in the end, each with the stages that may have caused it.
+    """The symptoms of one sample at the end, each with the stages that may have caused it.
 
     A symptom belongs to the first stage that shows it. What a later artifact refutes is mended:
     one that is right mends everything, one whose values were compared runs. What hides another
@@ -116,7 +116,7 @@ def _guilty(seen: Sequence[SampleVerdict | None]) -> list[tuple[int, int, Sympto
 
 
 def _first_suspect(before: Sequence[SampleVerdict | None], symptom: Symptom) -> int:
-    """The stage behind the last artifact that is known not to have shown ``symptom``."""
+    """The stage after the last artifact that is known not to show ``symptom``."""
     known = (
         i + 1
         for i, each in enumerate(before)
@@ -126,7 +126,7 @@ def _first_suspect(before: Sequence[SampleVerdict | None], symptom: Symptom) -> 
 
 
 def _tells_apart(shown: Symptom | None, symptom: Symptom) -> bool:
-    """Whether an artifact with one symptom is known not to have another."""
+    """Whether an artifact that shows one symptom is known not to show another."""
     if symptom.info.of_values:
         return False  # nothing else lets values be compared
     if symptom == Symptom.INTERFACE_CHANGE:

@@ -1,4 +1,4 @@
-"""What a source computes on the way to its outputs, by its runtime, or node by node of ONNX."""
+"""Inner values of a source: from its runtime, or node by node for ONNX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shows_inside(config: RuntimeConfig, source: Artifact) -> bool:
 def inside_of(
     config: RuntimeConfig, source: Artifact, feeds: Mapping[str, np.ndarray], seed: int | None
 ) -> SourceInside:
-    """The values of one run; with a ``seed``, of one that is moved by rounding."""
+    """The inner values of one run; with a ``seed``, of a run perturbed by rounding."""
     if source.format == "onnx":
         return _of_onnx(config, source, feeds, seed)
     assert isinstance(config.runtime, ShowsInside)

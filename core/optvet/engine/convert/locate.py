@@ -1,6 +1,6 @@
-"""Where inside a stage a model breaks: parameter, attribute or operator.
+"""Locates a fault inside a stage: parameter, attribute or operator.
 
-A place is an explanation, and no verdict depends on it: where it cannot be told, it says why.
+A place explains a verdict and never changes it. An unknown place carries the reason.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _QUOTED = re.compile(r"""['"]([^'"\n]{1,200})['"]""")
 def source_inside(
     config: RuntimeConfig, source: Artifact, sample: Sample
 ) -> tuple[SourceInside, ...]:
-    """What the source computes, plainly and moved by roundoffs; empty where it does not show that.
+    """The source's inner values, plain and perturbed by roundoffs; empty if it shows none.
 
     Called in a worker.
     """
@@ -74,7 +74,7 @@ def locate_beside(
     sample: Sample,
     outputs: Sequence[int],
 ) -> ConversionPlace:
-    """As ``locate``, where source and target run in one worker, without sending what is inside."""
+    """Like ``locate``, with source and target in one worker: no inner values are sent."""
     return locate(source_inside(source_config, source, sample), config, artifact, sample, outputs)
 
 
@@ -85,9 +85,9 @@ def locate(
     sample: Sample,
     outputs: Sequence[int],
 ) -> ConversionPlace:
-    """The place in an ONNX model whose ``outputs``, by number, are wrong. Called in a worker.
+    """The place of the fault in an ONNX model with wrong ``outputs`` (numbers).
 
-    ``recorded`` is what ``source_inside`` gave.
+    Called in a worker. ``recorded`` is the result of ``source_inside``.
     """
     if not recorded:
         return ConversionPlace(note=_HIDDEN)
@@ -146,7 +146,7 @@ def _describe_region(
 
 
 def _of_source(value: SourceValue | None) -> dict[str, Any]:
-    """What a place says of the source's operator."""
+    """The fields of a place that describe the source's operator."""
     if value is None:
         return {}
     return {
@@ -158,7 +158,7 @@ def _of_source(value: SourceValue | None) -> dict[str, Any]:
 
 
 def _arguments(value: SourceValue) -> dict[str, str]:
-    """What an operator is set to, by name; the first few that are short."""
+    """Arguments of an operator by name: the first few short ones."""
     texts = ((n, _text(v)) for n, v in value.settings.items())
     return dict(itertools.islice(((n, t) for n, t in texts if len(t) <= _CHARS), _FEW))
 
@@ -166,7 +166,7 @@ def _arguments(value: SourceValue) -> dict[str, str]:
 def _near(
     model: ModelProto, region: SuspectRegion, found: list[DifferingParameter]
 ) -> list[DifferingParameter]:
-    """Those that the broken region reads, if it reads any: others may have been changed rightly."""
+    """The differences that the broken region reads, if any; others may be correct changes."""
     read = {name for i in region.nodes for name in reads(model.graph.node[i])}
     return [p for p in found if p.weight in read] or found
 
@@ -195,7 +195,7 @@ def _find_exchanged_axes(
 def differing_attributes(
     model: ModelProto, node: NodeProto, wanted: Mapping[str, Any]
 ) -> dict[str, tuple[str, str]]:
-    """Attributes of ``node`` that are not what the source asks for: what is, and what should be."""
+    """Attributes of ``node`` that differ from the source's: actual and expected value."""
     found = attribute_differences(model, node, wanted)
     return {name: (_text(now), _text(value)) for name, (now, value) in found.items()}
 
@@ -203,7 +203,7 @@ def differing_attributes(
 def attribute_differences(
     model: ModelProto, node: NodeProto, wanted: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """The same as values; what is not set is None."""
+    """The same as values; None for an attribute that is not set."""
     found = {}
     schema = schema_of(domain_of(node), node.op_type, opset_versions(model))
     for name, value in wanted.items():
@@ -239,7 +239,7 @@ def _text(value: Any) -> str:
 
 
 def place_in_source(source: Artifact, message: str) -> ConversionPlace | None:
-    """The operators of an ONNX source that ``message`` names; the only one that it has."""
+    """The operators of an ONNX source that ``message`` names; or its only operator."""
     model = onnx.load_from_string(source.data)
     constants = constants_of(model)
     words = set(re.findall(r"\w+", message))
@@ -252,7 +252,7 @@ def place_in_source(source: Artifact, message: str) -> ConversionPlace | None:
 
 
 def target_inside(config: RuntimeConfig, artifact: Artifact, sample: Sample) -> SourceInside:
-    """What a converted model computes that its own runtime looks into. Called in a worker."""
+    """A converted model's inner values, from its own runtime. Called in a worker."""
     assert isinstance(config.runtime, ShowsInside)
     enter("run")
     return config.runtime.inside(artifact, sample.feeds, config.options, None)
@@ -264,7 +264,7 @@ def locate_in(
     given: Sequence[np.ndarray],
     outputs: Sequence[int],
 ) -> ConversionPlace:
-    """As ``locate``, where the values of the converted model are given, and not its graph."""
+    """Like ``locate``, from the values of the converted model instead of its graph."""
     if not recorded:
         return ConversionPlace(note=_HIDDEN)
     inside, *moved = recorded
@@ -295,7 +295,7 @@ def locate_in(
 def _parting(
     inside: SourceInside, target: SourceInside, allowed: Tolerances, region: SuspectRegion
 ) -> tuple[int | None, int | None]:
-    """Where the values part: the first wrong operator on both sides, or what it is given."""
+    """The first wrong operator on both sides, or the operator that feeds it."""
     if region.first is None:
         return None, region.entry
     operator = plain_name(inside.values[region.first])
@@ -310,7 +310,7 @@ def place_in_message(
 ) -> ConversionPlace | None:
     """The node that an error names, or the operators that no operator set defines.
 
-    Or else what the model asks for as an input although it is none of ``inputs``.
+    Else the inputs of the model that are not among ``inputs``.
     """
     model = onnx.load_from_string(artifact.data)
     constants = constants_of(model)
@@ -341,10 +341,10 @@ def operator_before(
     sample: Sample,
     message: str,
 ) -> ConversionPlace | None:
-    """The source's operator that the node named in an error stands for. Called in a worker.
+    """The source's operator behind the node that an error names. Called in a worker.
 
-    The nodes before it are run: it is the first whose result they lack, though they have what it
-    reads.
+    It runs the nodes before that node. The operator is the first one whose inputs they compute, but
+    not its result.
     """
     model = onnx.load_from_string(artifact.data)
     named = _find_nodes_in_message(model, message)
@@ -390,7 +390,7 @@ def place_in_refusal(message: str) -> ConversionPlace | None:
 
 
 def with_named_node(place: ConversionPlace | None, message: str) -> ConversionPlace | None:
-    """The place, with an operator of ONNX that the converter could not make, by its error."""
+    """The place, with the ONNX operator that the converter could not create, by its error."""
     known = {schema.name for schema in onnx.defs.get_all_schemas()}
     made = next((word for word in _QUOTED.findall(message) if word in known), "")
     if not made:
@@ -402,9 +402,9 @@ def with_named_node(place: ConversionPlace | None, message: str) -> ConversionPl
 def place_among_operators(
     config: RuntimeConfig, source: Artifact, sample: Sample, message: str
 ) -> ConversionPlace | None:
-    """The operators of the source that ``message`` names; all of them, where they are only a few.
+    """The operators of the source that ``message`` names; all, if there are only a few.
 
-    Called in a worker; for errors, and for formats that do not show what they compute inside.
+    Called in a worker, for errors and for formats without inner values.
     """
     if not shows_inside(config, source):
         return None
@@ -428,7 +428,7 @@ def place_among_operators(
 
 
 def _name_operator(operator: str, words: set[str]) -> str:
-    """An operator, or the function that it is part of, if ``words`` name it; else nothing."""
+    """An operator, or the function around it, if ``words`` name it; else empty."""
     name, _, function = operator.partition(" (of ")
     if name.rpartition(".")[2].strip("_").lower() in words:
         return operator

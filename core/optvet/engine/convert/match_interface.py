@@ -1,4 +1,4 @@
-"""Inputs and outputs of a source and of what was made of it: which is which, and of which type.
+"""Matches inputs and outputs of a source with those of its artifact, by name, place and type.
 
 Inputs are found by name, else by their place. Outputs are found by their place. The width of
 integers and of floats may change; it is noted, and values are compared in the narrower float, or in
@@ -54,8 +54,8 @@ def unfit(source: Interface | None, artifact: Interface, feeds: Mapping[str, np.
 
     Args:
         source: The interface of the source, if it is an ONNX model.
-        artifact: The interface of what was made of it.
-        feeds: What the source is called with.
+        artifact: The interface of the artifact.
+        feeds: Inputs of the source.
     """
     if source is not None:
         changed = align(_with_widths_of(artifact, source), artifact, frozenset()).changed
@@ -124,7 +124,7 @@ def _cast_to_input_type(value: np.ndarray, kind: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Matched:
-    """Outputs of both sides under the source's names, in one type each; or why there are none."""
+    """Comparable outputs of both sides under the source's names; or why there are none."""
 
     reference: Outputs
     candidate: Outputs
@@ -134,7 +134,7 @@ class Matched:
 
 
 def match_outputs(reference: Outputs, candidate: Outputs, listed: Sequence[str] = ()) -> Matched:
-    """The outputs of both, ready to be compared.
+    """Match the outputs of both sides for a comparison.
 
     Args:
         reference: Of the source.

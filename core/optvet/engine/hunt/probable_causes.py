@@ -1,8 +1,8 @@
-"""Which findings are probably of one cause, by what their reduced models still need.
+"""Groups findings by probable cause, from what their reduced models still contain.
 
-A reduction takes away all that a fault shows without. What is left of the names, forms and types
-that are mostly irrelevant is what the fault needs; where findings of several passes need the same,
-that is probably one mistake, in what these passes share.
+A reduction removes everything that the fault does not need. Unusual names, forms and types that are
+left are needed. If findings of several passes need the same, the cause is probably one mistake in
+code that these passes share.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _OF_MANY_CAUSES = frozenset({_UNSIZED, _SPECIAL})
 
 
 def operators_that_matter(model: ModelProto) -> list[str]:
-    """Types of the operators of a reduced model that no other may stand for; each once, sorted."""
+    """Operator types that a reduction could not replace by others; each once, sorted."""
     kept = (node for node in model.graph.node if not is_plain(node))
     return sorted({qualified_name(*operator_of(node), ".") for node in kept})
 
 
 def needs(model: ModelProto, feeds: Mapping[str, np.ndarray], message: str) -> list[str]:
-    """What a reduced model still has of what most faults show without.
+    """Unusual features that a reduced model still has.
 
     Args:
         model: Reduced.
         feeds: Its inputs, reduced too.
-        message: Of the finding. A name that it quotes may be left for that alone: a reduction keeps
-            what is said.
+        message: Message of the finding. A reduction keeps names that it quotes, so these may not
+            be needed.
     """
     return list(dict.fromkeys(_needs(model, feeds, message)))
 
@@ -88,7 +88,7 @@ def _is_open(kind: TypeProto) -> bool:
 
 
 def probable_causes(findings: Sequence[HuntFinding]) -> list[HuntCause]:
-    """The findings in groups, each with the reason; those that most passes share come first."""
+    """Groups of findings with the reason; groups of the most passes first."""
     left = list(findings)
     causes = []
     while shared := _find_common_cause(left):
@@ -110,12 +110,12 @@ def probable_causes(findings: Sequence[HuntFinding]) -> list[HuntCause]:
 
 
 def _about(finding: HuntFinding) -> list[str]:
-    """What tells causes of one pass apart; of changed metadata it is which."""
+    """What distinguishes causes within one pass; for changed metadata, its kind."""
     return finding.operators if finding.operators else [finding.fingerprint]
 
 
 def _find_common_cause(findings: Sequence[HuntFinding]) -> str:
-    """What findings of most passes need, if those of several do."""
+    """The feature that findings of the most passes need; at least two passes."""
     passes: dict[str, set[tuple[str, ...]]] = {}
     for finding in findings:
         for need in set(finding.needs) - _OF_MANY_CAUSES:

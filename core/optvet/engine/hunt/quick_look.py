@@ -1,6 +1,6 @@
 """A quick look at an optimized model: the one judge, under a setting that measures no noise.
 
-Called in workers. What it finds is a suspicion.
+Called in workers. Its findings are suspicions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ QUICK_RUNS = 48
 
 @dataclass(frozen=True)
 class Look:
-    """What is wrong with an optimized model at first sight, and the metadata that it has lost."""
+    """First verdict on an optimized model, and the metadata that it lost."""
 
     verdict: SampleVerdict
     lost: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def _look_at_outputs(
 def _look_at_draws(
     tested: TestedOptimizer, artifact: Artifact, truth: ExpectedOutput
 ) -> SampleVerdict:
-    """Whether random outputs are drawn as before; an output may be random in parts only."""
+    """Compare the distributions of random outputs; an output may be random in parts."""
     draws = SeededSessions(tested, artifact, truth)
     judged = judge_random(draws, sorted(truth.random), screen=QUICK_RUNS, proof=QUICK_RUNS)
     wrong = any(j.call == "fault" for j in judged.values())
@@ -136,7 +136,7 @@ class SeededSessions:
         return self.truth.drawn[numbers, by]
 
     def in_turn(self, side: Side, session: int, runs: int) -> Runs:
-        """Runs of one session, which are not kept: every session begins anew."""
+        """Runs of one new session."""
         config, artifact = self._parts(side)
         opened = config.runtime.load(artifact, config.options)
         return [outputs_of(opened, self.truth.feeds[0]) for _ in range(runs)]

@@ -1,9 +1,8 @@
 """The quick oracle: is a candidate valid, which passes change it, and does one look wrong?
 
 Called in workers. The optimizer runs in the same process, and the judge measures no noise (see
-``quick_look``): what is found here is a suspicion, for ``vet`` to judge. Models that the checker
-refuses, or that do not agree with themselves, are left out already, and so are faults of passes
-that import and export alone show.
+``quick_look``), so findings are suspicions that ``vet`` confirms. It skips models that the checker
+refuses or whose outputs do not repeat, and faults that import and export alone show.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ ANY = "*"
 
 
 class SuspicionKey(NamedTuple):
-    """Equal for suspicions that are probably of one cause.
+    """A key that suspicions of one probable cause share.
 
     Attributes:
         label: The passes under one name, see ``label_of``.
         symptom: The symptom.
-        words: What the message says beside names of the model.
+        words: The message without names of the model.
         fewer: Types of operators that became fewer, where values are wrong.
         more: Those that became more.
     """
@@ -91,11 +90,11 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Examined:
-    """What became of one candidate.
+    """The result of examining one candidate.
 
     Attributes:
-        valid: Whether the original can be judged by.
-        refused: Whether the optimizer does not take it.
+        valid: Whether the original is usable as a reference.
+        refused: Whether the optimizer refuses it.
         rewrites: What passes did.
         suspicions: What looks wrong.
         complaint: About a mistake of the optimizer's plugin.
@@ -178,7 +177,7 @@ def examine(
 
 
 def rewrite_of(tested: TestedOptimizer, data: bytes, label: str) -> Rewrite | None:
-    """What a pass, or for another label the whole pipeline, does to a model; None if nothing."""
+    """The rewrite of a model by one pass, or by the whole pipeline; None if unchanged."""
     source = Artifact("onnx", data)
     alone = label in tested.each
     try:
@@ -195,7 +194,7 @@ def rewrite_of(tested: TestedOptimizer, data: bytes, label: str) -> Rewrite | No
 
 
 def _is_original(tested: TestedOptimizer, plain: Artifact, data: bytes) -> bool:
-    """Whether without a pass a session of the original is made, as it was run already."""
+    """Whether the empty pipeline yields the original itself, which ran already."""
     same = tested.candidate.runtime.name == tested.reference.runtime.name
     return same and tested.optimizer.traits.optimizes_on_load and plain.data == data
 
@@ -203,14 +202,14 @@ def _is_original(tested: TestedOptimizer, plain: Artifact, data: bytes) -> bool:
 def _expect_outputs_of_plain(
     tested: TestedOptimizer, plain: Artifact, truth: ExpectedOutput
 ) -> ExpectedOutput:
-    """What is expected of passes, where they are compared with the empty pipeline."""
+    """Expected outputs of passes that are compared with the empty pipeline."""
     session = tested.candidate.runtime.load(plain, tested.candidate.options)
     outputs = tuple(outputs_of(session, f) for f in truth.feeds)
     return replace(truth, outputs=outputs)
 
 
 class _QuickTrial:
-    """Passes on one candidate."""
+    """Tries passes on one candidate."""
 
     def __init__(
         self,
@@ -249,7 +248,7 @@ class _QuickTrial:
         return rewrites
 
     def _idle(self, first: tuple[str, ...]) -> set[str]:
-        """Passes that do nothing behind ``first``, of those that are tried together."""
+        """Passes tried together that change nothing after ``first``."""
         tested = self._tested
         idle: set[str] = set()
         was = self._apply(first) if first else self._plain.data
@@ -325,7 +324,7 @@ class _QuickTrial:
         return not seen.verdict.right
 
     def _graph(self, artifact: Artifact, passes: tuple[str, ...]) -> Artifact:
-        """The made model as a graph that can be looked at; else the original."""
+        """The optimized model as ONNX, if the optimizer exports it; the source if that fails."""
         tested = self._tested
         if artifact.format == "onnx" or not isinstance(tested.optimizer, Saves):
             return artifact
@@ -368,7 +367,7 @@ class _QuickTrial:
                 looked += 1
 
     def _rewrite(self, label: str, data: bytes) -> Rewrite:
-        """What passes did to the model; names that they invented are kept."""
+        """The rewrite that passes made; records names that they invented."""
         try:
             graph = ModelProto.FromString(data).graph
         except DecodeError:
@@ -418,9 +417,9 @@ class _QuickTrial:
             self._suspect(passes, lost, None)
 
     def _changes_interface_on_purpose(self, artifact: Artifact, passes: tuple[str, ...]) -> bool:
-        """Whether nothing can be compared, since a pass did to the interface what it declares.
+        """Whether a pass changed the interface as it declares, so that no comparison is possible.
 
-        Some passes do so with every model: asked first, this spares half of the checks.
+        Some passes change it in every model; checking this first saves half of the checks.
         """
         excused = self._tested.excused
         if artifact.format != "onnx" or not any(
@@ -459,7 +458,7 @@ def label_of(passes: Sequence[str]) -> str:
 
 
 def _canonical(artifact: Artifact) -> bytes:
-    """Equal for models that compute the same in the same way; empty if it is not known."""
+    """A digest that models with equal graphs share; empty for other formats."""
     if artifact.format != "onnx":
         return b""
     try:
@@ -503,7 +502,7 @@ def _without(passes: tuple[str, ...], name: str) -> tuple[str, ...]:
 def changing_passes(
     tested: TestedOptimizer, data: bytes, passes: tuple[str, ...]
 ) -> tuple[tuple[str, ...], str]:
-    """Those of the passes that the optimizer says change the model; none if unknown, or too many.
+    """Passes that change the model, by the optimizer's report; none if unknown or too many.
 
     Returns:
         The passes, and a complaint if the plugin raised an exception.

@@ -1,4 +1,4 @@
-"""What a hunt tries: the optimizer, its passes, and the runtimes."""
+"""Resolves what a hunt tests: the optimizer, its passes, and the runtimes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from optvet.spec.types import Pass
 def resolve_optimizer(request: HuntRequest, plugins: Plugins) -> TestedOptimizer:
     """Resolve the optimizer, passes, options and runtimes of a hunt.
 
-    Passes are tried one at a time where a sequence of passes is no more than that: the optimizer is
-    ordered and composable, and takes single passes. Lossy ones are left out.
+    Passes are tried one at a time if the optimizer is ordered and composable, and applies single
+    passes. Lossy passes are left out.
 
     Raises:
         UsageError: A name or an option is wrong, or the optimizer takes no ONNX models.
@@ -74,7 +74,7 @@ def hunted_passes(tested: TestedOptimizer) -> list[str]:
 
 
 def seen_passes(tested: TestedOptimizer) -> list[str]:
-    """Those of which it can be seen that they change a model; else no pass is said not to have."""
+    """Passes whose changes of a model are visible; only these may count as never changing."""
     if not isinstance(tested.optimizer, ReportsChanges):
         return list(tested.each)
     return hunted_passes(tested)

@@ -1,4 +1,4 @@
-"""The plan of a round: where the budget goes."""
+"""Plans a round: distributes the budget among kinds of candidates."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _Table = dict[str, dict[Rewrite, list[int]]]
 class _Chooser:
     """Chooses models of the corpus: a pass at random, then what it did most seldom.
 
-    If models were drawn at random, nearly all would be those of the pass that fires most.
+    Uniform draws would nearly always choose the pass that changes most models.
     """
 
     def __init__(self, state: HuntState, random: Random, weights: Sequence[float]) -> None:

@@ -1,4 +1,4 @@
-"""One hunt: rounds of batches, what follows from them, and confirming suspects."""
+"""Runs a hunt: rounds of batches, learning from them, and confirming suspects."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def hunt(
 ) -> HuntSummary:
     """Hunt until the budget is used up and every suspect is vetted.
 
-    The folder of the request holds the state after every round and every suspect, so that nothing
-    but the present one is lost when the process ends, however it does.
+    The folder of the request holds the state after every round and every suspect, so that a process
+    that dies loses only the current one.
 
     Raises:
         UsageError: The request cannot be answered, or the folder holds another hunt.
@@ -303,7 +303,7 @@ class _Hunter:
         self._tell("hunting", state)
 
     def _results(self, batch: Batch) -> tuple[list[CandidateOutcome | LoggedStep], float]:
-        """Results of a batch in order; where a worker died, the next goes on behind that."""
+        """Results of a batch in order; after the death of a worker, the next one continues."""
         results: list[CandidateOutcome | LoggedStep] = []
         seconds = 0.0
         while len(results) < len(batch.recipes):

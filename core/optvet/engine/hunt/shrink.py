@@ -1,4 +1,4 @@
-"""Small models that still make a pass fire: around those, single edits say most."""
+"""Shrinks models that a pass changes: single edits of small models are most productive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hunt has learnt, in memory and in ``hunt.sqlite``, which a kill leaves intact."""
+"""The state of a hunt, in memory and in ``hunt.sqlite``, which survives a kill."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ CREATE TABLE IF NOT EXISTS suspect (
 
 @dataclass(frozen=True)
 class CorpusEntry:
-    """A model of the corpus: it made passes fire in a way that none before it did.
+    """A model of the corpus: passes changed it in a way that was new.
 
     ``way`` is the mutator that prepared it for further edits, or its operators. ``invented`` are
-    names that passes gave to values that they made of it.
+    names that passes gave to new values in it.
     """
 
     model: bytes
@@ -47,7 +47,7 @@ class CorpusEntry:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A model that looks as if the optimizer broke it, for ``vet`` to judge."""
+    """A model that the optimizer seems to break; ``vet`` confirms it."""
 
     number: int
     model: bytes
@@ -61,7 +61,7 @@ class Suspect:
 
 @dataclass
 class Sign:
-    """A key of suspicions: how often it was seen, and what came of vetting its models."""
+    """A key of suspicions: how often it was seen, and the results of vetting its models."""
 
     seen: int = 0
     vetted: int = 0

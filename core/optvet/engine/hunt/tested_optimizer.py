@@ -1,4 +1,4 @@
-"""What a hunt tries: the optimizer, as it is called in workers."""
+"""The optimizer under test, as workers call it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from optvet.spec.symptoms import Symptom
 
 @dataclass(frozen=True)
 class TestedOptimizer:
-    """The optimizer as it is tried.
+    """The optimizer under test.
 
     Attributes:
         optimizer: Configured by ``options``.
         options: Its options.
         base: Passes that are always applied.
-        each: Passes that are tried one at a time; empty if a pass alone says little.
+        each: Passes that are tried one at a time; empty if single passes do little.
         whole: The pipeline that is tried if no pass alone looks wrong.
-        candidate: What runs optimized models.
-        reference: What runs the originals.
+        candidate: Runtime of optimized models.
+        reference: Runtime of originals.
         excused: Symptoms that a pass declares to show on purpose, by its name.
         together: Of ``each``, groups that seldom change a model: if one does not change it in a
             single call, its passes are not tried one at a time.
@@ -41,9 +41,9 @@ class TestedOptimizer:
 
     @property
     def takes_sets(self) -> bool:
-        """Whether its passes wait for each other, so that one alone says little, but any set does.
+        """Whether passes depend on each other, so that sets of passes are tried, not single ones.
 
-        Then it is found out in the same process which ones cure a model by being left out.
+        The same process then finds the passes whose removal cures a model.
         """
         traits = self.optimizer.traits
         reports = isinstance(self.optimizer, ReportsChanges)

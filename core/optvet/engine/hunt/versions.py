@@ -1,4 +1,4 @@
-"""In which versions findings show: each bundle's own script, run by other Python interpreters."""
+"""Versions that show findings: runs each bundle's script in other Python interpreters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pools give, gathered once in a worker and kept in a file that all workers read."""
+"""Gathers the fragments of pools once, into files that all workers read."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _REFUSALS = ("UsageError", "InputError")
 
 
 def _content_of(pool: Pool) -> str:
-    """A digest of the module that a pool comes from, with the files beside it in a package."""
+    """A digest of a pool's module and the files beside it in its package."""
     path = getattr(sys.modules.get(type(pool).__module__), "__file__", None)
     if path is None:
         return ""
@@ -244,8 +244,8 @@ def fragments_folder(cache_dir: Path | None) -> Path:
 def read_vocabulary(files: tuple[Path, ...]) -> Stock:
     """The vocabulary in ``files``; that of the last two calls is kept in memory.
 
-    Small pools come first: each fragment is tried once in this order, and what was written down
-    by hand because optimizers look for it must not wait for thousands of tests.
+    Small pools come first: fragments are tried once in this order, and handwritten patterns that
+    optimizers look for must not wait for thousands of tests.
 
     Raises:
         InfrastructureError: A file is not as it was written.

@@ -195,21 +195,21 @@ class _LayerCheck:
     def _compare_layer(self, end: _End, index: int, values: Values) -> None:
         quantizer, source = self._by_name[end.name], self._by_name[end.name].source
         value = values[source] if source in values else self._feeds[index][source]
-        apart = self._apart(end.name, index, quantizer.grid.unrounded_steps(value))
-        worst = float(np.max(np.abs(apart), initial=0.0))
+        errors = self._errors_in_steps(end.name, index, quantizer.grid.unrounded_steps(value))
+        worst = float(np.max(np.abs(errors), initial=0.0))
         if worst > end.steps or index == 0:
             end.steps, end.sample = worst, index
-            end.share = float(np.mean(np.abs(apart) > HALF)) if apart.size else 0.0
-            end.mean = float(np.mean(apart)) if apart.size else 0.0
+            end.share = float(np.mean(np.abs(errors) > HALF)) if errors.size else 0.0
+            end.mean = float(np.mean(errors)) if errors.size else 0.0
         end.bad = end.bad or worst > HALF
-        end.beyond += int(np.sum(np.abs(apart) > HALF))
+        end.beyond += int(np.sum(np.abs(errors) > HALF))
 
-    def _apart(self, name: str, index: int, exact: Array) -> Array:
+    def _errors_in_steps(self, name: str, index: int, exact: Array) -> Array:
         """Signed differences of integers from the exact result, in steps; 0 for NaN."""
         ours = self._matches[name].read(self._inner[index], self._by_name[name].grid)
         with np.errstate(invalid="ignore"):
-            apart = ours.astype(np.float64) - exact
-        return np.where(np.isnan(apart), 0.0, apart)
+            errors = ours.astype(np.float64) - exact
+        return np.where(np.isnan(errors), 0.0, errors)
 
     def _compare_output(self, end: _End, index: int, values: Values, noise: Noise) -> None:
         name = end.name
@@ -360,9 +360,9 @@ class _LayerCheck:
             key = end.name, index
             if key in lows:
                 middle, reach = (lows[key] + highs[key]) / 2, (highs[key] - lows[key]) / 2
-                apart = np.abs(self._apart(end.name, index, middle))
-                inside = bool(end.region.inside) and _few_moves(apart, reach)
-                if bool(np.any(apart > HALF + 4 * reach)) and not inside:
+                errors = np.abs(self._errors_in_steps(end.name, index, middle))
+                inside = bool(end.region.inside) and _few_moves(errors, reach)
+                if bool(np.any(errors > HALF + 4 * reach)) and not inside:
                     return False
             elif key in jitters:
                 first, *others = jitters[key]
@@ -405,16 +405,16 @@ class _LayerCheck:
         return found
 
 
-def _few_moves(apart: Array, reach: Array) -> bool:
+def _few_moves(errors: Array, reach: Array) -> bool:
     """Whether a layer differs no more than after perturbing roundings that are not available.
 
     Each element may then differ as much as the most changed element did, and about as many.
     """
-    if np.sum(apart > HALF) > 2 * np.sum(reach > HALF - 0.5):
+    if np.sum(errors > HALF) > 2 * np.sum(reach > HALF - 0.5):
         return False
     allowed = HALF + 8 * float(np.max(reach, initial=0.0))
-    rms = [float(np.sqrt(np.mean(np.square(v)))) if v.size else 0.0 for v in (apart, reach)]
-    return bool(np.all(apart <= allowed)) and rms[0] <= HALF + 6 * rms[1]
+    rms = [float(np.sqrt(np.mean(np.square(v)))) if v.size else 0.0 for v in (errors, reach)]
+    return bool(np.all(errors <= allowed)) and rms[0] <= HALF + 6 * rms[1]
 
 
 def _choices(original: Plain, region: CutRegion) -> Iterator[tuple[str, ...]]:

@@ -77,7 +77,7 @@ class SampleVerdict:
         noise: That of the reference, likewise.
         judgements: One per output that was compared.
         unexplained: The process may have been killed from outside: never a finding.
-        apart: The largest difference of wrong outputs; infinite where it has no size.
+        max_error: The largest difference of wrong outputs; infinite where it has no size.
         notes: Legal changes of the interface.
     """
 
@@ -90,7 +90,7 @@ class SampleVerdict:
     noise: float | None = None
     judgements: tuple[Judgement, ...] = ()
     unexplained: bool = False
-    apart: float = math.inf
+    max_error: float = math.inf
     notes: tuple[str, ...] = ()
 
     @property
@@ -190,7 +190,7 @@ def verdict_of(judgements: Sequence[Judgement], expected: Values, came: Values) 
             worst.error,
             worst.noise,
             tuple(judgements),
-            apart=max(_apart(expected[j.output], came.get(j.output)) for j in faults),
+            max_error=max(_max_error(expected[j.output], came.get(j.output)) for j in faults),
         )
     states = [_state(j) for j in judgements]
     return SampleVerdict(
@@ -278,12 +278,12 @@ def magnitude(value: np.ndarray) -> float:
     return float(np.max(wide, where=np.isfinite(wide), initial=0.0))
 
 
-def _apart(one: np.ndarray, other: np.ndarray | None) -> float:
+def _max_error(one: np.ndarray, other: np.ndarray | None) -> float:
     """The largest difference; infinite where it has no size."""
     if other is None or not is_float(one.dtype) or one.shape != other.shape:
         return math.inf
     with np.errstate(invalid="ignore"):
         same = (one == other) | (np.isnan(one) & np.isnan(other))
-        apart = np.where(same, 0.0, np.abs(one.astype(np.float64) - other.astype(np.float64)))
-    largest = float(np.max(apart, initial=0.0))
+        differences = np.where(same, 0.0, np.abs(one.astype(np.float64) - other.astype(np.float64)))
+    largest = float(np.max(differences, initial=0.0))
     return math.inf if math.isnan(largest) else largest

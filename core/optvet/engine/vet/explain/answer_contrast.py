@@ -70,7 +70,7 @@ def contrast(
         InputError: The comparator does not understand the outputs.
     """
     names = [(layer.name, layer.name_in_b) for layer in layers]
-    apart: dict[str, tuple[float | None, ...]] = {}
+    differences: dict[str, tuple[float | None, ...]] = {}
     assessment: Assessment | None = None
     reason = "there are none"
     for sample in samples:
@@ -81,13 +81,13 @@ def contrast(
         ours, theirs = ({sample.id: side} for side in outcome.value.outputs)
         assessment = assessment or assess(outcome.value.outputs[0])
         assessment.add([sample], ours, theirs, {})
-        apart[sample.id] = outcome.value.differences
+        differences[sample.id] = outcome.value.differences
     if assessment is None:
         raise NothingTested(f"no sample ran on both models: {reason}")
     changed = assessment.changed()
-    groups = [[s for s in apart if changed.get(s) is side] for side in (False, True)]
+    groups = [[s for s in differences if changed.get(s) is side] for side in (False, True)]
     tested = [
-        _contrast_of(layer, [_of(apart, group, place) for group in groups])
+        _contrast_of(layer, [_of(differences, group, place) for group in groups])
         for place, layer in enumerate(layers)
     ]
     return AnswerContrast(
@@ -99,9 +99,9 @@ def contrast(
 
 
 def _of(
-    apart: Mapping[str, tuple[float | None, ...]], group: Sequence[str], place: int
+    differences: Mapping[str, tuple[float | None, ...]], group: Sequence[str], place: int
 ) -> list[float]:
-    return [value for sample in group if (value := apart[sample][place]) is not None]
+    return [value for sample in group if (value := differences[sample][place]) is not None]
 
 
 def _contrast_of(layer: Layer, groups: Sequence[Sequence[float]]) -> LayerContrast:
@@ -139,10 +139,10 @@ def _run(sides: ComparedSides, names: Sequence[tuple[str, str]], feeds: Outputs)
         b, theirs = as_graph(inside, ours.keys())
     pairs = [(x.name, y.name) for x, y in zip(a.graph.output, b.graph.output, strict=False)]
     outputs = {x: ours[x] for x, y in pairs}, {x: theirs[y] for x, y in pairs}
-    return _SampleRun(outputs, tuple(_apart(ours.get(x), theirs.get(y)) for x, y in names))
+    return _SampleRun(outputs, tuple(_difference(ours.get(x), theirs.get(y)) for x, y in names))
 
 
-def _apart(one: np.ndarray | None, other: np.ndarray | None) -> float | None:
+def _difference(one: np.ndarray | None, other: np.ndarray | None) -> float | None:
     """Root mean square of the difference, relative to that of ``one``; None if there is none."""
     if one is None or other is None:
         return None

@@ -146,8 +146,8 @@ def _outer_values(
         if x is None or y is None or x.shape != y.shape or x.dtype.kind not in "fiub":
             continue
         with np.errstate(invalid="ignore", over="ignore"):
-            apart = np.abs(x.astype(np.float64) - y.astype(np.float64))
-        at = np.unravel_index(int(np.argmax(np.nan_to_num(apart, nan=np.inf))), x.shape)
+            difference = np.abs(x.astype(np.float64) - y.astype(np.float64))
+        at = np.unravel_index(int(np.argmax(np.nan_to_num(difference, nan=np.inf))), x.shape)
         place = [int(i) for i in at]
         lines.append(f"output {name} at {place}: {x[at]} in the original, {y[at]} in the optimized")
     return lines

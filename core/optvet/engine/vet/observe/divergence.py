@@ -485,11 +485,11 @@ def _parameter(name: str, was: np.ndarray, now: np.ndarray) -> Parameter:
         return Parameter(name=name, **shapes, max_difference=None, rms_difference=None)
     x, y = was.astype(np.float64), now.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
+        difference = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
         largest, rms = float(np.abs(x).max(initial=0.0)), rms_of(x)
     return Parameter(
         name=name,
         **shapes,
-        max_difference=finite(float(apart.max(initial=0.0)) / (largest or 1.0)),
-        rms_difference=finite(rms_of(apart) / (rms or 1.0)),
+        max_difference=finite(float(difference.max(initial=0.0)) / (largest or 1.0)),
+        rms_difference=finite(rms_of(difference) / (rms or 1.0)),
     )

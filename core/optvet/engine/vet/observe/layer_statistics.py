@@ -21,8 +21,8 @@ def summaries(layers: Sequence[Layer], key: Callable[[Layer], str]) -> list[Laye
 
 
 def _summary(key: str, layers: Sequence[Layer]) -> LayerSummary:
-    apart = [la.activation.rms_difference for la in layers if la.activation is not None]
-    known = [value for value in apart if value is not None]
+    gaps = [la.activation.rms_difference for la in layers if la.activation is not None]
+    known = [value for value in gaps if value is not None]
     return LayerSummary(
         key=key,
         layers=len(layers),
