@@ -55,7 +55,7 @@ class Workers(Protocol):
 
 @runtime_checkable
 class NumberedWorkers(Workers, Protocol):
-    """Workers that are told apart: who has run one job has loaded what another like it needs."""
+    """Workers with numbers: a worker that ran one job has loaded what similar jobs need."""
 
     def submit_to(
         self,

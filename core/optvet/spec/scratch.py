@@ -28,7 +28,7 @@ _RUN = re.compile(r"run-(\d+)-(\d+)")
 def start_time(pid: int) -> str:
     """When a process started, in ticks since the machine did; empty if there is no such process.
 
-    With it a process is told from a later one that was given the same id.
+    It distinguishes a process from a later one with the same id.
     """
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

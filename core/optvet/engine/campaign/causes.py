@@ -42,7 +42,7 @@ _WORDS: Mapping[CauseName, re.Pattern[str]] = {
     ),
 }
 _DECISIVE: tuple[CauseName, ...] = ("incompatibility", "API misuse")
-"""What these find is told in fixed phrases, so that other words beside them do not matter."""
+"""Their findings have fixed phrases, so other words in a message do not matter."""
 
 
 def cause_of(finding: Finding) -> Cause:

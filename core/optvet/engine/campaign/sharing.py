@@ -11,7 +11,7 @@ import sqlite3
 
 
 def shared_optimizers(database: sqlite3.Connection, campaign: int, now: float) -> list[str]:
-    """Of the optimizers that workers have, those whose queued jobs are worth another worker."""
+    """Optimizers of workers whose queued jobs are worth another worker."""
     (typical_s,) = database.execute(
         "SELECT avg(wall_s) FROM campaign_jobs JOIN jobs ON key = job WHERE campaign = ?",
         (campaign,),

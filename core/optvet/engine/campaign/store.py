@@ -96,7 +96,7 @@ class CampaignStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; an error of the database is told in words."""
+        """Close the store; an error of the database becomes a readable message."""
         with suppress(sqlite3.Error):
             self.close()
         if isinstance(error, DATABASE_ERRORS):

@@ -106,7 +106,7 @@ def result_of(
 
 
 def _note_unused_quantizers(answer: ConversionEvidence) -> list[str]:
-    """Notes about quantizers that quantized no operator."""
+    """A note for each quantizer that quantized no operator."""
     stage_results = zip(answer.stage_results, answer.quantized, strict=False)
     return [
         f"{stage_result.name} quantized no operator" for stage_result, n in stage_results if n == 0

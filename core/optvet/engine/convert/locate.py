@@ -45,7 +45,7 @@ from optvet.spec.types import Artifact, Sample
 SEEDS = range(3)
 _NODES = 12
 _FEW = 4
-"""So many operators are told where nothing says which of them is to blame; and arguments of one."""
+"""Limit of operators to list if the one to blame is unknown; and of arguments of one."""
 _CHARS = 40
 _HIDDEN = "the source's runtime does not show what it computes inside"
 _MLIR = re.compile(r"'([a-z]\w{0,40}\.\w{1,80})' op\b")

@@ -134,7 +134,7 @@ def _artifacts(
 
 
 def _refusal(error: BaseException) -> Failure:
-    """The exception with its causes, of which the last is mostly the reason."""
+    """The exception with its causes; the last one is usually the reason."""
     words, seen = [], 0
     cause: BaseException | None = error
     while cause is not None and seen < _CAUSES:

@@ -29,7 +29,7 @@ OPTIMIZER = Producer(Symptom.OPTIMIZER_ERROR, Symptom.OPTIMIZER_ABORT, frozenset
 OPTIMIZER_ON_LOAD = Producer(OPTIMIZER.error, OPTIMIZER.death, frozenset({"build", "load"}))
 """An optimizer that does its work when a runtime loads the result."""
 CONVERTER = Producer(Symptom.REFUSED, Symptom.CRASH, frozenset(get_args(Stage)))
-"""A chain of converters; of what they make, a death is told apart by the stage of the chain."""
+"""A chain of converters; the stage of the chain distinguishes deaths of its models."""
 
 _LIMITS: Mapping[str, Symptom] = {
     "timeout": Symptom.TIMEOUT,

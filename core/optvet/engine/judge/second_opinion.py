@@ -19,7 +19,7 @@ Values = Mapping[str, np.ndarray]
 PLAIN = 0.3
 """Beyond so much of an output's largest value, no difference of two evaluators is rounding."""
 _SHARE = 0.5
-"""Share of the difference that is told beyond which the expected outputs prove nothing of it."""
+"""If others stray by more than this share of the difference, it is no evidence."""
 
 
 def is_contradicted(

@@ -1,4 +1,4 @@
-"""Repair of converted models: edits are proposed, tried on copies, and kept only if they hold.
+"""Repairs converted models: proposes edits, tries them on copies, keeps those that hold.
 
 ``aligned_run`` says where a model parts from its source, ``propose`` which edits might mend it,
 ``window`` which of them explain a missing value, ``acceptance`` which hold on all inputs, and

@@ -42,7 +42,7 @@ class Window:
         return self._run(self.model(()))
 
     def model(self, edits: Sequence[Edit]) -> ModelProto:
-        """It as a model, with what ``edits`` name beside it."""
+        """The window as a model, with values that ``edits`` read from outside."""
         whole = self.aligned.model
         nodes = [whole.graph.node[i] for i in self.nodes]
         made = {name for node in nodes for name in node.output}

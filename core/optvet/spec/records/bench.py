@@ -24,7 +24,7 @@ class StepFailure(Record):
 
 
 Part = Literal["inventory", "placement", "pace", "device", "kernels"]
-"""What is told of a variant besides its speed."""
+"""Facts about a variant besides its speed."""
 
 
 class Slowdown(Record):

@@ -290,7 +290,7 @@ def _chains(found: Iterable[ConversionRow]) -> list[str]:
 
 
 def blame(found: Sequence[ConversionRow]) -> ReportTable:
-    """Of each fault, the stage that breaks the model, and whether that is decided."""
+    """The stage that breaks the model, per fault, and whether that is certain."""
     return ReportTable(
         title="Which stage breaks the model",
         note="Decided: one stage, whose artifact differs from the source and from its predecessor, "

@@ -167,7 +167,7 @@ def _fits(
 
 
 def _round_digits(value: np.ndarray) -> np.ndarray:
-    """To few digits: what people write."""
+    """Round to a few digits, as people write numbers."""
     return np.asarray([float(f"{v:.{_DIGITS}g}") for v in value.reshape(-1)]).reshape(value.shape)
 
 

@@ -1,1 +1,1 @@
-"""What is told of a finding: where in the graph it begins, which runtimes show it, what changed."""
+"""Explains findings: where in the graph they begin, which runtimes show them, what changed."""

@@ -15,7 +15,7 @@ from optvet.spec.symptoms import Symptom
 
 @dataclass(frozen=True)
 class Slower(Property):
-    """It takes longer by more than the threshold of ``watch``, at its confidence."""
+    """The result takes longer by more than the threshold of ``watch``, at its confidence."""
 
     watch: Stopwatch
     symptom = Symptom.SLOWDOWN

@@ -60,7 +60,7 @@ def _is_met_by_the_original(meter: RequirementMeter, required: Required) -> bool
 
 
 def _rest(session: VetSession, unmet: UnmetRequirement, passes: Passes) -> Passes:
-    """``passes`` without those because of which the requirement is not met.
+    """``passes`` without those that break the requirement.
 
     The requirement may still not be met when no optional pass is left.
     """

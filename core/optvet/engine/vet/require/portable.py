@@ -61,7 +61,7 @@ class PortableRequirement:
         actual: Sequence[Arrays],
         noise: Sequence[Mapping[str, float]],
     ) -> RequirementReading:
-        """The requirement on samples of which the outputs are known.
+        """The requirement on samples with known outputs.
 
         Args:
             model: The original.

@@ -130,7 +130,7 @@ def use_of(device: str, readings: Readings, begin: float, end: float, runs: int)
 
 
 def _integral(known: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """By trapezoids between readings; the first and the last hold to the ends of the time."""
+    """Integral by trapezoids; the first and last readings extend to the ends of the time."""
     inner = sum(
         (later - at) * (value + other) / 2 for (at, value), (later, other) in pairwise(known)
     )

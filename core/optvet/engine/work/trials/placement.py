@@ -53,7 +53,7 @@ def find_placement(
 
 
 def value_or_reason(outcome: Outcome[T]) -> T | str:
-    """The value, or why there is none: of what is told beside a verdict and decides nothing."""
+    """The value of a side measurement, or why there is none; it decides no verdict."""
     try:
         refuse_misuse(outcome.failure)
     except (Unsupported, InputError) as error:
@@ -77,7 +77,7 @@ def profile(artifact: Artifact, order: TrialSpec, folder: Path) -> Profile:
 
 
 def placement_of(profile: Profile) -> Placement:
-    """What is told of a profile: numbers of nodes, and times."""
+    """The figures of a profile: numbers of nodes, and times."""
     nodes = sorted(profile.nodes, key=lambda node: -node.seconds)
     total = sum(node.seconds for node in nodes)
     seconds, counts = Counter[str](), Counter[str]()

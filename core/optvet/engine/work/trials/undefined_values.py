@@ -54,7 +54,7 @@ def undefined_between(
     """What is undefined in a region of a model, in words; empty if nothing is. Called in a worker.
 
     Args:
-        build_spec: The model; of one that is too large for memory nothing is told.
+        build_spec: The model; models too large for memory are not examined.
         feeds: Its inputs.
         config: What runs it.
         begins: Values at which the region begins, which belong to it no more.
