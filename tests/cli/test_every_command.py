@@ -44,6 +44,7 @@ COMMANDS = {
     # A busy machine leaves the ratio undecided.
     "bench": Use(("models/clean.onnx", "--repeats", "3", "--limit", "1"), "Structure", (0, 4)),
     "doctor": Use((), "libraries"),
+    "explain": Use(("round trip",), "import and export: Reading a model"),
     "schema": Use(("vet",), "$defs"),
     "campaign init": Use(("new.toml",), "wrote new.toml"),
     "campaign run": Use(("small.toml",), "1 finding", (1,)),

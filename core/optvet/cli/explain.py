@@ -1,0 +1,71 @@
+"""``optvet explain``: the words on optvet's screens."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from optvet.cli.options import Debug
+from optvet.cli.render import table_of, text
+from optvet.cli.terminal import Terminal
+from optvet.spec.errors import UnknownName
+
+TERMS = {
+    "bundle": "A folder with the evidence of one finding: model, inputs, script, issue text.",
+    "candidate": "The optimized model under test.",
+    "control": "A test that must pass before a pass is blamed: the original agrees with itself, "
+    "the empty pipeline is innocent.",
+    "culprit": "The shortest sequence of passes that shows a symptom; in prose, the faulty passes.",
+    "divergence": "The earliest place in the graph where original and candidate differ "
+    "beyond noise.",
+    "drift": "A difference that rounding explains.",
+    "failing sample": "A sample that shows a finding.",
+    "finding": "A confirmed symptom, with its culprit and a failing sample.",
+    "fingerprint": "A digest that findings of one defect share.",
+    "import and export": "Reading a model and writing it again without any pass; "
+    "also called round trip.",
+    "lowering": "The fixed part of a compilation, before and after the optional passes.",
+    "noise": "How far rounding moves the outputs of the original, measured on each sample.",
+    "original": "The model as the user gave it.",
+    "pass": "One transformation of an optimizer, which can be applied or left out.",
+    "pipeline": "A sequence of passes.",
+    "reference": "What the candidate is compared with: the original, or the empty pipeline's "
+    "artifact.",
+    "requirement": "A bound that the user sets, on a metric or on the error of an output.",
+    "runtime": "What loads a model and runs it.",
+    "sample": "One set of inputs of a model.",
+    "sensitivity": "A label or a large difference that changes within the noise of the original.",
+    "site": "One of the places of a graph that a pass rewrote.",
+    "symptom": "What is wrong with a candidate; one of a fixed list.",
+    "trial": "One build of a candidate, its check, its load and its runs.",
+    "verdict": "The answer on a model: clean, drift, faulty or undecided.",
+    "verified pipeline": "The passes that remain without the culprits, vetted on all samples.",
+}
+"""The glossary of ``docs/concepts.md``."""
+_ALIASES = {"round trip": "import and export", "witness": "failing sample"}
+
+
+def command(
+    context: typer.Context,
+    term: Annotated[
+        str | None,
+        typer.Argument(metavar="[TERM]", help="A word of a screen; all of them without one."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Explain a word that optvet uses, such as drift or control."""
+    terminal = context.ensure_object(Terminal)
+    if term is None:
+        table = table_of(("term", "bold"), ("meaning", ""))
+        for name, meaning in TERMS.items():
+            table.add_row(text(name), text(meaning))
+        terminal.show(table)
+        return
+    asked = " ".join(term.lower().split())
+    known = _ALIASES.get(asked, asked)
+    if known not in TERMS:
+        known = known.removesuffix("s")
+    if known not in TERMS:
+        raise UnknownName("term", term, [*TERMS, *_ALIASES], "(see: optvet explain)")
+    terminal.show(text(f"{known}: {TERMS[known]}"))

@@ -1,0 +1,35 @@
+"""Words of the screens are explained, as the documents explain them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optvet.cli.explain import TERMS
+
+Run = Callable[..., Any]
+CONCEPTS = Path(__file__).parents[2] / "docs" / "concepts.md"
+
+
+def test_the_glossary_of_the_documents_is_that_of_the_command() -> None:
+    _, _, glossary = CONCEPTS.read_text("utf-8").partition("## Glossary")
+    rows = re.findall(r"^\| ([a-z ]+) \| (.+) \|$", glossary, re.MULTILINE)
+    assert dict(rows[1:]) == TERMS
+    assert len(TERMS) <= 25
+
+
+@pytest.mark.parametrize("term", ["Controls", "control", "failing  sample", "witness"])
+def test_a_term_is_found_in_other_forms(run: Run, term: str) -> None:
+    ran = run("explain", term)
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(("control: A test", "failing sample: A sample"))
+
+
+def test_an_unknown_term_names_near_ones(run: Run) -> None:
+    ran = run("explain", "drfit")
+    assert ran.code == 2
+    assert "did you mean 'drift'" in ran.err
