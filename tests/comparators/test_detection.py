@@ -892,7 +892,12 @@ def _own_map(label: Any, boxes: np.ndarray, scores: np.ndarray, labels: np.ndarr
 @coco
 @pytest.mark.parametrize(
     ("classes", "labels"),
-    [(("cat", "dog", "owl"), ["owl", "cat", "dog"]), ("coco", [3, 1, 2]), (None, ["2", 0, 1])],
+    [
+        (("cat", "dog", "owl"), ["owl", "cat", "dog"]),
+        ("coco", [3, 1, 2]),
+        ("coco", ["car", "person", "bicycle"]),
+        (None, ["2", 0, 1]),
+    ],
 )
 def test_labels_of_annotations_are_brought_to_class_numbers(classes: Any, labels: Any) -> None:
     result = compare(

@@ -339,6 +339,19 @@ def test_annotated_boxes_follow_the_image(model: Maker, photos: Path, tmp_path: 
     np.testing.assert_allclose(wide.label["boxes"], [[16 - 24, 8 - 8, 32, 16]])
 
 
+@pytest.mark.parametrize("box", [{"xyxy": [10, 5, 30, 15]}, {"bbox": [10, 5, 20, 10]}], ids=list)
+def test_boxes_may_be_listed_by_file_with_names(
+    model: Maker, photos: Path, tmp_path: Path, box: dict[str, list[int]]
+) -> None:
+    one = {"file": "photos/a.png", "boxes": [{"label": "cat", "iscrowd": 1} | box]}
+    rows = [one, {"file": "photos/b.png", "boxes": []}]
+    (tmp_path / "boxes.json").write_text(json.dumps(rows))
+    record = '[preprocessing]\nresize = "letterbox"\n'
+    wide, empty = samples(model(NCHW, record), photos, labels=str(tmp_path / "boxes.json"))
+    assert wide.label == {"boxes": [[4.0, 6.0, 8.0, 4.0]], "labels": ["cat"], "iscrowd": [1]}
+    assert empty.label == {"boxes": [], "labels": [], "iscrowd": []}
+
+
 def test_categories_become_class_numbers_where_there_are_as_many(
     model: Maker, photos: Path, tmp_path: Path
 ) -> None:
@@ -392,9 +405,10 @@ def test_sixteen_bits_are_scaled_to_eight(model: Maker, tmp_path: Path) -> None:
         ("l.json", "3", "expected COCO annotations"),
         ("l.json", '[{"file": "a.png"}]', "choose the key by option label_key"),
         ("l.json", '{"images": [{}], "annotations": []}', "is not of COCO's form"),
+        ("l.json", '[{"file": "a.png", "boxes": [{"label": 1}]}]', "no list of files with boxes"),
         ("l.txt", "z.png 4\n", "has none of the images; it has 'z.png', the images are 'a.png'"),
     ],
-    ids=["csv", "lines", "json", "number", "key", "coco", "others"],
+    ids=["csv", "lines", "json", "number", "key", "coco", "boxes", "others"],
 )
 def test_a_wrong_label_file_is_refused(
     model: Maker, photos: Path, tmp_path: Path, name: str, text: str, words: str

@@ -74,6 +74,16 @@ _TASK = re.compile(
     r"|logo|product|fruit|box|bounding-box|2d)-)?detection|instance-segmentation"
 )
 _COCO_NUMBERS = tuple(n for n in range(1, 91) if n not in {12, 26, 29, 30, 45, 66, 68, 69, 71, 83})
+_COCO_NAMES = (
+    "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,"
+    "stop sign,parking meter,bench,bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,"
+    "backpack,umbrella,handbag,tie,suitcase,frisbee,skis,snowboard,sports ball,kite,baseball bat,"
+    "baseball glove,skateboard,surfboard,tennis racket,bottle,wine glass,cup,fork,knife,spoon,bowl,"
+    "banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,"
+    "potted plant,bed,dining table,toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,"
+    "oven,toaster,sink,refrigerator,book,clock,vase,scissors,teddy bear,hair drier,toothbrush"
+).split(",")
+"""Names of COCO's 80 categories, in the order of their ids (annotations of 2017)."""
 
 
 class DetectionOptions(BaseModel):
@@ -96,8 +106,8 @@ class DetectionOptions(BaseModel):
     anchors: tuple[tuple[float, float], ...] | None = None
     """Widths and heights in pixels of a grid's anchors, from the finest level."""
     classes: Literal["coco"] | tuple[int | str, ...] | None = None
-    """The annotations' label of each class number of the model; "coco" for COCO's category ids of
-    a model with 80 classes; None where they are the same."""
+    """The annotations' label of each class number of the model; "coco" for COCO's category ids or
+    names of a model with 80 classes; None where they are the same."""
 
 
 @dataclass(frozen=True)
@@ -403,7 +413,9 @@ def _class_number(sample: Sample, name: int | str, options: DetectionOptions) ->
 
     A label that the model does not know becomes a class of its own, which is never found.
     """
-    classes = _COCO_NUMBERS if options.classes == "coco" else options.classes
+    classes = options.classes
+    if classes == "coco":
+        classes = _COCO_NUMBERS if isinstance(name, int) else tuple(_COCO_NAMES)
     if classes is not None:
         known = {label: number for number, label in enumerate(classes)}
         return known.get(name, -1)
@@ -412,7 +424,7 @@ def _class_number(sample: Sample, name: int | str, options: DetectionOptions) ->
     except ValueError as error:
         raise InputError(
             f"comparator 'detection': sample {sample.id!r} is annotated with the name {name!r};"
-            " give the names of the model's classes, in order, as option classes"
+            " give the names of the model's classes, in order, as option classes, or classes=coco"
         ) from error
 
 

@@ -66,8 +66,8 @@ class ImagesOptions(BaseModel):
         str | None,
         Sensitive("reads a file", reads_data=True, unless=lambda v: v == FOLDERS),
     ] = None
-    """A file of labels: CSV with columns file and label, lines of file and label, JSON, or COCO
-    annotations; "folders" for one folder per class."""
+    """A file of labels: CSV with columns file and label, lines of file and label, JSON of labels
+    or boxes, or COCO annotations; "folders" for one folder per class."""
     label_key: str = "label"
     """The key, or column, of the labels in that file."""
     label_offset: int | None = None
@@ -285,7 +285,7 @@ def _annotations(
     }
     numbers = _class_numbers(categories, model)
     if numbers is not None:
-        found["numbers"] = [numbers[c] for c in label.categories]
+        found["numbers"] = [numbers[int(c)] for c in label.categories]
     return found
 
 

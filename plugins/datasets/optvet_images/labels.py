@@ -4,7 +4,9 @@ A label file is one of
 
 - JSON of COCO's form, with ``images``, ``annotations`` and ``categories``: boxes;
 - JSON, a mapping of file names to labels, or a list of objects (or an object with such a list as
-  ``files``) with ``file`` and a label under a key of one's choice;
+  ``files``) with ``file`` and a label under a key of one's choice, or with ``file`` and ``boxes``:
+  objects with a ``label`` (name or number) and either ``xyxy`` (corners) or ``bbox`` (x, y, width,
+  height), in pixels;
 - CSV with the columns ``file`` and ``label``;
 - lines of a file name and a label, separated by white space, as of ImageNet's validation list.
 
@@ -28,10 +30,13 @@ _BYTES_PER_BYTE = 8
 
 @dataclass(frozen=True)
 class Boxes:
-    """Annotated boxes of one image: x, y, width, height in its pixels; category ids; crowds."""
+    """Annotated boxes of one image: x, y, width, height in its pixels; categories; crowds.
+
+    Categories are COCO's ids, or the labels (names or numbers) of a list of objects.
+    """
 
     boxes: tuple[tuple[float, ...], ...]
-    categories: tuple[int, ...]
+    categories: tuple[int | str, ...]
     crowd: tuple[int, ...]
 
 
@@ -142,6 +147,11 @@ def _of_json(source: str, text: str, key: str) -> tuple[dict[str, Any], tuple[in
     if not isinstance(data, list) or not all(isinstance(e, dict) for e in data):
         raise _bad(source, "expected COCO annotations, a mapping of files, or a list of objects")
     entries = [e for e in data if isinstance(e.get("file"), str) and e.get(key) is not None]
+    if not entries and any(isinstance(e.get("boxes"), list) for e in data):
+        try:
+            return {str(e["file"]): _boxes(e["boxes"]) for e in data}, ()
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise _bad(source, f"is no list of files with boxes: {error!r}") from error
     if not entries:
         raise _bad(source, f"no entry has 'file' and {key!r}; choose the key by option label_key")
     return {e["file"]: _label(e[key]) for e in entries}, ()
@@ -164,6 +174,17 @@ def _of_coco(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
     if any(len(box) != 4 for label in found.values() for box in label.boxes):
         raise ValueError("a bbox is not of four numbers")
     return found, tuple(sorted(ids))
+
+
+def _boxes(rows: Sequence[Mapping[str, Any]]) -> Boxes:
+    """Boxes of one image, from objects with ``label`` and ``xyxy`` or ``bbox``."""
+    boxes = []
+    for row in rows:
+        left, top, third, fourth = (float(v) for v in row["xyxy" if "xyxy" in row else "bbox"])
+        corner = (left, top) if "xyxy" in row else (0.0, 0.0)
+        boxes.append((left, top, third - corner[0], fourth - corner[1]))
+    crowd = tuple(int(row.get("iscrowd", 0)) for row in rows)
+    return Boxes(tuple(boxes), tuple(_label(row["label"]) for row in rows), crowd)
 
 
 def _label(value: Any) -> Any:
