@@ -109,6 +109,12 @@ def listed(page: Page) -> list[str]:
     return [name.removeprefix("finding-")[0] for name in found]
 
 
+def test_the_severity_of_a_finding_is_told() -> None:
+    text = rendered(pretend_report("m"))
+    assert "<dt>severity</dt><dd>note</dd>" in text
+    assert text.count("<dt>severity</dt><dd>fault</dd>") == 3
+
+
 def test_filters_narrow_the_table_and_the_sections(page: Page) -> None:
     assert listed(page) == ["1", "2", "3", "4"]
     page.locator("select[name=symptom]").select_option("wrong-output")

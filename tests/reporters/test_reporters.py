@@ -184,6 +184,12 @@ def test_markdown_shows_texts_as_they_are_and_nothing_else() -> None:
     assert widths(text) == widths(rendered("markdown", pretend_report("m")))
 
 
+def test_documents_tell_the_severity_of_a_finding() -> None:
+    report = pretend_report("m")
+    assert "| bloat (note) |" in rendered("markdown", report)
+    assert "| wrong-output |" in rendered("markdown", report)
+
+
 def test_markdown_folds_new_warnings_and_counts_equal_ones_together() -> None:
     text = rendered("markdown", pretend_report("m"))
     folded = text.partition("<details>")[2].partition("</details>")[0]

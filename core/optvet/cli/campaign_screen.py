@@ -177,8 +177,11 @@ def _findings(groups: Iterable[FindingGroup]) -> Table:
     for group in groups:
         what = text(f"{group.symptom}: ", "dim" if group.known else "red")
         what.append_text(text(group.blamed(), "bold not red"))
-        if group.known:
-            what.append(" (known)", "dim")
+        told = group.severity in ("fault", group.symptom)
+        remarks: list[str] = [] if told else [group.severity]
+        remarks += ["known"] if group.known else []
+        if remarks:
+            what.append(f" ({', '.join(remarks)})", "dim not bold")
         models = [short_model(model) for model in group.models]
         cells = (text(group.optimizer), what, text(_several(models)))
         table.add_row(text(group.fingerprint[:8]), *cells)

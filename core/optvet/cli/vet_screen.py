@@ -127,7 +127,10 @@ def _findings(findings: Sequence[Finding]) -> Table:
         if index:
             table.add_row()
         numbers = (number(finding.error), number(finding.noise_floor)) if sized else ()
-        table.add_row(text(finding.symptom), _blame(finding), *numbers)
+        symptom = text(finding.symptom)
+        if finding.severity not in ("fault", finding.symptom):
+            symptom.append(f"\n({finding.severity})", "dim")
+        table.add_row(symptom, _blame(finding), *numbers)
     return table
 
 
