@@ -77,7 +77,7 @@ def _findings(title: str, found: Sequence[ReportedFinding]) -> Iterator[str]:
     yield f"### {title}: {len(found)}\n"
     rows = [
         [
-            f.symptom if f.severity in ("fault", f.symptom) else f"{f.symptom} ({f.severity})",
+            f"{f.symptom} ({remark})" if (remark := f.remark()) else f.symptom,
             f.optimizer,
             f.blamed() if f.culprit else "import and export",
             _models(f),

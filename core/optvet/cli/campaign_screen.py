@@ -177,11 +177,9 @@ def _findings(groups: Iterable[FindingGroup]) -> Table:
     for group in groups:
         what = text(f"{group.symptom}: ", "dim" if group.known else "red")
         what.append_text(text(group.blamed(), "bold not red"))
-        told = group.severity in ("fault", group.symptom)
-        remarks: list[str] = [] if told else [group.severity]
-        remarks += ["known"] if group.known else []
+        remarks = ", ".join(filter(None, (group.remark(), "known" if group.known else "")))
         if remarks:
-            what.append(f" ({', '.join(remarks)})", "dim not bold")
+            what.append(f" ({remarks})", "dim not bold")
         models = [short_model(model) for model in group.models]
         cells = (text(group.optimizer), what, text(_several(models)))
         table.add_row(text(group.fingerprint[:8]), *cells)

@@ -128,8 +128,8 @@ def _findings(findings: Sequence[Finding]) -> Table:
             table.add_row()
         numbers = (number(finding.error), number(finding.noise_floor)) if sized else ()
         symptom = text(finding.symptom)
-        if finding.severity not in ("fault", finding.symptom):
-            symptom.append(f"\n({finding.severity})", "dim")
+        if remark := finding.remark():
+            symptom.append(f"\n({remark})", "dim")
         table.add_row(symptom, _blame(finding), *numbers)
     return table
 

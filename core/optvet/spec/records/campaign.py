@@ -11,7 +11,7 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.base import Record, Result
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.error import ErrorRecord
-from optvet.spec.records.vet import VetResult, blamed
+from optvet.spec.records.vet import VetResult, blamed, remark
 from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import Stage, Symptom
 
@@ -69,6 +69,10 @@ class FindingGroup(Record):
     def blamed(self) -> str:
         """What is to blame, in words on one line."""
         return blamed(self.culprit, localized=self.localized)
+
+    def remark(self) -> str:
+        """The severity where it is no fault and the symptom does not say it; else empty."""
+        return remark(self.severity, self.symptom)
 
 
 class KnownFinding(Record):

@@ -170,12 +170,21 @@ class Finding(Record):
         """What is to blame, in words on one line."""
         return blamed(self.culprit, localized=self.localized)
 
+    def remark(self) -> str:
+        """The severity where it is no fault and the symptom does not say it; else empty."""
+        return remark(self.severity, self.symptom)
+
 
 def blamed(culprit: Sequence[str], *, localized: bool = True) -> str:
     """A ``culprit`` in words on one line; see ``Finding``."""
     if not localized:
         return f"the whole pipeline ({len(culprit)} passes, culprits not searched)"
     return " → ".join(culprit) or "round trip"
+
+
+def remark(severity: str, symptom: Symptom) -> str:
+    """The ``severity`` where it is no fault and the ``symptom`` does not say it; else empty."""
+    return "" if severity in ("fault", symptom) else severity
 
 
 Effect = Literal["none", "changed", "failed", "unknown"]
