@@ -228,10 +228,8 @@ def test_two_random_draws_that_become_one_are_reduced(tmp_path: Path) -> None:
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
-def test_the_kept_draw_of_a_random_output_is_one_that_the_optimized_model_does_not_give(
-    tmp_path: Path,
-) -> None:
-    # One element would be 0 in both: seeds that follow each other draw nearly the same number.
+def test_the_script_of_a_random_output_compares_distributions(tmp_path: Path) -> None:
+    # One draw tells nothing: both models give zeros and ones.
     (bundle,) = bundles(
         HEAD
         + """g (float[4,4] x) => (float[4,4] y) <float half = {0.5}, bool train = {1}> {
@@ -242,9 +240,26 @@ def test_the_kept_draw_of_a_random_output_is_one_that_the_optimized_model_does_n
     )
     assert bundle.record.finding.symptom == Symptom.WRONG_OUTPUT
     assert bundle.note == ""
-    assert [script_exit(bundle.path) for _ in range(3)] == [1, 1, 1]
-    # A script of a few lines would take one draw for what is expected.
+    assert [script_exit(bundle.path) for _ in range(2)] == [1, 1]
     assert "Run `python repro.py`" in (bundle.path / "ISSUE.md").read_text()
+    assert not [f for f in bundle.path.glob("*.py") if "import optvet" in f.read_text()]
+    script = bundle.path / "repro.py"
+    script.write_text(script.read_text().replace("'eliminate_common_subexpression'", "'nop'"))
+    assert script_exit(bundle.path) == 0
+
+
+def test_the_script_compares_random_outputs_that_depend_on_each_other(tmp_path: Path) -> None:
+    (bundle,) = bundles(
+        HEAD
+        + """g (float[8] x) => (float[8] c, float[8] d) {
+        s = Sigmoid(x)  a = Bernoulli(s)  b = Bernoulli(s)  c = Add(a, x)  d = Mul(b, x) }""",
+        tmp_path,
+        pipeline="eliminate_common_subexpression",
+        limit=1,
+        reduce=False,
+    )
+    assert "relation" in bundle.record.finding.message
+    assert script_exit(bundle.path) == 1
 
 
 def test_weights_left_among_the_inputs_are_explained_and_one_finding(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from optvet.engine.judge.sample import telling_tolerance
 from optvet.engine.scripts.confined_run import Ended, try_script
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.inline import standalone
-from optvet.engine.scripts.with_files import script
+from optvet.engine.scripts.with_files import modules_beside, script
 from optvet.engine.vet.explain.locate import divergence_text
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.trial import normalized_message
@@ -173,11 +173,10 @@ def _documents(
         after=evidence.after,
         where="" if evidence.divergence is None else divergence_text(evidence.divergence),
         required=None if finding.requirement is None else read_requirement(finding.requirement),
+        random=() if evidence.observed is None else evidence.observed.random,
         lost=() if evidence.observed is None else evidence.observed.observation.lost,
     )
-    # One draw of random outputs, with which a short script compares, is no expectation.
-    fixed = evidence.observed is None or evidence.observed.draw is None
-    short = standalone(context, proto, feeds, evidence.expected) if fixed else None
+    short = standalone(context, proto, feeds, evidence.expected)
     texts = {
         TEXT: evidence.before,
         OPTIMIZED_TEXT: evidence.after,
@@ -185,6 +184,7 @@ def _documents(
         ISSUE: issue(context, short),
     }
     # Names in a model are untrusted; in the script they are escaped literals.
+    texts |= modules_beside(context)
     files = {name: printable(text).encode() for name, text in texts.items() if text}
     return {**context.carried, **files}
 

@@ -128,13 +128,11 @@ def _observe(
         else ""
     )
     before = runner.sandbox.call(_text_of, runner.model.blob, fresh=True).value or ""
-    drawn = observed.draw if observed is not None else None
     first, *more = (examiner.reference[sample.id] for sample in samples)
-    expected = {**first, **(drawn or {})}
     levels = examiner.levels(runs_of(trial)) if isinstance(sought, PortableRequirement) else {}
     noise = tuple(levels.get(sample.id, {}) for sample in samples)
     full = case.checks.full
-    return runner, Evidence(observed, expected, before, after or "", full, tuple(more), noise)
+    return runner, Evidence(observed, first, before, after or "", full, tuple(more), noise)
 
 
 def _explain(

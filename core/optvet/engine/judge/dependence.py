@@ -13,8 +13,6 @@ from itertools import combinations
 
 import numpy as np
 
-from optvet.engine.numerics.floats import is_float
-
 Runs = Sequence[Mapping[str, np.ndarray]]
 """The outputs of one run each, by name."""
 
@@ -112,6 +110,6 @@ def numbers_of(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "c":
         parts = np.stack([array.real, array.imag], axis=-1)
         return np.asarray(parts.astype(np.float64)).ravel()
-    if array.dtype.kind in "biu" or is_float(array.dtype):
-        return np.asarray(array.astype(np.float64)).ravel()
-    return np.array([zlib.crc32(str(v).encode()) % 1009 for v in array.ravel()], np.float64)
+    if array.dtype.kind in "OSU":
+        return np.array([zlib.crc32(str(v).encode()) % 1009 for v in array.ravel()], np.float64)
+    return np.asarray(array.astype(np.float64)).ravel()

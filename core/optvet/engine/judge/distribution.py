@@ -8,6 +8,9 @@ statistics and outputs.
 
 Source: Westfall and Young 1993, "Resampling-Based Multiple Testing", Sec. 2.5 (max-T). For values
 that vary in one model only, the probability is computed by counting.
+
+Copies of this module and of ``dependence`` lie beside scripts that run without optvet: they import
+nothing else of it.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from optvet.engine.judge.dependence import Runs, numbers_of, of_pairs
-from optvet.engine.numerics.floats import is_float, unit_roundoff
 
 EFFECT = 2e-3
 """Differences of a mean below this part of its scale are ignored: rounding, or not relevant."""
@@ -162,8 +165,8 @@ def _are_different_constants(ours: np.ndarray, theirs: np.ndarray, dtype: np.dty
     if not stable.any():
         return False
     least = EFFECT * _scale(np.concatenate([ours[:1, stable], theirs[:1, stable]]))
-    if is_float(dtype):
-        rounded = _ROUNDINGS * unit_roundoff(dtype)
+    if dtype.kind == "f" or "float" in dtype.name:
+        rounded = _ROUNDINGS / 2 * float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
         least = max(least, rounded * float(np.abs(np.concatenate([ours, theirs])).max()))
     return bool((np.abs(ours[0] - theirs[0])[stable] > least).any())
 

@@ -43,10 +43,9 @@ from optvet.engine.vet.require.portable import PortableRequirement
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.case import Case
-from optvet.engine.work.trials.draws import ModelPair
 from optvet.engine.work.trials.inner_values import infer, record_values
 from optvet.engine.work.trials.opinions import collect_opinions
-from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.engine.work.trials.trial_results import Ledger, Trial
 from optvet.engine.work.trials.trial_runner import Progress, TrialRunner
 from optvet.engine.work.trials.undefined_values import undefined_kinds
@@ -78,8 +77,7 @@ class Signature:
 
     ``kind`` of wrong output is "form"; "value"; "places" where NaN or infinity is in other places,
     since a wrong number must not be reduced to one that is none; "layer" where a layer of a
-    quantized model is wrong on its own inputs; or "draw" where the values are random and every
-    second draw tells the two models apart.
+    quantized model is wrong on its own inputs; or "random" where distributions differ.
     """
 
     symptom: Symptom
@@ -288,7 +286,7 @@ class ReductionOracle:
         run, feeds = opened.reference.runs.get(opened.sample.id), opened.sample.feeds
         if found is None or run is None or isinstance(run, Failure):
             return False
-        if not found.signature.symptom.info.of_values or found.draw is not None:
+        if not found.signature.symptom.info.of_values or found.random:
             return False
         cost = macs(model, {name: value.shape for name, value in feeds.items()})
         if cost is None or cost > _ASKED_MACS:
@@ -381,21 +379,18 @@ def is_structural(sought: Sought) -> bool:
 
 _ASKED_MACS = 10_000_000
 """Multiplications of a model from which on no second evaluator is asked about it."""
-_DRAWS = 16
-"""Draws of random outputs of each model, in search of one that tells them apart."""
 
 
 @dataclass(frozen=True)
 class ObservedFault:
     """The observation of a fault, and its signature, which a reduction keeps.
 
-    ``draw`` are random outputs of the original that the optimized model does not give: empty if
-    none was drawn, None if the outputs are not random. ``reading`` is that of a requirement.
+    ``random`` are the random outputs, if their distribution differs; ``reading`` is that of a requirement.
     """
 
     observation: Observation
     signature: Signature
-    draw: Outputs | None = None
+    random: tuple[str, ...] = ()
     reading: RequirementReading | None = None
 
 
@@ -428,15 +423,10 @@ def find_first_fault(
     if observation is None:
         return None
     signature = _signature(observation)
-    if not (drawn := examiner.random & {*observation.outputs}):
-        return ObservedFault(observation, signature)
-    (sample,) = samples
-    shapes = {name: examiner.reference[sample.id][name].shape for name in drawn}
-    pair = ModelPair(examiner.runner, examiner.base, trial.passes, sample)
-    telling = pair.telling(drawn, shapes, _DRAWS)
-    # Half of them, so that one is drawn again when the smallest model is written down.
-    kind = "draw" if 2 * len(telling) >= _DRAWS else signature.kind
-    return ObservedFault(observation, replace(signature, kind=kind), telling[0] if telling else {})
+    # All of them: one may depend on another.
+    random = tuple(sorted(examiner.random)) if examiner.random & {*observation.outputs} else ()
+    signature = replace(signature, kind="random") if random else signature
+    return ObservedFault(observation, signature, random)
 
 
 def _signature(observation: Observation) -> Signature:

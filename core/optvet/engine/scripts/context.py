@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel
@@ -45,6 +45,7 @@ class ReproContext:
         outputs: The same for ``expected.npz``.
         judged: The outputs that are wrong; empty for all.
         about: The metadata that changed, as in ``Finding.changed``.
+        random: Outputs whose distributions are compared, not their values.
         lost: Optional inputs that are gone; other weights among the inputs may come and go.
         tolerance: Allowed difference, relative to the largest magnitude of an output.
         full_check: Whether the checker infers shapes too.
@@ -80,6 +81,7 @@ class ReproContext:
     where: str = ""
     required: Required | None = None
     lost: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
 
     @property
     def check(self) -> ScriptCheck:
@@ -144,8 +146,16 @@ class ReproContext:
     @property
     def optimize(self) -> str:
         """Body of ``optimize(model)``; by the plugin where that does not show its call."""
+        return self._apply(self.passes)
+
+    @property
+    def import_only(self) -> str:
+        """Body of a function that gives the reference, which no pass has changed."""
+        return "return model" if self.takes_original else self._apply(())
+
+    def _apply(self, passes: Sequence[str]) -> str:
         if isinstance(self.optimizer, Explains):
-            return self.optimizer.snippet(self.passes, self.options)
+            return self.optimizer.snippet(passes, self.options)
         return f"""
 from optvet.plugin import Artifact
 from optvet.engine.discovery import Plugins
@@ -154,7 +164,7 @@ optimizer = Plugins().optimizer({self.optimizer.name!r})
 options = type(optimizer.options).model_validate({self.options.model_dump(mode="json")!r})
 optimizer = optimizer.configured(options) if hasattr(optimizer, "configured") else optimizer
 source = Artifact("onnx", model.SerializeToString())
-artifact = optimizer.apply(source, {list(self.passes)!r}, options)
+artifact = optimizer.apply(source, {list(passes)!r}, options)
 return artifact.data if artifact.format == "onnx" else artifact
 """
 

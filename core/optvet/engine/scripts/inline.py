@@ -116,6 +116,8 @@ def standalone(
     """The shortest script that shows the finding; None if all are too long or none shows it."""
     if isinstance(context.required, Requirement):
         return None  # its metric is measured by a plugin of optvet
+    if context.random:
+        return None  # distributions are compared by modules of the folder
     draft = _draft(context, model, feeds, expected)
     if draft is None or not isinstance(context.optimizer, Explains):
         return None

@@ -5,11 +5,30 @@ The script is meant to be read: it contains the call that fails.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from optvet.engine.judge import dependence, distribution
+from optvet.engine.judge.random_outputs import PROOF
+from optvet.engine.scripts import drawing
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.rendering import render
 from optvet.engine.work.trials.trial import graph_output_of
 from optvet.spec.protocols import Explains, ExplainsRuntime, SetsEnvironment
 from optvet.spec.requirement import Requirement
+
+_IMPORT = re.compile(r"^from optvet\.engine\.judge\.(?=distribution |dependence )", re.MULTILINE)
+_TEST_MODULES = (drawing, distribution, dependence)
+"""What lies beside a script that compares distributions."""
+
+
+def modules_beside(context: ReproContext) -> Mapping[str, str]:
+    """Texts of the modules that ``repro.py`` imports from its folder, by file name."""
+    if not context.random:
+        return {}
+    files = [Path(module.__file__ or "") for module in _TEST_MODULES]
+    return {f.name: _IMPORT.sub("from ", f.read_text("utf-8")) for f in files}
 
 
 def script(context: ReproContext) -> str:
@@ -24,6 +43,7 @@ def script(context: ReproContext) -> str:
         run=context.runtime.snippet(context.runtime_options)
         if explained and isinstance(context.runtime, ExplainsRuntime)
         else _run_by_plugin(context),
+        looks=PROOF,
         metric=isinstance(context.required, Requirement),
         in_parts=any(graph_output_of(name) != name for name in context.outputs),
     )

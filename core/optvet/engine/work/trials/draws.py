@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -67,27 +67,6 @@ class ModelPair:
         """Runs of one session."""
         return self._request_runs(side, _draw_in_turn, runs, (side, session))
 
-    def telling(
-        self, names: Set[str], shapes: Mapping[str, tuple[int, ...]], runs: int
-    ) -> list[Outputs]:
-        """Those of ``runs`` draws of the original that no draw of the optimized model equals.
-
-        Values of few elements or few possible numbers may come out equal by chance, or because a
-        runtime gives several operators nearly equal seeds, although the distributions differ.
-
-        Args:
-            names: Random outputs.
-            shapes: Their shapes; of a large output not all elements are kept, so it tells nothing.
-            runs: Draws of each model.
-        """
-        ours, theirs = (self.in_turn(side, 0, runs) for side in ("reference", "candidate"))
-        kept = ({n: draw[n] for n in names if draw[n].shape == shapes[n]} for draw in ours)
-        return [
-            draw
-            for draw in kept
-            if len(draw) == len(names) and not any(_equal(draw, other) for other in theirs)
-        ]
-
     def _request_runs(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
         """Runs by a worker, empty if the model cannot be run so; cached where it is known."""
         runner, passes = self.runner, self.reference if side == "reference" else self.candidate
@@ -111,10 +90,6 @@ class ModelPair:
             while sum(map(_size_of, self.known.values())) > _KNOWN_BYTES:
                 self.known.pop(next(iter(self.known)))
         return kept
-
-
-def _equal(draw: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
-    return all(name in other and np.array_equal(draw[name], other[name]) for name in draw)
 
 
 def _size_of(runs: Runs) -> int:
