@@ -385,7 +385,8 @@ _ASKED_MACS = 10_000_000
 class ObservedFault:
     """The observation of a fault, and its signature, which a reduction keeps.
 
-    ``random`` are the random outputs, if their distribution differs; ``reading`` is that of a requirement.
+    ``random`` are the random outputs, if their distribution differs; ``reading`` is of a
+    requirement.
     """
 
     observation: Observation
