@@ -88,7 +88,7 @@ def test_plugin_that_cannot_load_is_listed_with_its_reason(
     assert "not loaded" in ran.out
     assert "No module named 'optvet_no_such_module'" in " ".join(ran.out.split())
     shown = run("plugins", "show", "broken")
-    assert "cannot be used: ModuleNotFoundError" in shown.out
+    assert "cannot be used: its import raised ModuleNotFoundError" in shown.out
 
 
 def test_optimizer_is_shown_with_options_passes_and_limits(run: Run) -> None:

@@ -6,48 +6,40 @@ of the model. The error names the plugin and the method, what was expected and w
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from optvet.spec.converters import Converter, SourceFacts
 from optvet.spec.errors import ContractError, OptvetError
-from optvet.spec.generators import Mutator, Pool
+from optvet.spec.executor import Executor, Workers
+from optvet.spec.generators import Candidate, Fragment, Mutator, Pattern, Pool
 from optvet.spec.protocols import (
     Calibrates,
     Comparator,
     Dataset,
     Decodes,
-    Logs,
     ModelSource,
-    NeedsNetwork,
     Optimizer,
     Pins,
-    Preferred,
-    Ragged,
     ReportsChanges,
     Runtime,
     Saves,
     Session,
-    SetsEnvironment,
-    TakesSuggestions,
-    Wants,
 )
 from optvet.spec.types import (
     Artifact,
     Comparison,
     Deferred,
-    LogFormat,
     ModelCard,
     NodeTime,
     Pass,
     Profile,
     Sample,
-    Suggestion,
     Summary,
-    Traits,
 )
 
 _T = TypeVar("_T")
@@ -124,106 +116,6 @@ def list_items(
         if wrong is not None:
             raise blame(family, plugin, wrong, origin)
     return items
-
-
-# --- at discovery --------------------------------------------------------------------------------
-
-
-def attributes(family: str, plugin: Any) -> str | None:
-    """What is wrong with the attributes of a plugin that has all of them; None if nothing is."""
-    options = "a pydantic model with the defaults"
-    expected: dict[str, tuple[type | tuple[type, ...], str]] = {"name": (str, "a text")}
-    if family not in ("model source", "reporter", "generator", "study", "user model"):
-        expected["options"] = (BaseModel, options)
-    if family == "reporter":
-        expected["suffix"] = (str, "a text")
-    if family == "study":
-        expected["description"] = (str, "a text")
-    if family == "optimizer":
-        expected["traits"] = (Traits, "Traits")
-    if family == "runtime":
-        expected["deployed"] = (BaseModel, options)
-        expected["accepts"] = (Set, "a frozenset of formats")
-    if family == "generator":
-        if wrong := _no_generator(plugin):
-            return wrong
-        numbers = {"needs_argument": (bool, "True or False")}
-        expected |= numbers if isinstance(plugin, Pool) else {"weight": ((int, float), "a number")}
-    if family == "executor":
-        expected["shares_disk"] = (bool, "True or False")
-    if family == "converter":
-        expected["consumes"] = (Set, "a frozenset of formats")
-        expected["produces"] = (str, "a text")
-    if family in ("optimizer", "runtime", "converter"):
-        expected["preload"] = ((list, tuple), "a list of modules")
-    if isinstance(plugin, Preferred):
-        expected["preference"] = (int, "a whole number")
-    if isinstance(plugin, Wants):
-        expected["wants"] = ((list, tuple), "a list of modules")
-    if isinstance(plugin, Ragged):
-        expected["ragged"] = (bool, "True or False")
-    if isinstance(plugin, TakesSuggestions):
-        expected["suggestions"] = ((list, tuple), "a list of Suggestion")
-    if isinstance(plugin, NeedsNetwork):
-        expected["needs_network"] = (bool, "True or False")
-    if isinstance(plugin, SetsEnvironment):
-        expected["environment"] = (Mapping, "a mapping to texts")
-    if isinstance(plugin, Logs):
-        expected["log_format"] = (LogFormat, "LogFormat")
-    for name, (types, words) in expected.items():
-        wrong = mismatch(f"attribute {name!r}", getattr(plugin, name), types, words)
-        if wrong is not None:
-            return wrong.replace(" gave ", " is ", 1)
-    if isinstance(plugin, TakesSuggestions):
-        for item in plugin.suggestions:
-            if wrong := mismatch("attribute 'suggestions'", item, Suggestion, "Suggestion"):
-                return wrong.replace(" gave ", " holds ", 1)
-    if isinstance(plugin, SetsEnvironment) and (wrong := _variables(plugin.environment)):
-        return wrong
-    return _describe_outdated(plugin) if family == "optimizer" else None
-
-
-def _no_generator(plugin: Any) -> str | None:
-    if isinstance(plugin, Pool) == isinstance(plugin, Mutator):
-        return "it must be a pool (fragments, needs_argument) or a mutator (mutate, weight)"
-    return None
-
-
-def _variables(environment: Mapping[Any, Any]) -> str | None:
-    for name, value in environment.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            return f"attribute 'environment' names {name!r}, no name of a variable"
-        if not isinstance(value, str) or "\0" in value:
-            return f"attribute 'environment' sets {name} to {kind_of(value)}, expected a text"
-    return None
-
-
-def _describe_outdated(optimizer: Any) -> str | None:
-    """What ``optimizer`` has of an earlier contract, in words; None if nothing.
-
-    A method that takes the model as bytes would fail on every model when it is called with an
-    artifact, and each failure would be a finding.
-    """
-    if callable(getattr(optimizer, "touched", None)):
-        return (
-            "it has touched(), which is called changing_passes() now: the contract has changed, "
-            "see docs/plugins.md#changes-of-the-contracts"
-        )
-    for method in ("apply", "saved"):
-        try:
-            parameters = inspect.signature(getattr(optimizer, method)).parameters
-        except (AttributeError, TypeError, ValueError):
-            continue  # it has no such method, or one without a signature
-        first = next(iter(parameters.values()), None)
-        if first is None:
-            continue
-        untyped = first.annotation is inspect.Parameter.empty
-        if first.annotation in (bytes, "bytes") or (untyped and first.name == "model"):
-            return (
-                f"{method}() takes {first.name!r}, a serialized model, expected 'source', an "
-                "Artifact: the contract has changed, see docs/plugins.md#changes-of-the-contracts"
-            )
-    return None
 
 
 # --- optimizers ----------------------------------------------------------------------------------
@@ -529,3 +421,54 @@ def check_pinned(source: ModelSource, reference: str, cache: Path) -> str:
     return ask(
         "model source", source, "pinned", lambda: source.pinned(reference, cache), str, "a text"
     )
+
+
+# --- executors, runtimes of sources, converters, generators ---------------------------------------
+
+
+def check_workers(executor: Executor, options: BaseModel, jobs: int | None) -> Workers:
+    """The workers that ``executor`` starts; ContractError if jobs cannot be submitted to them."""
+    call = partial(executor.start, options, jobs=jobs)
+    workers: Any = ask("executor", executor, "start", call, object, "")
+    lacking = [name for name in ("submit", "close") if not callable(getattr(workers, name, None))]
+    if lacking:
+        words = f"start() gave {kind_of(workers)}, expected workers, with submit() and close()"
+        raise blame("executor", executor, words)
+    return workers  # type: ignore[no-any-return]  # checked above
+
+
+def check_facts(runtime: Any, value: Any) -> SourceFacts:
+    """``value``, which ``source_facts`` gave; ContractError if it is none."""
+    if wrong := mismatch("source_facts()", value, SourceFacts, "SourceFacts"):
+        raise blame("runtime", runtime, wrong)
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+def check_artifacts(converter: Converter, value: Any) -> Iterable[Any]:
+    """``value``, which ``convert`` gave; ContractError if it holds no artifacts."""
+    if wrong := mismatch("convert()", value, Iterable, "an iterable of Artifact, one per stage"):
+        raise blame("converter", converter, wrong)
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+def check_fragments(pool: Pool, call: Callable[[], Any]) -> list[Fragment | Pattern]:
+    """What ``call``, a call of ``fragments``, gives; ContractError if that is something else."""
+    given = list_items("pool", pool, "fragments", call, object)
+    for item in given:
+        if wrong := mismatch("fragments()", item, (Fragment, Pattern), "Fragment or Pattern"):
+            raise blame("pool", pool, wrong)
+    return given  # type: ignore[return-value]  # checked above
+
+
+def check_mutated(mutator: Mutator, call: Callable[[], Any]) -> Candidate | None:
+    """What ``call``, a call of ``mutate``, gives; ContractError if it is no candidate."""
+    expected = (Candidate, _NONE)
+    changed: Candidate | None = ask(
+        "mutator", mutator, "mutate", call, expected, "a Candidate or None"
+    )
+    if changed is not None:
+        from onnx import ModelProto  # what loads no model imports this module too
+
+        if wrong := mismatch("mutate()", changed.model, ModelProto, "a ModelProto as model"):
+            raise blame("mutator", mutator, wrong)
+    return changed

@@ -7,8 +7,6 @@ duplicate names.
 from __future__ import annotations
 
 import copy
-import difflib
-import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,16 +14,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any, Literal
 
-import pluggy
-
 from optvet.engine import contract, processes
+from optvet.engine.hook_calls import call_hooks, find_slips
+from optvet.engine.plugin_form import describe_missing, describe_wrong_attribute
 from optvet.engine.processes import LocalExecutor
-from optvet.spec import hooks
+from optvet.engine.signatures import describe_unsendable, describe_wrong_signature
 from optvet.spec.converters import Converter
-from optvet.spec.errors import PluginError, UnknownName, UsageError
+from optvet.spec.errors import OptvetError, PluginError, UnknownName, UsageError
 from optvet.spec.executor import Executor
 from optvet.spec.generators import Generator, Mutator, Pool
 from optvet.spec.protocols import (
@@ -109,7 +106,7 @@ class Loaded:
 
 
 class Plugins:
-    """All plugins that were found; the only place that talks to pluggy."""
+    """All plugins that were found."""
 
     def __init__(self, found: Iterable[EntryPoint] | None = None) -> None:
         """Load every plugin of ``found`` (default: all entry points of group "optvet")."""
@@ -118,47 +115,39 @@ class Plugins:
         """Whether these are the plugins that are installed, no more and no less."""
         self._entries: list[Loaded] = []
         self._checked: set[str] = set()
-        manager = pluggy.PluginManager("optvet")
-        manager.add_hookspecs(hooks)
         # Built-in plugins first: they turn off the telemetry of libraries, which a third party's
         # module may import at its top.
         for point in sorted(points, key=lambda p: (not _is_built_in(p), p.name, p.value)):
-            self._load(point, manager)
+            self._load(point)
         if found is None:
             # The engine's own: whatever is not installed, campaigns can be run.
             own = _entry("executor", Executor, LocalExecutor(), f"{processes.__name__} ({SELF})")
             self._entries.append(replace(own, built_in=True))
         self._entries = _without_clashes(self._entries)
 
-    def _load(self, point: EntryPoint, manager: pluggy.PluginManager) -> None:
-        """Take the plugins of one module, which is registered for as long."""
+    def _load(self, point: EntryPoint) -> None:
+        """Take the plugins of one module: what fails costs no more than itself."""
         origin = _origin(point)
-        found: ModuleType | None = None
-        given = 0
         try:
             module = point.load()
-            found = _hooks_of(module)
-            manager.register(found)
-            slips = _slips(module)
-            for family, (hook, protocol) in _HOOKS.items():
-                for group in getattr(manager.hook, hook)():
-                    for plugin in _objects(hook, group):
-                        entry = _entry(family, protocol, plugin, origin)
-                        self._entries.append(replace(entry, built_in=_is_built_in(point)))
-                        given += 1
-        except Exception as error:  # a broken plugin must not take the others down
-            reason = str(error) if isinstance(error, PluginError) else _words(error)
-            self._entries.append(Loaded(None, point.name, origin, problem=reason))
+        except (Exception, SystemExit) as error:
+            self._report(point.name, origin, f"its import raised {_words(error)}")
             return
-        finally:
-            if found is not None and manager.is_registered(found):
-                manager.unregister(found)
-        if slips:
-            problem = "; ".join(slips)
-            self._entries.append(Loaded(None, point.name, origin, problem=problem))
-        elif not given:
-            problem = _nothing_from(module)
-            self._entries.append(Loaded(None, point.name, origin, problem=problem, idle=True))
+        calls = call_hooks(module, {family: hook for family, (hook, _) in _HOOKS.items()})
+        for family, plugin in ((c.family, plugin) for c in calls for plugin in c.plugins):
+            entry = _entry(family, _HOOKS[family][1], plugin, origin)
+            if not (built_in := _is_built_in(point)) and entry.problem is None:
+                entry = replace(entry, problem=describe_unsendable(family, plugin))
+            self._entries.append(replace(entry, built_in=built_in))
+        hooks_known = [hook for hook, _ in _HOOKS.values()]
+        problems = [c.problem for c in calls if c.problem] + find_slips(module, hooks_known)
+        if problems:
+            self._report(point.name, origin, "; ".join(problems))
+        elif not any(c.plugins for c in calls):
+            self._report(point.name, origin, _nothing_from(module), idle=True)
+
+    def _report(self, name: str, origin: str, problem: str, *, idle: bool = False) -> None:
+        self._entries.append(Loaded(None, name, origin, problem=problem, idle=idle))
 
     def register(self, family: Family, plugin: Any) -> Plugins:
         """Add a plugin object without an entry point, for tests; returns this registry."""
@@ -233,7 +222,7 @@ class Plugins:
     def _get(self, family: Family, name: str, *, checked: bool = True) -> Any:
         entry = self._of(family).get(name)
         if entry is None:
-            raise UnknownName(family, name, self.names(family), "(see: optvet plugins)")
+            raise self._unknown(family, name, self.names(family))
         if entry.problem is not None and entry.elsewhere:
             raise UsageError(f"{family} {name!r} cannot be used: {entry.problem}")
         if entry.problem is not None:
@@ -242,6 +231,14 @@ class Plugins:
             contract.check_passes(entry.plugin, entry.origin)
             self._checked.add(name)
         return entry.plugin
+
+    def _unknown(self, kind: str, name: str, known: Sequence[str]) -> OptvetError:
+        """That there is no such plugin: a broken module with an entry point of its name is why."""
+        broken = [e for e in self._entries if e.family is None and not e.idle and e.name == name]
+        if broken:
+            origin, problem = broken[0].origin, broken[0].problem
+            return PluginError(f"there is no {kind} {name!r}, since {origin} is broken: {problem}")
+        return UnknownName(kind, name, known, "(see: optvet plugins)")
 
     def optimizer(self, name: str) -> Optimizer:
         """The optimizer of that name; UnknownName or PluginError if there is none."""
@@ -303,9 +300,10 @@ class Plugins:
 
     def pool(self, name: str) -> Pool:
         """The pool of that name; UnknownName or PluginError if there is none."""
-        plugin = self._get("generator", name) if name in self.pools() else None
-        if plugin is None:
-            raise UnknownName("pool", name, self.pools(), "(see: optvet plugins)")
+        entry = self._of("generator").get(name)
+        if entry is None or isinstance(entry.plugin, Mutator):
+            raise self._unknown("pool", name, self.pools())
+        plugin = self._get("generator", name)
         found: Pool = plugin
         return found
 
@@ -341,10 +339,11 @@ def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
     problem = version = None
     elsewhere = ""
     if not isinstance(plugin, protocol):
-        missing = [m for m in _members(protocol) if not hasattr(plugin, m)]
-        problem = f"does not provide {', '.join(missing)}"
+        problem = describe_missing(protocol, plugin)
     else:
-        problem = contract.attributes(family, plugin)
+        problem = describe_wrong_attribute(family, plugin) or describe_wrong_signature(
+            family, protocol, plugin
+        )
     if problem is None and isinstance(plugin, Wants):
         lacks = tuple(m for m in plugin.wants if find_spec(m) is None)
     if problem is None:
@@ -353,7 +352,8 @@ def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
         try:
             version = plugin.version()
         except Exception as error:
-            problem = _words(error)
+            raised = "" if isinstance(error, ImportError) else "version() raised "
+            problem = raised + _words(error)
             if isinstance(error, ImportError) and isinstance(plugin, NeedsPython):
                 elsewhere = plugin.python_environment.name
                 problem = (
@@ -383,46 +383,6 @@ def set_environment(*plugins: Any) -> None:
         if isinstance(plugin, SetsEnvironment):
             for name, value in plugin.environment.items():
                 os.environ.setdefault(name, value)
-
-
-def _objects(hook: str, group: Any) -> list[Any]:
-    if not isinstance(group, Iterable) or isinstance(group, str | bytes | Mapping):
-        raise PluginError(
-            f"{hook}() returned {contract.kind_of(group)}, expected a list of plugin objects"
-        )
-    return list(group)
-
-
-def _hooks_of(module: Any) -> ModuleType:
-    """What ``module`` has by the names of hooks; pluggy would look at everything else in it too."""
-    found = ModuleType("hooks")
-    for hook, _ in _HOOKS.values():
-        if hasattr(module, hook):
-            setattr(found, hook, getattr(module, hook))
-    return found
-
-
-def _slips(module: Any) -> list[str]:
-    """Functions that look like hooks of optvet but are not, which pluggy ignores."""
-    known = [hook for hook, _ in _HOOKS.values()]
-    slips = []
-    for name, function in vars(module).items():
-        if not inspect.isfunction(function) or function.__module__ != module.__name__:
-            continue
-        marked = hasattr(function, "optvet_impl")
-        if not (marked or name in known or name.startswith("optvet_")):
-            continue
-        if name in known and marked:
-            continue
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        if name in known:
-            slips.append(f"{name} has no @hookimpl above it; import it from optvet")
-        elif marked:
-            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            slips.append(f"{name} is no hook of optvet; {advice}")
-        elif near:
-            slips.append(f"{name} is no hook of optvet; did you mean {near[0]}? (with @hookimpl)")
-    return slips
 
 
 def _nothing_from(module: Any) -> str:
@@ -460,11 +420,15 @@ def _settle_name(entry: Loaded, namesakes: Sequence[Loaded]) -> Loaded:
         return replace(entry, problem=problem, displaced=True)
     number = "two" if len(namesakes) == 2 else str(len(namesakes))
     owners = " and ".join(e.origin for e in namesakes)
-    problem = f"{number} {entry.family}s are named {entry.name!r}: {owners}; rename one"
+    problem = f"{number} {_plural(entry.family)} are named {entry.name!r}: {owners}; rename one"
     return replace(entry, problem=problem)
 
 
-def _words(error: Exception) -> str:
+def _plural(family: Family | None) -> str:
+    return "studies" if family == "study" else f"{family}s"
+
+
+def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -482,8 +446,3 @@ def _origin(point: EntryPoint) -> str:
 def _name_and_version(distribution: Distribution) -> tuple[str, str]:
     """Kept, since either parses the whole metadata, and a distribution has many entry points."""
     return distribution.name, distribution.version
-
-
-def _members(protocol: type) -> list[str]:
-    annotations = list(getattr(protocol, "__annotations__", {}))
-    return sorted({*annotations, *(m for m in vars(protocol) if not m.startswith("_"))})

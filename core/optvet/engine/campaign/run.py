@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from optvet.engine import contract
 from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.artifacts import NewArtifact, collect_garbage, folder_of, keep
 from optvet.engine.campaign.costs import Costs
@@ -289,7 +290,7 @@ def run_on_executor(
         store,
         campaign,
         requests,
-        lambda: where.start(options, jobs=jobs),
+        lambda: contract.check_workers(where, options, jobs),
         shares_disk=where.shares_disk,
         draw=draw,
         on_event=on_event,

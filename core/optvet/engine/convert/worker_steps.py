@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel
 
+from optvet.engine import contract
 from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.inject import injected_bytes
@@ -33,7 +34,6 @@ from optvet.spec.converters import (
     TellsSource,
 )
 from optvet.spec.errors import (
-    ContractError,
     InfrastructureError,
     PluginError,
     UsageError,
@@ -78,10 +78,7 @@ def describe(config: RuntimeConfig, source: Artifact) -> SourceFacts:
     enter("load")
     runtime = config.runtime
     assert isinstance(runtime, TellsSource)
-    facts = runtime.source_facts(source, config.options)
-    if not isinstance(facts, SourceFacts):
-        raise ContractError(f"runtime {runtime.name!r}: source_facts() gave no SourceFacts")
-    return facts
+    return contract.check_facts(runtime, runtime.source_facts(source, config.options))
 
 
 def convert(
@@ -103,16 +100,12 @@ def convert(
             expected = formats[len(made)] if len(made) < len(formats) else None
             if not isinstance(artifact, Artifact) or artifact.format != expected:
                 got = getattr(artifact, "format", type(artifact).__name__)
-                raise ContractError(
-                    f"converter {converter.name!r}: artifact {len(made) + 1} is {got}, expected "
-                    f"{expected or 'no more'}"
-                )
+                words = f"convert() gave {got} as artifact {len(made) + 1}, expected "
+                raise contract.blame("converter", converter, words + (expected or "no more"))
             made.append(artifact)
         if len(made) < len(formats):
-            raise ContractError(
-                f"converter {converter.name!r} gave {len(made)} artifacts, its stages are "
-                f"{len(formats)}"
-            )
+            words = f"convert() gave {len(made)} artifacts, expected {len(formats)}, one per stage"
+            raise contract.blame("converter", converter, words)
     except _OURS:
         raise
     except Exception as error:
@@ -128,9 +121,9 @@ def _artifacts(
     inputs: Sequence[Feeds],
 ) -> Iterable[Artifact]:
     if not isinstance(converter, ConvertsOnInputs):
-        return converter.convert(source, options, folder)
+        return contract.check_artifacts(converter, converter.convert(source, options, folder))
     fed = [fed_to(source, feeds) for feeds in inputs]
-    return converter.convert_on(source, options, folder, fed)
+    return contract.check_artifacts(converter, converter.convert_on(source, options, folder, fed))
 
 
 def _refusal(error: BaseException) -> Failure:

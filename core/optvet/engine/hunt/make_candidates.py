@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -11,11 +12,13 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
+from optvet.engine import contract
 from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.quick_oracle import Rewrite
 from optvet.engine.hunt.vocabulary import Stock
 from optvet.graph.compose import candidate_of, fit_to_shape, join, type_of
 from optvet.graph.types import infer_types
+from optvet.spec.errors import OptvetError
 from optvet.spec.generators import Candidate, Fragment, Mutator, Vocabulary
 
 LARGEST_BYTES = 64 << 10
@@ -31,7 +34,7 @@ class Spent(Exception):
 
 
 class BrokenMutator(Exception):
-    """A mutator raised an exception: its message names both. The candidate is lost, no more."""
+    """A mutator broke its contract: the message says how. The candidate is lost, no more."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class CandidateMaker:
         """A candidate; None where the recipe gives none that can be written down.
 
         Raises:
-            BrokenMutator: A mutator raised an exception.
+            BrokenMutator: A mutator raised an exception, or gave no candidate.
             Spent: There is no such variant of a single edit.
         """
         candidate = self._base(recipe, random)
@@ -100,10 +103,10 @@ class CandidateMaker:
         vocabulary = replace(self._vocabulary, invented=recipe.invented)
         for mutator in chosen:
             try:
-                changed = mutator.mutate(candidate, vocabulary, random)
-            except Exception as error:
-                words = f"mutator {mutator.name!r} raised {type(error).__name__}: {error}"
-                raise BrokenMutator(words) from error
+                call = partial(mutator.mutate, candidate, vocabulary, random)
+                changed = contract.check_mutated(mutator, call)
+            except OptvetError as error:
+                raise BrokenMutator(str(error)) from error
             if changed is not None:
                 candidate = changed
                 used.append(mutator.name)

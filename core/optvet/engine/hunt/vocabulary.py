@@ -20,6 +20,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, helper, numpy_helper
 from pydantic import BaseModel
 
+from optvet.engine import contract
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inner_values import record_values
@@ -115,7 +116,8 @@ def _write(
         return record_values(model, feeds, RuntimeConfig(runtime, options))
 
     request = PoolRequest(argument, passes, seed, FRAGMENTS, values)
-    found = [item for item in pool.fragments(request) if _is_small(item)]
+    given = contract.check_fragments(pool, lambda: pool.fragments(request))
+    found = [item for item in given if _is_small(item)]
     with replacing(file) as target, zipfile.ZipFile(target, "w") as archive:
         fragments = [item for item in found if isinstance(item, Fragment)]
         blob, places = _laid_out(_pack(item) for item in fragments)

@@ -17,7 +17,7 @@ from optvet.engine.models.sources import with_suggestion
 from optvet.engine.vet.impact.comparator_options import in_declared_order
 from optvet.engine.vet.impact.comparisons import pack_comparison
 from optvet.engine.vet.impact.impact import Assessment, ComparatorChoice, choose
-from optvet.spec.errors import InputError
+from optvet.spec.errors import ContractError
 from optvet.spec.types import Comparison, Model, Sample, Suggestion
 from optvet_tensor import TensorComparator
 
@@ -140,7 +140,7 @@ def test_a_comparator_cannot_change_the_reference(plugins: Plugins, tmp_path: Pa
     choice = ComparatorChoice(Normalizing(), "asked for")  # type: ignore[arg-type]  # it only compares
     assessment = Assessment(choice, NoOptions(), model(tmp_path))
     samples = [Sample("s", {"x": np.ones((1, 10), np.float32)})]
-    with pytest.raises(InputError, match=r"broke: ValueError: .*read-only"):
+    with pytest.raises(ContractError, match=r"compare\(\) raised ValueError: .*read-only"):
         assessment.add(samples, reference, reference, {})
     assert reference["s"]["y"].tolist() == [1.0] * 10
 

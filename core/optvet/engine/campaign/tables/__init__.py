@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from onnx import ModelProto
 
+from optvet.engine import contract
 from optvet.engine.campaign.graphs import graph_of
 from optvet.engine.campaign.results import StoredCampaign, campaigns, trials
 from optvet.engine.campaign.store import CampaignStore
@@ -130,7 +132,8 @@ def _make_tables(
         benches=kept.benches,
         general=general,
     )
-    return list(study.tables(whole))
+    call = partial(study.tables, whole)
+    return contract.list_items("study", study, "tables", call, ReportTable)
 
 
 def _sequences(

@@ -125,8 +125,8 @@ class Assessment:
             answers: Decoded outputs of both, to be compared in place of the outputs.
 
         Raises:
-            InputError: The comparator rejects these outputs, or raised another exception.
-            ContractError: It did not return a Comparison.
+            InputError: The comparator rejects these outputs.
+            ContractError: It did not return a Comparison, or raised another exception.
         """
         comparisons: list[Comparison] = []
         try:
@@ -143,7 +143,7 @@ class Assessment:
         except OptvetError:
             raise
         except Exception as error:
-            broken = self._comparator_error(error)
+            broken = self._comparator_error("compare", error)
             self._leave_out(samples, broken)
             raise broken from error
         self.begun = True
@@ -185,17 +185,16 @@ class Assessment:
         )
         return contract.comparison(comparator, compared)
 
-    def _comparator_error(self, error: Exception) -> InputError:
-        return InputError(
-            f"comparator {self.choice.comparator.name!r} broke: {type(error).__name__}: {error}"
-        )
+    def _comparator_error(self, method: str, error: Exception) -> ContractError:
+        raised = f"{method}() raised {type(error).__name__}: {error}"
+        return contract.blame("comparator", self.choice.comparator, raised)
 
     def impact(self) -> Impact:
         """The impact over all samples.
 
         Raises:
-            InputError: There is no sample to compare, or the comparator raised an exception.
-            ContractError: It did not return a Summary.
+            InputError: There is no sample to compare, or the comparator rejects the samples.
+            ContractError: It did not return a Summary, or raised another exception.
         """
         comparisons, reshaped, failures = self._comparisons, self._reshaped, self._failures
         if not (comparisons or reshaped or failures.seen_in_candidate):
@@ -285,7 +284,7 @@ class Assessment:
         except OptvetError:
             raise
         except Exception as error:
-            raise self._comparator_error(error) from error
+            raise self._comparator_error("summarise", error) from error
 
 
 def _counts(comparisons: Sequence[Comparison]) -> dict[str, float]:
