@@ -23,9 +23,10 @@ _MODULES = {
         SplitsSource TellsSource TellsSourceRisks
     """,
     "spec.devices": "HasExactKernels KernelLaunch Meter Meters ProfilesKernels Reading",
-    "spec.environment": "Collision Installation Ran Unmet",
+    "spec.environment": "Collision Installation Ran Unimportable Unmet",
     "spec.errors": """
-        ContractError InfrastructureError InputError NothingTested OptvetError PluginError
+        ContractError InfrastructureError InputError MissingLibrary NothingTested OptvetError
+        PluginError
         UnknownName Unsupported UsageError
     """,
     "spec.executor": "Executor Report WorkerLost Workers",

@@ -27,8 +27,8 @@ from optvet.plugin import (
     Dataset,
     Deferred,
     InputError,
+    MissingLibrary,
     Model,
-    PluginError,
     Probe,
     Sample,
     UnknownName,
@@ -113,9 +113,8 @@ def _rows(
     try:
         import datasets
     except ImportError as error:
-        raise PluginError(
-            "dataset 'huggingface' needs the library datasets; install optvet[huggingface]"
-        ) from error
+        who, extra = "dataset 'huggingface'", "optvet[huggingface]"
+        raise MissingLibrary("the library datasets", extra, who) from error
     path = Path(argument).expanduser()
     if path.suffix in BUILDERS and path.is_file():
         if options.split not in ("", "train"):

@@ -35,6 +35,7 @@ from optvet.plugin import (
     Dataset,
     Deferred,
     InputError,
+    MissingLibrary,
     Model,
     PluginError,
     Probe,
@@ -429,9 +430,8 @@ def _of_library(path: Path, text: str, digest: str) -> _Tokenizer:
     try:
         import tokenizers
     except ImportError as error:
-        raise PluginError(
-            f"dataset 'text': {path.name} needs the library tokenizers; install optvet[text]"
-        ) from error
+        who = f"dataset 'text': {path.name}"
+        raise MissingLibrary("the library tokenizers", "optvet[text]", who) from error
     try:
         inner = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises Exception itself

@@ -31,6 +31,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from optvet.plugin import (
     InfrastructureError,
     InputError,
+    MissingLibrary,
     ModelCard,
     ModelSource,
     PluginError,
@@ -73,7 +74,7 @@ class HuggingFaceSource:
 
         Raises:
             UsageError: The hub cannot be reached.
-            PluginError: huggingface_hub is not installed.
+            MissingLibrary: huggingface_hub is not installed.
         """
         found = _call_library(f"organisation {ZOO}", lambda: list(_api().list_models(author=ZOO)))
         return [_card(info) for info in sorted(found, key=lambda info: str(info.id))]
@@ -84,7 +85,7 @@ class HuggingFaceSource:
         Raises:
             UsageError: There is no such repository, revision or file, or it is not available.
             InputError: What came is not what the hub lists.
-            PluginError: huggingface_hub is needed and not installed.
+            MissingLibrary: huggingface_hub is needed and not installed.
             InfrastructureError: The cache cannot be written.
         """
         wanted = _parse_reference(reference)
@@ -369,9 +370,8 @@ def _api() -> Any:
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
-        raise PluginError(
-            "model source 'huggingface' needs huggingface_hub; install optvet[huggingface]"
-        ) from error
+        who, extra = "model source 'huggingface'", "optvet[huggingface]"
+        raise MissingLibrary("huggingface_hub", extra, who) from error
     # The library reads the variable when it is imported, which may be long ago.
     return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, library_name="optvet")
 

@@ -51,7 +51,7 @@ def problems(plugins: Plugins) -> dict[str, str]:
 def test_the_built_in_plugins_load_or_lack_but_the_library_of_an_extra() -> None:
     plugins = Plugins()
     for problem in problems(plugins).values():
-        lacks = r"ImportError: .*; install optvet\[[\w,]+\]"
+        lacks = r"it needs .*; install optvet\[[\w,]+\]"
         homeless = r"it needs the environment '(\w+)', .*; make it: optvet env make \1"
         assert re.fullmatch(f"{lacks}|{homeless}", problem)
     assert "onnxoptimizer" in plugins.names("optimizer")

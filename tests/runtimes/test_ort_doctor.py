@@ -69,8 +69,8 @@ def test_files_of_the_gpu_wheel_must_be_in_place(
 
 
 def test_a_missing_requirement_is_not_cured_by_breaking_another() -> None:
-    unmet = Unmet("optvet", "1", "onnxruntime>=1", None)
-    general = check_requirements([unmet])
+    unmet = Unmet("optvet", "1", "onnxruntime>=1", "onnxruntime", None)
+    general = check_requirements([unmet], "pip")
     assert merge(general, diagnosis(unmet=(unmet,))) == general
     assert general[0].cure == "pip install 'onnxruntime>=1'"
     (beside,) = merge(general, diagnosis(unmet=(unmet,), versions={"onnxruntime-gpu": "1.2"}))

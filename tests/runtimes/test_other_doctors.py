@@ -8,13 +8,15 @@ from typing import Any
 
 from optvet.engine.environment.checks import check_imports, check_shadows
 from optvet.engine.environment.doctor import merge
-from optvet.plugin import Installation, Ran
+from optvet.plugin import Installation, Ran, Unimportable
 from optvet_torch.onnx2torch import TorchRuntime
 from optvet_tvm.runtime import TvmRuntime
 
 
 def installation(
-    folder: Path, versions: Mapping[str, str], unimportable: Mapping[str, str] | None = None
+    folder: Path,
+    versions: Mapping[str, str],
+    unimportable: Mapping[str, Unimportable] | None = None,
 ) -> Installation:
     def run(function: Any, *arguments: Any) -> Ran:
         return Ran(error="not asked")
@@ -41,12 +43,13 @@ def test_a_folder_named_torch_is_told_once_with_what_it_does_to_tvm(tmp_path: Pa
 
 def test_a_torchvision_that_does_not_fit_is_a_warning(tmp_path: Path) -> None:
     versions = {"torchvision": "1", "onnx2torch": "2", "torch": "2.13.0+cpu"}
+    no_nms = "RuntimeError: operator torchvision::nms does not exist"
     failed = {
-        "torchvision": "RuntimeError: operator torchvision::nms does not exist",
-        "onnx2torch": "RuntimeError: operator torchvision::nms does not exist",
-        "torch": "ImportError: no libcudart",
+        "torchvision": Unimportable(no_nms, ("torchvision", "torch")),
+        "onnx2torch": Unimportable(no_nms, ("onnx2torch", "torchvision", "torch")),
+        "torch": Unimportable("ImportError: no libcudart", ("torch",)),
     }
-    general = check_imports(failed, versions, {"torch", "onnx2torch"}, 3)
+    general = check_imports(failed, versions, {"torch", "onnx2torch"}, 3, "pip")
     own = list(TorchRuntime().diagnose(installation(tmp_path, versions, failed)))
     status = {c.about: (c.status, c.cure) for c in merge(general, own) if c.about}
     fitting = (
@@ -61,7 +64,7 @@ def test_a_torchvision_that_does_not_fit_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_default_build_of_torch_gets_the_default_torchvision(tmp_path: Path) -> None:
-    failed = {"torchvision": "RuntimeError: operator torchvision::nms does not exist"}
+    failed = {"torchvision": Unimportable("RuntimeError: operator torchvision::nms is missing")}
     versions = {"torchvision": "1", "torch": "2.13.0"}
     (check,) = TorchRuntime().diagnose(installation(tmp_path, versions, failed))
     assert check.cure == "pip uninstall -y torchvision; pip install torch==2.13.0 torchvision"

@@ -79,7 +79,9 @@ def _list(
         return
     table = table_of(("environment", ""), ("plugins", ""), ("python", "dim"), ("", ""))
     for e in entries:
-        state = text("ready", "green") if not e.problem else text(e.problem, "yellow")
+        state = (
+            text("ready", "green") if not e.problem else text(f"{e.problem}; {e.cure}", "yellow")
+        )
         table.add_row(text(e.name), text(", ".join(e.plugins)), text(e.python or ""), state)
     terminal.show(table)
     terminal.show(text(f"{count(len(entries), 'environment')}, in {environments_root()}", "dim"))

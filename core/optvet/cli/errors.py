@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from optvet.cli.terminal import Terminal, one_line
 from optvet.spec.errors import (
     InfrastructureError,
+    MissingLibrary,
     NothingTested,
     OptvetError,
     PluginError,
     Unsupported,
+    absence_of,
 )
 
 if TYPE_CHECKING:
@@ -86,9 +88,10 @@ def _advice(error: OptvetError) -> str:
     if isinstance(error, PluginError):
         from optvet.engine.environment.extras import extra_for
 
-        extra = extra_for(text)
-        if extra is not None and extra not in text:
-            return f"; install {extra}"
+        absent = absence_of(error)
+        # The message of a MissingLibrary names the extra.
+        if absent is not None and not isinstance(absent, MissingLibrary):
+            return f"; install {extra}" if (extra := extra_for(absent)) else ""
     if isinstance(error, InfrastructureError) and ";" not in text:
         return "; run again with --debug for the details"
     return ""

@@ -22,7 +22,14 @@ from optvet.engine.plugin_form import describe_missing, describe_wrong_attribute
 from optvet.engine.processes import LocalExecutor
 from optvet.engine.signatures import describe_unsendable, describe_wrong_signature
 from optvet.spec.converters import Converter
-from optvet.spec.errors import OptvetError, PluginError, UnknownName, UsageError
+from optvet.spec.errors import (
+    MissingLibrary,
+    OptvetError,
+    PluginError,
+    UnknownName,
+    UsageError,
+    absence_of,
+)
 from optvet.spec.executor import Executor
 from optvet.spec.generators import Generator, Mutator, Pool
 from optvet.spec.protocols import (
@@ -82,9 +89,11 @@ class Loaded:
         family: None for a module without a plugin object.
         name: The plugin's name, or that of its entry point.
         origin: Module, distribution and version.
+        distribution: What the plugin came with.
         plugin: The object.
         version: Version of the library underneath, for families that have one.
         problem: Why the plugin cannot be used.
+        absent: The absent module or library, if that is the reason.
         lacks: Optional modules (``wants``) that are not installed.
         idle: The only problem is that the module has no plugin; nothing in it failed.
         built_in: Whether it comes with optvet.
@@ -98,11 +107,13 @@ class Loaded:
     plugin: Any = None
     version: str | None = None
     problem: str | None = None
+    absent: ModuleNotFoundError | MissingLibrary | None = None
     lacks: tuple[str, ...] = ()
     idle: bool = False
     built_in: bool = False
     displaced: bool = False
     elsewhere: str = ""
+    distribution: str = SELF
 
 
 class Plugins:
@@ -121,38 +132,43 @@ class Plugins:
             self._load(point)
         if found is None:
             # The engine's own: whatever is not installed, campaigns can be run.
-            own = _entry("executor", Executor, LocalExecutor(), f"{processes.__name__} ({SELF})")
-            self._entries.append(replace(own, built_in=True))
+            own = Loaded(None, "", f"{processes.__name__} ({SELF})", built_in=True)
+            self._entries.append(_entry("executor", Executor, LocalExecutor(), own))
         self._entries = _without_clashes(self._entries)
 
     def _load(self, point: EntryPoint) -> None:
         """Take the plugins of one module: what fails costs no more than itself."""
-        origin = _origin(point)
+        base = Loaded(
+            None,
+            point.name,
+            _origin(point),
+            built_in=_is_built_in(point),
+            distribution=_name_and_version(point.dist)[0] if point.dist else SELF,
+        )
         try:
             module = point.load()
         except (Exception, SystemExit) as error:
-            self._report(point.name, origin, f"its import raised {_words(error)}")
+            problem = f"its import raised {_words(error)}"
+            self._entries.append(replace(base, problem=problem, absent=absence_of(error)))
             return
         calls = call_hooks(module, {family: hook for family, (hook, _) in _HOOKS.items()})
         for family, plugin in ((c.family, plugin) for c in calls for plugin in c.plugins):
-            entry = _entry(family, _HOOKS[family][1], plugin, origin)
-            if not (built_in := _is_built_in(point)) and entry.problem is None:
+            entry = _entry(family, _HOOKS[family][1], plugin, base)
+            if not base.built_in and entry.problem is None:
                 entry = replace(entry, problem=describe_unsendable(family, plugin))
-            self._entries.append(replace(entry, built_in=built_in))
+            self._entries.append(entry)
         hooks_known = [hook for hook, _ in _HOOKS.values()]
         problems = [c.problem for c in calls if c.problem] + find_slips(module, hooks_known)
         if problems:
-            self._report(point.name, origin, "; ".join(problems))
+            absent = next((c.absent for c in calls if c.absent), None)
+            self._entries.append(replace(base, problem="; ".join(problems), absent=absent))
         elif not any(c.plugins for c in calls):
-            self._report(point.name, origin, _nothing_from(module), idle=True)
-
-    def _report(self, name: str, origin: str, problem: str, *, idle: bool = False) -> None:
-        self._entries.append(Loaded(None, name, origin, problem=problem, idle=idle))
+            self._entries.append(replace(base, problem=_nothing_from(module), idle=True))
 
     def register(self, family: Family, plugin: Any) -> Plugins:
         """Add a plugin object without an entry point, for tests; returns this registry."""
-        origin = f"{type(plugin).__module__} (registered by hand)"
-        entry = _entry(family, _HOOKS[family][1], plugin, origin)
+        base = Loaded(None, "", f"{type(plugin).__module__} (registered by hand)")
+        entry = _entry(family, _HOOKS[family][1], plugin, base)
         self._entries = _without_clashes([*self._entries, entry])
         self.installed = False
         return self
@@ -166,7 +182,7 @@ class Plugins:
         """A copy of this registry in which plugins of these environments can be used."""
         other = copy.copy(self)
         other._entries = [
-            replace(e, problem=None) if e.elsewhere in names and e.elsewhere else e
+            replace(e, problem=None, absent=None) if e.elsewhere in names and e.elsewhere else e
             for e in self._entries
         ]
         return other
@@ -226,7 +242,8 @@ class Plugins:
         if entry.problem is not None and entry.elsewhere:
             raise UsageError(f"{family} {name!r} cannot be used: {entry.problem}")
         if entry.problem is not None:
-            raise PluginError(f"{family} {name!r} ({entry.origin}) cannot be used: {entry.problem}")
+            words = f"{family} {name!r} ({entry.origin}) cannot be used: {entry.problem}"
+            raise PluginError(words) from entry.absent
         if family == "optimizer" and checked and name not in self._checked:
             contract.check_passes(entry.plugin, entry.origin)
             self._checked.add(name)
@@ -332,11 +349,11 @@ def _preference(entry: Loaded) -> int:
 # --- one module ----------------------------------------------------------------------------------
 
 
-def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
-    """One plugin object, with the problem if it cannot be used."""
+def _entry(family: Family, protocol: type, plugin: Any, module: Loaded) -> Loaded:
+    """One plugin object of ``module``, with the problem if it cannot be used."""
     name = getattr(plugin, "name", type(plugin).__name__)
     lacks: tuple[str, ...] = ()
-    problem = version = None
+    problem = version = absent = None
     elsewhere = ""
     if not isinstance(plugin, protocol):
         problem = describe_missing(protocol, plugin)
@@ -353,23 +370,24 @@ def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
             version = plugin.version()
         except Exception as error:
             raised = "" if isinstance(error, ImportError) else "version() raised "
-            problem = raised + _words(error)
+            problem, absent = raised + _words(error), absence_of(error)
             if isinstance(error, ImportError) and isinstance(plugin, NeedsPython):
-                elsewhere = plugin.python_environment.name
+                elsewhere, absent = plugin.python_environment.name, None
                 problem = (
                     f"it needs the environment {elsewhere!r}, which is missing; make it: "
                     f"optvet env make {elsewhere}"
                 )
         else:
             problem = contract.mismatch("version()", version, str, "a text")
-    return Loaded(
-        family,
-        name if isinstance(name, str) else repr(name),
-        origin,
-        plugin,
-        version if isinstance(version, str) else None,
-        problem,
-        lacks,
+    return replace(
+        module,
+        family=family,
+        name=name if isinstance(name, str) else repr(name),
+        plugin=plugin,
+        version=version if isinstance(version, str) else None,
+        problem=problem,
+        absent=absent,
+        lacks=lacks,
         elsewhere=elsewhere,
     )
 
@@ -417,11 +435,11 @@ def _settle_name(entry: Loaded, namesakes: Sequence[Loaded]) -> Loaded:
             f"{entry.name!r} is the name of a built-in {entry.family} ({ours.origin}), which is "
             "used; rename this one"
         )
-        return replace(entry, problem=problem, displaced=True)
+        return replace(entry, problem=problem, absent=None, displaced=True)
     number = "two" if len(namesakes) == 2 else str(len(namesakes))
     owners = " and ".join(e.origin for e in namesakes)
     problem = f"{number} {_plural(entry.family)} are named {entry.name!r}: {owners}; rename one"
-    return replace(entry, problem=problem)
+    return replace(entry, problem=problem, absent=None)
 
 
 def _plural(family: Family | None) -> str:
@@ -429,6 +447,8 @@ def _plural(family: Family | None) -> str:
 
 
 def _words(error: BaseException) -> str:
+    if isinstance(error, MissingLibrary):
+        return str(error)
     return f"{type(error).__name__}: {error}"
 
 

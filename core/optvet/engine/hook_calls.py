@@ -17,17 +17,19 @@ import pluggy
 
 from optvet.engine.contract import kind_of
 from optvet.spec import hooks
+from optvet.spec.errors import MissingLibrary, absence_of
 
 FamilyT = TypeVar("FamilyT", bound=str)
 
 
 @dataclass(frozen=True)
 class HookCall(Generic[FamilyT]):
-    """What one hook gave: plugin objects, or the problem in words."""
+    """What one hook gave: plugin objects, or the problem in words, and the absent module."""
 
     family: FamilyT
     plugins: Sequence[Any] = ()
     problem: str = ""
+    absent: ModuleNotFoundError | MissingLibrary | None = None
 
 
 def call_hooks(module: Any, known: Mapping[FamilyT, str]) -> list[HookCall[FamilyT]]:
@@ -54,7 +56,8 @@ def _call(family: FamilyT, hook: str, function: Any) -> HookCall[FamilyT]:
     except (Exception, SystemExit) as error:
         if isinstance(error, _WrongGroup):
             return HookCall(family, problem=str(error))
-        return HookCall(family, problem=f"{hook}() raised {type(error).__name__}: {error}")
+        words = f"{hook}() raised {type(error).__name__}: {error}"
+        return HookCall(family, problem=words, absent=absence_of(error))
 
 
 class _WrongGroup(TypeError):

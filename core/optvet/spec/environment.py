@@ -45,11 +45,20 @@ class Collision:
 
 @dataclass(frozen=True)
 class Unmet:
-    """A requirement that is not fulfilled; ``found`` is None where nothing is installed."""
+    """A requirement that is not fulfilled.
+
+    Attributes:
+        name: The distribution that has the requirement.
+        version: Its version.
+        requirement: A name with bounds of versions.
+        library: The canonical name of what is required.
+        found: The version of it that is installed; None if there is none.
+    """
 
     name: str
     version: str
     requirement: str
+    library: str
     found: str | None
 
     @property
@@ -57,6 +66,20 @@ class Unmet:
         """Which distribution needs what, and what is installed instead."""
         instead = f"{self.found} is installed" if self.found else "it is not installed"
         return f"{self.name} {self.version} needs {self.requirement}; {instead}"
+
+
+@dataclass(frozen=True)
+class Unimportable:
+    """A distribution whose module cannot be imported.
+
+    Attributes:
+        reason: The error, on one line.
+        modules: The top-level modules that were being imported when it was raised, the outermost
+            first; empty if the process died.
+    """
+
+    reason: str
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,14 +108,16 @@ class Installation:
         versions: Version of each installed distribution.
         collisions: Distributions that own the same files.
         unmet: Requirements that are not fulfilled.
-        unimportable: Why a library cannot be imported, by distribution.
+        unimportable: The libraries that cannot be imported, by distribution.
         folder: The working directory, in which programs are started.
         run: Runs a function in a worker process; import native code there only.
+        pip: The command of the installer that installed optvet, for cures: "pip" or "uv pip".
     """
 
     versions: Mapping[str, str]
     collisions: tuple[Collision, ...]
     unmet: tuple[Unmet, ...]
-    unimportable: Mapping[str, str]
+    unimportable: Mapping[str, Unimportable]
     folder: Path
     run: RunsElsewhere
+    pip: str = "pip"

@@ -10,7 +10,8 @@ A crash, hang or divergence of the software under test is never an exception her
     │   ├── UnknownName     no plugin, pass, option of that name
     │   └── InputError      a model, dataset or sample is unusable
     ├── PluginError         a plugin is missing or broken           (exit code 3)
-    │   └── ContractError   a plugin gave what its protocol forbids
+    │   ├── ContractError   a plugin gave what its protocol forbids
+    │   └── MissingLibrary  a library of an extra is not installed
     ├── InfrastructureError the sandbox, cache or disk failed       (exit code 3)
     └── NothingTested       no sample could be judged               (exit code 5)
         └── Unsupported     an optimizer says that it does not take the model
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 LONGEST_MESSAGE = 3000
 """Characters of an error's message; what is longer is cut in the middle."""
@@ -106,6 +108,31 @@ class CannotLoad(InputError):
 
 class PluginError(OptvetError):
     """A plugin is missing, broken, or broke its contract."""
+
+
+class MissingLibrary(PluginError, ImportError):
+    """A library of an extra is not installed.
+
+    Attributes:
+        extra: The requirement that installs it, such as "optvet[tvm]".
+    """
+
+    def __init__(self, library: str, extra: str, who: str = "it") -> None:
+        """Compose the message: ``who`` needs ``library``, which ``extra`` installs."""
+        super().__init__(f"{who} needs {library}; install {extra}")
+        self.library, self.extra, self.who = library, extra, who
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild it from its parts: workers raise it too."""
+        return type(self), (self.library, self.extra, self.who)
+
+
+def absence_of(error: BaseException) -> ModuleNotFoundError | MissingLibrary | None:
+    """The absent module or library that caused ``error``; None if another thing did."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModuleNotFoundError | MissingLibrary):
+        cause = cause.__cause__
+    return cause
 
 
 class ContractError(PluginError):

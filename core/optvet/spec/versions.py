@@ -3,6 +3,8 @@
 import re
 from importlib import metadata
 
+from optvet.spec.errors import MissingLibrary
+
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
 
 
@@ -14,7 +16,7 @@ def version_of(distribution: str, *, extra: str) -> str:
         extra: The requirement that installs it, such as "optvet[tvm]".
 
     Raises:
-        ImportError: It is not installed; the message names ``extra``.
+        MissingLibrary: It is not installed.
     """
     try:
         found = metadata.distribution(distribution)
@@ -23,4 +25,4 @@ def version_of(distribution: str, *, extra: str) -> str:
         stated = _VERSION.search(header)
         return stated[1] if stated else found.version
     except metadata.PackageNotFoundError as error:
-        raise ImportError(f"it needs {distribution}; install {extra}") from error
+        raise MissingLibrary(distribution, extra) from error

@@ -33,8 +33,8 @@ from typing import Any
 from optvet.plugin import (
     InfrastructureError,
     InputError,
+    MissingLibrary,
     ModelCard,
-    PluginError,
     UsageError,
     file_sha256,
 )
@@ -64,7 +64,7 @@ class TorchSource:
         Raises:
             UsageError: The reference is malformed, or leads to no module.
             InputError: The module cannot be exported.
-            PluginError: PyTorch is not installed.
+            MissingLibrary: PyTorch is not installed.
             InfrastructureError: The cache cannot be written.
         """
         match = _REFERENCE.fullmatch(reference)
@@ -74,7 +74,7 @@ class TorchSource:
                 "PACKAGE.MODULE:FACTORY, or PACKAGE.MODULE:FACTORY@1x3x224x224"
             )
         if importlib.util.find_spec("torch") is None:
-            raise PluginError("model source 'torch' needs torch; install optvet[torch,onnxscript]")
+            raise MissingLibrary("torch", "optvet[torch,onnxscript]", "model source 'torch'")
         folder = cache / "torch"
         with _scratch(folder, reference) as scratch:
             _export_elsewhere(reference, scratch)

@@ -69,12 +69,13 @@ class TorchRuntime:
     def diagnose(self, installation: Installation) -> Iterable[Check]:
         """A torchvision that does not fit torch is no fault: the converter is run without it."""
         for name, why in installation.unimportable.items():
-            if name == "torchvision" or (name == "onnx2torch" and "torchvision" in why):
+            if name == "torchvision" or (name == "onnx2torch" and "torchvision" in why.modules):
+                version = installation.versions[name]
                 yield Check(
                     name="libraries",
                     status="warning",
-                    message=f"{name} {installation.versions[name]} cannot be imported: {why}",
-                    cure=_mend(installation.versions.get("torch", "")),
+                    message=f"{name} {version} cannot be imported: {why.reason}",
+                    cure=_mend(installation.versions.get("torch", ""), installation.pip),
                     about=(name,),
                 )
 
@@ -241,7 +242,7 @@ def _missing(*_: Any, **__: Any) -> Any:
     )
 
 
-def _mend(torch: str) -> str:
+def _mend(torch: str, pip: str = "pip") -> str:
     """The commands that bring the torchvision of the installed build of torch.
 
     torchvision requires a version of torch, but not a build of it, such as ``+cpu``; builds other
@@ -249,7 +250,7 @@ def _mend(torch: str) -> str:
     """
     build = torch.partition("+")[2]
     index = f" --index-url https://download.pytorch.org/whl/{build}" if build else ""
-    return f"pip uninstall -y torchvision; pip install torch=={torch} torchvision{index}"
+    return f"{pip} uninstall -y torchvision; {pip} install torch=={torch} torchvision{index}"
 
 
 def _refuse(graph: onnx.GraphProto) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from bisect import bisect_right
 from collections import Counter
@@ -124,10 +123,9 @@ class OrtRuntime:
 
     def diagnose(self, installation: Installation) -> Iterable[Check]:
         """Whether the right wheel's files are in place, and nodes run on every provider."""
-        versions = installation.versions
         found = [
-            *(c for each in installation.collisions if (c := _of_wheels(each, versions))),
-            *(c for each in installation.unmet if (c := _of_requirement(each, versions))),
+            *(c for each in installation.collisions if (c := _of_wheels(each, installation))),
+            *(c for each in installation.unmet if (c := _of_requirement(each, installation))),
         ]
         known = {c.cure for c in found if c.status == "broken"}
         return [*found, *(c for c in _of_providers(installation) if c.cure not in known)]
@@ -388,7 +386,7 @@ def _level(number: int) -> Any:
 _TINY = '<ir_version: 8, opset_import: ["" : 17]> g (float[1] X) => (float[1] Y) { Y = Add(X, X) }'
 
 
-def _of_wheels(collision: Collision, versions: Mapping[str, str]) -> Check | None:
+def _of_wheels(collision: Collision, installation: Installation) -> Check | None:
     """Whether the larger wheel's files are in place; None for a collision of other packages."""
     if collision.names != ("onnxruntime", GPU_WHEEL):
         return None
@@ -398,32 +396,32 @@ def _of_wheels(collision: Collision, versions: Mapping[str, str]) -> Check | Non
         name="packages",
         status="broken" if not right else "ok" if same else "warning",
         message=collision.message,
-        cure="" if right and same else _gpu_cure(versions),
+        cure="" if right and same else _gpu_cure(installation),
         about=collision.names,
     )
 
 
-def _of_requirement(unmet: Unmet, versions: Mapping[str, str]) -> Check | None:
+def _of_requirement(unmet: Unmet, installation: Installation) -> Check | None:
     """A cure that keeps the files for the GPU: onnxruntime alone would overwrite them."""
-    wanted = re.match(r"[\w.-]*", unmet.requirement)
-    if GPU_WHEEL not in versions or wanted is None or wanted[0].lower() != "onnxruntime":
+    if GPU_WHEEL not in installation.versions or unmet.library != "onnxruntime":
         return None
     return Check(
         name="packages",
         status="broken",
         message=unmet.message,
-        cure=_gpu_cure(versions),
+        cure=_gpu_cure(installation),
         about=(unmet.name, unmet.requirement),
     )
 
 
-def _gpu_cure(versions: Mapping[str, str]) -> str:
+def _gpu_cure(installation: Installation) -> str:
     """The commands that put the files of onnxruntime-gpu in place, and both at its version.
 
     Its version was chosen for a release of CUDA, that of onnxruntime as a mere requirement.
     """
+    versions = installation.versions
     version = versions[GPU_WHEEL]
-    command = "pip install --force-reinstall --no-deps"
+    command = f"{installation.pip} install --force-reinstall --no-deps"
     last = f"{command} {GPU_WHEEL}=={version}"
     if versions.get("onnxruntime") == version:
         return last
@@ -435,8 +433,8 @@ def _of_providers(installation: Installation) -> Iterator[Check]:
     listed = installation.run(_providers).value
     if listed is None:
         return
-    versions, wanted = installation.versions, list(listed)
-    if GPU_WHEEL in versions and "CUDAExecutionProvider" not in wanted:
+    wanted = list(listed)
+    if GPU_WHEEL in installation.versions and "CUDAExecutionProvider" not in wanted:
         wanted.append("CUDAExecutionProvider")
     for provider in wanted:
         if provider == "AzureExecutionProvider":  # calls a service; runs nothing here
@@ -448,25 +446,28 @@ def _of_providers(installation: Installation) -> Iterator[Check]:
             yield Check(name="providers", status="ok", message=words)
         else:
             why = ran.error or f"nodes ran on {', '.join(where)}"
-            yield _bad_provider(provider, why, listed, versions)
+            yield _bad_provider(provider, why, listed, installation)
 
 
 def _bad_provider(
-    provider: str, why: str, listed: Sequence[str], versions: Mapping[str, str]
+    provider: str, why: str, listed: Sequence[str], installation: Installation
 ) -> Check:
     message = f"{provider} runs nothing: {why}"
     if provider == "CPUExecutionProvider":
-        cure = "pip install --force-reinstall onnxruntime"
+        cure = f"{installation.pip} install --force-reinstall onnxruntime"
         return Check(name="providers", status="broken", message=message, cure=cure)
     if provider not in listed:
         message = f"{provider} is not offered, though onnxruntime-gpu is installed"
-        return Check(name="providers", status="broken", message=message, cure=_gpu_cure(versions))
+        return Check(
+            name="providers", status="broken", message=message, cure=_gpu_cure(installation)
+        )
     if not Path("/dev/nvidiactl").exists():
         cure = "run optvet on a machine with an NVIDIA driver, or ask for the CPU"
         return Check(
             name="providers", status="warning", message=f"{message}; no NVIDIA device", cure=cure
         )
-    extra = "TensorRT (pip install tensorrt)" if provider.startswith("Tensorrt") else "CUDA, cuDNN"
+    tensorrt = f"TensorRT ({installation.pip} install tensorrt)"
+    extra = tensorrt if provider.startswith("Tensorrt") else "CUDA, cuDNN"
     # TensorRT comes with no extra; only what an extra promises can be broken.
     cure = f"install the libraries that its message names: {extra}"
     return Check(

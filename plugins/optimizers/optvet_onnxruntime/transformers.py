@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import (
     Artifact,
     KnownLimit,
+    MissingLibrary,
     Pass,
     Symptom,
     Traits,
@@ -68,8 +69,7 @@ class OrtTransformers:
         import onnxruntime
 
         if importlib.util.find_spec("sympy") is None:
-            words = "optimizer 'ort_transformers' needs sympy; install optvet[transformers]"
-            raise ImportError(words)
+            raise MissingLibrary("sympy", "optvet[transformers]", f"optimizer {self.name!r}")
         return str(onnxruntime.__version__)
 
     def check_options(self, options: OrtTransformersOptions) -> None:

@@ -34,7 +34,7 @@ _KNOWN_BAD = {
     "apache-tvm-ffi": (
         "0.1.15.post2",
         "TVM crashes when a module is saved or pickled",
-        "pip install apache-tvm-ffi==0.1.14.post0",
+        "apache-tvm-ffi==0.1.14.post0",
     ),
 }
 
@@ -104,9 +104,10 @@ class TvmRuntime:
 
     def diagnose(self, installation: Installation) -> Iterable[Check]:
         """Releases that are known to crash, and a folder on which TVM's own import fails."""
-        for name, (bad, why, cure) in _KNOWN_BAD.items():
+        for name, (bad, why, good) in _KNOWN_BAD.items():
             if installation.versions.get(name) == bad:
                 message = f"{name} {bad}: {why}"
+                cure = f"{installation.pip} install {good}"
                 yield Check(name="packages", status="broken", message=message, cure=cure)
         folder = installation.folder
         if (folder / "torch").is_dir() or (folder / "torch.py").is_file():

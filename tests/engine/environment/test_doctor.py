@@ -11,7 +11,7 @@ import pytest
 from optvet.engine.discovery import Loaded, Plugins
 from optvet.engine.environment import checks, doctor, machine
 from optvet.engine.work.sandbox import Sandbox
-from optvet.plugin import Check, Collision, Installation, Unmet
+from optvet.plugin import Check, Collision, Installation, MissingLibrary, Unimportable, Unmet
 from optvet.spec.records import STATUSES
 
 
@@ -38,7 +38,7 @@ def test_cures_are_commands_of_what_installed_optvet(
 
 
 def test_other_collisions_are_warnings() -> None:
-    (check,) = checks.check_collisions([Collision(("a", "b"), ("1", "2"), (1, 0, 0), "f")])
+    (check,) = checks.check_collisions([Collision(("a", "b"), ("1", "2"), (1, 0, 0), "f")], "pip")
     assert (check.status, "a 1 and b 2 both own f; those of a" in check.message) == (
         "warning",
         True,
@@ -47,9 +47,11 @@ def test_other_collisions_are_warnings() -> None:
 
 def test_what_is_wrong_with_packages_is_broken_and_has_a_cure() -> None:
     found = [
-        *checks.check_duplicates({"onnxruntime": ["1", "2"]}),
-        *checks.check_usurpers({"evil": ["optvet_zoo"]}),
-        *checks.check_requirements([Unmet("onnx", "1.23", "protobuf>=4", "3.2")]),
+        *checks.check_duplicates({"onnxruntime": ["1", "2"]}, "pip"),
+        *checks.check_usurpers({"evil": ["optvet_zoo"]}, "pip"),
+        *checks.check_requirements(
+            [Unmet("onnx", "1.23", "protobuf>=4", "protobuf", "3.2")], "pip"
+        ),
     ]
     assert [c.status for c in found] == ["broken"] * 3
     assert all("pip" in c.cure for c in found)
@@ -73,7 +75,8 @@ def test_a_library_that_cannot_be_imported_is_told(sandbox: Sandbox) -> None:
     failed = checks.import_all(sandbox, modules, lambda text, done, total: None)
     versions = {"numpy": "2", "nosuch-library": "1"}
     required, optional = (
-        checks.check_imports(failed, versions, names, 2) for names in ({"nosuch-library"}, ())
+        checks.check_imports(failed, versions, names, 2, "pip")
+        for names in ({"nosuch-library"}, ())
     )
     assert [c.status for c in required] == ["broken", "ok"]
     assert [c.status for c in optional] == ["warning", "ok"]
@@ -98,8 +101,8 @@ def test_imports_are_tried_together_and_what_fails_again_without_what_works(
     with Sandbox() as fresh:
         failed = checks.import_all(fresh, modules, lambda text, done, total: None, groups)
     assert sorted(failed) == ["kills", "raises"]
-    assert failed["raises"] == "OSError: no such thing"
-    assert "SIGABRT" in failed["kills"]
+    assert failed["raises"] == Unimportable("OSError: no such thing", ("optvet_raises",))
+    assert "SIGABRT" in failed["kills"].reason
 
 
 class Careful:
@@ -150,14 +153,15 @@ def test_a_diagnosis_that_is_none_is_that_plugin_s_fault(
 
 
 def test_absent_libraries_are_no_fault_but_broken_plugins_are() -> None:
+    absent = MissingLibrary("apache-tvm", "optvet[tvm]")
     plugins = [
-        Loaded("optimizer", "a", "a (optvet 1)", problem="ImportError: install optvet[tvm]"),
-        Loaded("runtime", "b", "b (optvet 1)", problem="ImportError: install optvet[tvm]"),
+        Loaded("optimizer", "a", "a (optvet 1)", problem=str(absent), absent=absent),
+        Loaded("runtime", "b", "b (optvet 1)", problem=str(absent), absent=absent),
         Loaded(None, "c", "c (acme 1)", problem="SyntaxError: bad"),
         Loaded("dataset", "d", "d (optvet 1)"),
         Loaded("model source", "e", "e (optvet 1)", lacks=("tvm_ffi", "apache_tvm")),
     ]
-    told = {c.status: c for c in checks.check_plugins(plugins)}
+    told = {c.status: c for c in checks.check_plugins(plugins, "pip")}
     assert set(told) == {"absent", "broken", "ok"}
     assert told["absent"].message == (
         "not installed: optimizer a, runtime b; can do more: model source e"

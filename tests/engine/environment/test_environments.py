@@ -61,7 +61,7 @@ def test_an_environment_is_made_and_works(small: PythonEnvironment, tmp_path: Pa
     assert json.loads((target / MADE).read_text())["name"] == "small"
     # In the first line, or in the second one where the path is too long for the kernel.
     assert f"{target}/bin/python" in "".join((target / "bin" / "pip").read_text().splitlines()[:2])
-    assert problem_of(python, small) == ""
+    assert problem_of(python, small) is None
     assert len(said) == 2
 
 
@@ -97,8 +97,12 @@ def test_where_pip_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_interpreter_without_the_libraries_is_told_so() -> None:
     wanted = PythonEnvironment("some", (), ("no_such_module",))
-    assert "lacks no_such_module" in problem_of(Path(sys.executable), wanted)
-    assert "does not work" in problem_of(Path("/bin/true"), wanted)
+    lacking, broken = (problem_of(p, wanted) for p in (Path(sys.executable), Path("/bin/true")))
+    assert lacking is not None
+    assert broken is not None
+    assert lacking.message.endswith("lacks no_such_module")
+    assert "does not work" in broken.message
+    assert broken.cure == "make it anew: optvet env make some --force"
 
 
 def test_a_chosen_place_is_a_folder_or_an_interpreter(tmp_path: Path) -> None:
@@ -126,7 +130,7 @@ def test_plugins_of_an_environment_can_be_used_where_it_is_made(tmp_path: Path) 
     assert absent <= {e.name for e in usable.all() if e.problem is None}
     every = list_environments(Plugins().all(), Pythons({}, tmp_path / "empty"))
     (entry,) = (e for e in every if e.name == "tf")
-    assert entry.problem == "it is not made; make it: optvet env make tf"
+    assert (entry.problem, entry.cure) == ("it is not made", "make it: optvet env make tf")
 
 
 def test_an_environment_that_nobody_declares_is_unknown(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
+import pickle
+
 import pytest
 
 from optvet.engine.discovery import Loaded
 from optvet.engine.environment.extras import extra_for, missing_extra, wanted_extra
+from optvet.spec.errors import MissingLibrary, PluginError, absence_of
 
 REQUIRES = [
     "numpy>=1",
@@ -18,23 +21,24 @@ def requires(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("problem", "extra"),
+    ("absent", "extra"),
     [
-        ("ImportError: it needs apache-tvm; install optvet[tvm]", "optvet[tvm]"),
-        ("ModuleNotFoundError: No module named 'onnxslim.core'", "optvet[onnxslim]"),
-        ("ModuleNotFoundError: No module named 'numpy.f2py'", "optvet[all]"),
-        ("ModuleNotFoundError: No module named 'optvet_gone'", None),
-        ("ValueError: bad", None),
+        (MissingLibrary("apache-tvm", "optvet[tvm]"), "optvet[tvm]"),
+        (ModuleNotFoundError(name="onnxslim.core"), "optvet[onnxslim]"),
+        (ModuleNotFoundError(name="numpy.f2py"), "optvet[all]"),
+        (ModuleNotFoundError(name="optvet_gone"), None),
+        (ModuleNotFoundError("bad"), None),
     ],
 )
 def test_the_smallest_extra_that_cures_an_import_error_is_named(
-    problem: str, extra: str | None
+    absent: ModuleNotFoundError | MissingLibrary, extra: str | None
 ) -> None:
-    assert extra_for(problem, requires=requires) == extra
+    assert extra_for(absent, requires=requires) == extra
 
 
 def test_the_extra_is_that_of_the_distribution_the_plugin_came_with() -> None:
-    plugin = Loaded(None, "x", "acme_x (acme-boxes 1.0)", problem="No module named 'onnxslim'")
+    absent = ModuleNotFoundError(name="onnxslim")
+    plugin = Loaded(None, "x", "acme_x", absent=absent, distribution="acme-boxes")
     assert missing_extra(plugin, requires) == "acme-boxes[onnxslim]"
 
 
@@ -46,3 +50,16 @@ def test_what_a_plugin_can_do_more_with_is_in_the_extras_that_bring_it() -> None
     plugin = Loaded("dataset", "x", "x (optvet 1.0)", lacks=("onnxslim", "my_lib", "unknown"))
     assert wanted_extra(plugin, requires) == "optvet[lib,onnxslim]"
     assert wanted_extra(Loaded("dataset", "x", "x (optvet 1.0)"), requires) is None
+
+
+def test_what_is_absent_is_known_through_wrapped_errors_and_processes() -> None:
+    missing = MissingLibrary("jiwer", "optvet[speech]", who="comparator 'speech'")
+    wrapped = PluginError("comparator 'speech' cannot be used")
+    wrapped.__cause__ = missing
+    assert absence_of(wrapped) is missing
+    assert absence_of(PluginError("No module named 'jiwer'")) is None
+    copied = pickle.loads(pickle.dumps(missing))
+    assert (str(copied), copied.extra) == (
+        "comparator 'speech' needs jiwer; install optvet[speech]",
+        "optvet[speech]",
+    )

@@ -83,7 +83,7 @@ def test_a_requirement_that_does_not_hold_is_told(install: Install) -> None:
     requires = ["lib>=2", "Absent", 'never; extra == "x"', 'old; python_version < "3"', "fine<9"]
     found = [install("us", "1", {}, requires), install("lib", "1.9", {}), install("fine", "8", {})]
     assert unmet(found, {"us"}) == [
-        Unmet("us", "1", "lib>=2", "1.9"),
-        Unmet("us", "1", "Absent", None),
+        Unmet("us", "1", "lib>=2", "lib", "1.9"),
+        Unmet("us", "1", "Absent", "absent", None),
     ]
     assert unmet(found, {"fine"}) == []

@@ -15,7 +15,7 @@ from optvet.engine.campaign.damage import damage_error
 from optvet.engine.campaign.documents import summary_of
 from optvet.engine.campaign.results import JobResult, StoredCampaign, findings, metrics, trials
 from optvet.engine.campaign.store import CampaignStore
-from optvet.spec.errors import InfrastructureError, PluginError
+from optvet.spec.errors import InfrastructureError, MissingLibrary
 from optvet.spec.files import replacing, write_file
 from optvet.spec.records.campaign import CampaignExport, TrialExport
 from optvet.spec.words import csv_cell
@@ -79,7 +79,7 @@ def export(store: CampaignStore, campaign: StoredCampaign, format: str, out: Pat
         out: The file or the folder.
 
     Raises:
-        PluginError: A library is missing.
+        MissingLibrary: A library is missing.
         InfrastructureError: A file cannot be written.
     """
     if format == "csv":
@@ -185,14 +185,14 @@ def write_parquet(store: CampaignStore, campaign: StoredCampaign, folder: Path) 
     """A Parquet file per table below ``folder``.
 
     Raises:
-        PluginError: pyarrow is not installed.
+        MissingLibrary: pyarrow is not installed.
         InfrastructureError: A file cannot be written.
     """
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise PluginError("Parquet needs pyarrow; install optvet[parquet]") from error
+        raise MissingLibrary("pyarrow", "optvet[parquet]", who="Parquet") from error
     types = {
         str: pyarrow.string(),
         int: pyarrow.int64(),

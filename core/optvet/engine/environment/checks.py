@@ -7,27 +7,30 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from optvet.engine.discovery import Loaded
+from optvet.engine.discovery import SELF, Loaded
 from optvet.engine.environment.extras import missing_extra, wanted_extra
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.spec.environment import Collision, Unmet
+from optvet.spec.environment import Collision, Unimportable, Unmet
 from optvet.spec.records import EnvironmentEntry
 from optvet.spec.records.doctor import Check, Status
 
 
-def check_collisions(found: Iterable[Collision]) -> list[Check]:
+def check_collisions(found: Iterable[Collision], pip: str) -> list[Check]:
     """Distributions that install the same files."""
+    again = f"uninstall one of them, then: {pip} install --force-reinstall"
     checks = [
         Check(
             name="packages",
             status="warning",
             message=collision.message,
-            cure=f"uninstall one of them, then: pip install --force-reinstall {collision.names[0]}",
+            cure=f"{again} {collision.names[0]}",
             about=collision.names,
         )
         for collision in found
@@ -36,40 +39,40 @@ def check_collisions(found: Iterable[Collision]) -> list[Check]:
     return checks or [Check(name="packages", status="ok", message=words)]
 
 
-def check_duplicates(found: Mapping[str, Sequence[str]]) -> list[Check]:
+def check_duplicates(found: Mapping[str, Sequence[str]], pip: str) -> list[Check]:
     """Distributions that are installed in several versions, of which any may be imported."""
     return [
         Check(
             name="packages",
             status="broken",
             message=f"{name} is installed in several versions: {', '.join(versions)}",
-            cure=f"pip uninstall {name}, until none is left; then: pip install {name}",
+            cure=f"{pip} uninstall {name}, until none is left; then: {pip} install {name}",
         )
         for name, versions in found.items()
     ]
 
 
-def check_usurpers(found: Mapping[str, Sequence[str]]) -> list[Check]:
+def check_usurpers(found: Mapping[str, Sequence[str]], pip: str) -> list[Check]:
     """Other distributions with a module named as one of optvet's: they overwrite or delete it."""
     return [
         Check(
             name="packages",
             status="broken",
             message=f"{name} ships {', '.join(modules)}, which belongs to optvet",
-            cure=f"pip uninstall {name}, then: pip install --force-reinstall --no-deps optvet",
+            cure=f"{pip} uninstall {name}, then: {pip} install --force-reinstall --no-deps optvet",
         )
         for name, modules in found.items()
     ]
 
 
-def check_requirements(found: Iterable[Unmet]) -> list[Check]:
+def check_requirements(found: Iterable[Unmet], pip: str) -> list[Check]:
     """Unmet requirements, such as a version of protobuf that onnx does not support."""
     return [
         Check(
             name="packages",
             status="broken",
             message=unmet.message,
-            cure=f"pip install '{unmet.requirement}'",
+            cure=f"{pip} install '{unmet.requirement}'",
             about=(unmet.name, unmet.requirement),
         )
         for unmet in found
@@ -96,8 +99,8 @@ def import_all(
     modules: Mapping[str, str],
     progress: Callable[[str, int, int | None], None],
     groups: int | None = None,
-) -> dict[str, str]:
-    """Import the module of each distribution in a worker; why it failed, by name.
+) -> dict[str, Unimportable]:
+    """Import the module of each distribution in a worker; those that fail, by name.
 
     Args:
         sandbox: Where the workers run.
@@ -126,25 +129,30 @@ def _import_apart(
     groups: Sequence[Sequence[str]],
     modules: Mapping[str, str],
     progress: Callable[[str, int, int | None], None],
-) -> dict[str, str]:
+) -> dict[str, Unimportable]:
     """Import each group in a process of its own; if that dies, all of the group failed."""
     # All are started before the first is waited for, so they run in parallel.
     futures = [
         sandbox.submit(_import_each, {n: modules[n] for n in group}, fresh=True) for group in groups
     ]
-    failed: dict[str, str] = {}
+    failed: dict[str, Unimportable] = {}
     for done, (group, future) in enumerate(zip(groups, futures, strict=True)):
         progress(f"importing {', '.join(group)}", done, len(groups))
         outcome = future.result()
         if outcome.failure is not None:
-            failed |= dict.fromkeys(group, one_paragraph(describe(outcome.failure)))
+            reason = one_paragraph(describe(outcome.failure))
+            failed |= dict.fromkeys(group, Unimportable(reason))
         else:
             failed |= outcome.value or {}
     return failed
 
 
 def check_imports(
-    failed: Mapping[str, str], versions: Mapping[str, str], required: Iterable[str], tried: int
+    failed: Mapping[str, Unimportable],
+    versions: Mapping[str, str],
+    required: Iterable[str],
+    tried: int,
+    pip: str,
 ) -> list[Check]:
     """Libraries that cannot be imported; a warning only if optvet does not require the library."""
     needed = set(required)
@@ -152,18 +160,18 @@ def check_imports(
         Check(
             name="libraries",
             status="broken" if name in needed else "warning",
-            message=f"{name} {versions[name]} cannot be imported: {words}",
-            cure=f"pip install --force-reinstall {name}",
+            message=f"{name} {versions[name]} cannot be imported: {why.reason}",
+            cure=f"{pip} install --force-reinstall {name}",
             about=(name,),
         )
-        for name, words in failed.items()
+        for name, why in failed.items()
     ]
     words = f"{tried - len(failed)} libraries can be imported"
     return [*checks, Check(name="libraries", status="ok", message=words)]
 
 
-def _import_each(modules: Mapping[str, str]) -> dict[str, str]:
-    """Import modules in this process, by distribution; why those failed that did."""
+def _import_each(modules: Mapping[str, str]) -> dict[str, Unimportable]:
+    """Import modules in this process, by distribution; those that fail."""
     failed = {}
     # Some libraries make a folder of their own when they are imported, and leave it.
     with tempfile.TemporaryDirectory() as folder:
@@ -173,8 +181,16 @@ def _import_each(modules: Mapping[str, str]) -> dict[str, str]:
             try:
                 importlib.import_module(module)
             except Exception as error:
-                failed[name] = one_paragraph(f"{type(error).__name__}: {error}")
+                reason = one_paragraph(f"{type(error).__name__}: {error}")
+                failed[name] = Unimportable(reason, _modules_in(error))
     return failed
+
+
+def _modules_in(error: Exception) -> tuple[str, ...]:
+    """The top-level modules whose code was running when ``error`` was raised, without Python's."""
+    frames = traceback.walk_tb(error.__traceback__)
+    names = (str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame, _ in frames)
+    return tuple(dict.fromkeys(n for n in names if n not in (*sys.stdlib_module_names, SELF)))
 
 
 def one_paragraph(text: str, limit: int = 300) -> str:
@@ -193,15 +209,14 @@ def check_environments(entries: Sequence[EnvironmentEntry]) -> list[Check]:
             status: Status = "absent"
             words = f"not made: {who}"
         elif entry.problem:
-            words, _, cure = entry.problem.rpartition("; ")
-            status = "broken"
+            words, cure, status = entry.problem, entry.cure, "broken"
         else:
             words, cure, status = f"{who}: {entry.python}", "", "ok"
         checks.append(Check(name="environments", status=status, message=words, cure=cure))
     return checks
 
 
-def check_plugins(plugins: Sequence[Loaded]) -> list[Check]:
+def check_plugins(plugins: Sequence[Loaded], pip: str) -> list[Check]:
     """Plugins that cannot be used: a library is missing, or the plugin is broken."""
     checks: list[Check] = []
     absent: dict[str, list[str]] = {}
@@ -226,7 +241,7 @@ def check_plugins(plugins: Sequence[Loaded]) -> list[Check]:
             for what, among in (("not installed", absent), ("can do more", wanted))
             if extra in among
         )
-        cure = f"pip install '{extra}'"
+        cure = f"{pip} install '{extra}'"
         checks.append(Check(name="plugins", status="absent", message=words, cure=cure))
     usable = sum(p.problem is None for p in plugins)
     return [*checks, Check(name="plugins", status="ok", message=f"{usable} can be used")]

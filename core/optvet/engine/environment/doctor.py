@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from optvet.engine import contract
-from optvet.engine.discovery import Loaded
+from optvet.engine.discovery import SELF, Loaded
 from optvet.engine.environment import checks, packages
 from optvet.engine.environment.environments import (
     Pythons,
@@ -27,12 +27,11 @@ from optvet.engine.environment.machine import check_cache, check_sandbox, enviro
 from optvet.engine.environment.packages import name_of
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.spec.environment import Installation, Ran
+from optvet.spec.environment import Installation, Ran, Unimportable
 from optvet.spec.errors import OptvetError
 from optvet.spec.protocols import Diagnoses, UsesLibraries
 from optvet.spec.records.doctor import STATUSES, Check, Diagnosis
 
-SELF = "optvet"
 IMPORT_S = 120.0
 _ALSO = {"ml-dtypes": "ml_dtypes", "protobuf": "google.protobuf"}
 """Modules of distributions that optvet does not require itself, but onnx does."""
@@ -70,11 +69,12 @@ def diagnose(
     progress("packages", 0, None)
     collisions = tuple(packages.collisions(found, names))
     unmet = tuple(packages.unmet(found, names & versions.keys()))
+    pip = _installer(found)
     general = [
-        *checks.check_collisions(collisions),
-        *checks.check_duplicates(packages.duplicates(found, names)),
-        *checks.check_usurpers(packages.usurpers(found, _own_modules(found), SELF)),
-        *checks.check_requirements(unmet),
+        *checks.check_collisions(collisions, pip),
+        *checks.check_duplicates(packages.duplicates(found, names), pip),
+        *checks.check_usurpers(packages.usurpers(found, _own_modules(found), SELF), pip),
+        *checks.check_requirements(unmet, pip),
         *checks.check_shadows(folder, _names_to_check(modules)),
     ]
     limits = Limits(IMPORT_S, 64 << 30)
@@ -84,24 +84,24 @@ def diagnose(
     with Sandbox(jobs=jobs, limits=limits, preload=preload) as sandbox:
         progress("sandbox", 0, None)
         general.append(check_sandbox(sandbox))
-        failed: dict[str, str] = {}
+        failed: dict[str, Unimportable] = {}
         if general[-1].status != "broken":
             wanted = _modules_to_import(
                 sorted((needed | modules.keys()) & versions.keys()), modules
             )
             failed = checks.import_all(sandbox, wanted, progress, None if deep else jobs)
-            general += checks.check_imports(failed, versions, needed, len(wanted))
-        installation = Installation(versions, collisions, unmet, failed, folder, _runner(sandbox))
+            general += checks.check_imports(failed, versions, needed, len(wanted), pip)
+        run = _runner(sandbox)
+        installation = Installation(versions, collisions, unmet, failed, folder, run, pip)
         found_by_plugins = ask_plugins(plugins, installation, progress)
     every = [
         *merge(general, found_by_plugins),
         *checks.check_environments(
             list_environments(plugins, pythons or Pythons({}, environments_root()))
         ),
-        *checks.check_plugins(plugins),
+        *checks.check_plugins(plugins, pip),
         check_cache(cache),
     ]
-    every = [_for_installer(c, found) for c in every]
     return Diagnosis(
         schema="optvet.doctor/1",
         environment=environment(),
@@ -188,12 +188,11 @@ def _names_to_check(modules: Mapping[str, str]) -> list[str]:
     return sorted({*_SHADOWS, *tops})
 
 
-def _for_installer(check: Check, installed: Iterable[Distribution]) -> Check:
-    """The check with commands of uv in its cure, if uv installed optvet: pip may be missing."""
+def _installer(installed: Iterable[Distribution]) -> str:
+    """The command that cures begin with: of uv if uv installed optvet, since pip may be missing."""
     ours = next((d for d in installed if name_of(d) == SELF), None)
-    if ours is None or (ours.read_text("INSTALLER") or "").strip() != "uv":
-        return check
-    return check.model_copy(update={"cure": re.sub(r"\bpip (?=\w*install)", "uv pip ", check.cure)})
+    by = "" if ours is None else (ours.read_text("INSTALLER") or "").strip()
+    return "uv pip" if by == "uv" else "pip"
 
 
 def required_libraries(installed: Iterable[Distribution]) -> set[str]:

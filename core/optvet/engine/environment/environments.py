@@ -71,16 +71,17 @@ def list_environments(plugins: Sequence[Loaded], pythons: Pythons) -> list[Envir
     for name, one in declared_environments(plugins).items():
         python = pythons.python_of(name)
         if python is None:
-            problem = f"it is not made; make it: optvet env make {name}"
+            problem = EnvironmentProblem("it is not made", f"make it: optvet env make {name}")
         else:
-            problem = problem_of(python, one)
+            problem = problem_of(python, one) or EnvironmentProblem("", "")
         entries.append(
             EnvironmentEntry(
                 name=name,
                 requirements=requirements(one),
                 plugins=sorted({e.name for e in plugins if _lives_in(name, e)}),
                 python=None if python is None else str(python),
-                problem=problem,
+                problem=problem.message,
+                cure=problem.cure,
             )
         )
     return entries
@@ -162,7 +163,7 @@ class Pythons:
         if python is None:
             raise UsageError(f"environment {name!r} is missing; make it: optvet env make {name}")
         if problem := problem_of(python, environment_of(name, plugins)):
-            raise UsageError(problem)
+            raise UsageError(f"{problem.message}; {problem.cure}")
         return Interpreter(str(python), tuple(sorted(_list_shared_files(name, plugins).items())))
 
 
@@ -176,8 +177,16 @@ def _list_shared_files(name: str, plugins: Plugins) -> dict[str, str]:
     return {m: s.origin for m, s in specs.items() if s is not None and s.origin is not None}
 
 
-def problem_of(python: Path, environment: PythonEnvironment) -> str:
-    """Why an interpreter cannot be used for the environment; empty if it can."""
+@dataclass(frozen=True)
+class EnvironmentProblem:
+    """Why an environment cannot be used, and what to do."""
+
+    message: str
+    cure: str
+
+
+def problem_of(python: Path, environment: PythonEnvironment) -> EnvironmentProblem | None:
+    """Why an interpreter cannot be used for the environment; None if it can."""
     name = environment.name
     names = [*environment.modules, *WORKER_LIBRARIES]
     try:
@@ -189,16 +198,18 @@ def problem_of(python: Path, environment: PythonEnvironment) -> str:
         )
         (major, minor), absent = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        words = f"environment {name!r}: {python} does not work as an interpreter of Python"
-        return f"{words} ({type(error).__name__}); make it anew: optvet env make {name} --force"
-    if (major, minor) < (3, 11):
-        return f"environment {name!r}: {python} is Python {major}.{minor}; choose 3.11 or later"
-    if absent:
-        return (
-            f"environment {name!r}: {python} lacks {', '.join(absent)}; install that there, or "
-            f"make the environment anew: optvet env make {name} --force"
-        )
-    return ""
+        words = f"does not work as an interpreter of Python ({type(error).__name__})"
+        cure = f"make it anew: optvet env make {name} --force"
+    else:
+        if (major, minor) < (3, 11):
+            words, cure = f"is Python {major}.{minor}", "choose 3.11 or later"
+        elif absent:
+            words = f"lacks {', '.join(absent)}"
+            anew = f"make the environment anew: optvet env make {name} --force"
+            cure = f"install that there, or {anew}"
+        else:
+            return None
+    return EnvironmentProblem(f"environment {name!r}: {python} {words}", cure)
 
 
 # --- how they are made ---------------------------------------------------------------------------

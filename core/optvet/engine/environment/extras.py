@@ -1,7 +1,4 @@
-"""Finding the extra that installs a missing library, from the distributions' metadata.
-
-A plugin whose library is absent raises ImportError; the user needs the name to install.
-"""
+"""Finding the extra that installs a missing library, from the distributions' metadata."""
 
 from __future__ import annotations
 
@@ -9,11 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, requires
 
-from optvet.engine.discovery import Loaded
+from optvet.engine.discovery import SELF, Loaded
+from optvet.spec.errors import MissingLibrary
 
-_NAMED = re.compile(r"install ([\w.-]+\[[\w.,-]+\])")
-_NO_MODULE = re.compile(r"No module named '([\w]+)")
-_OWNER = re.compile(r"\(([\w.-]+) \S+\)$")
 _REQUIREMENT = re.compile(r"^([\w.-]++)[^;]*+;.*\bextra\s*==\s*['\"]([\w.-]+)['\"]")
 
 Requires = Callable[[str], Sequence[str] | None]
@@ -26,42 +21,36 @@ def canonical(name: str) -> str:
 
 def missing_extra(plugin: Loaded, requires: Requires = requires) -> str | None:
     """The extra, such as ``optvet[tvm]``, that makes ``plugin`` usable; None if there is none."""
-    if plugin.problem is None:
+    if plugin.absent is None:
         return None
-    return extra_for(plugin.problem, _owner(plugin), requires)
+    return extra_for(plugin.absent, plugin.distribution, requires)
 
 
 def wanted_extra(plugin: Loaded, requires: Requires = requires) -> str | None:
     """The extra, such as ``optvet[speech]``, with optional libraries of ``plugin``; or None."""
-    owner = _owner(plugin)
-    found = (extra_for(f"No module named {m!r}", owner, requires) for m in plugin.lacks)
+    owner = plugin.distribution
+    found = (_extra_with(m, owner, requires) for m in plugin.lacks)
     names = sorted({extra.partition("[")[2].rstrip("]") for extra in found if extra})
     return f"{owner}[{','.join(names)}]" if names else None
 
 
-def _owner(plugin: Loaded) -> str:
-    owner = _OWNER.search(plugin.origin)
-    return owner[1] if owner else "optvet"
+def extra_for(
+    absent: ModuleNotFoundError | MissingLibrary, owner: str = SELF, requires: Requires = requires
+) -> str | None:
+    """The extra of distribution ``owner`` that installs what is absent; None if no extra does."""
+    if isinstance(absent, MissingLibrary):
+        return absent.extra
+    return _extra_with((absent.name or "").partition(".")[0], owner, requires)
 
 
-def extra_for(problem: str, owner: str = "optvet", requires: Requires = requires) -> str | None:
-    """The extra of distribution ``owner`` that cures ``problem``, an ImportError's text.
-
-    The text may name the extra itself; else the extra is that which requires a distribution named
-    like the module, the smallest if there are several.
-    """
-    named = _NAMED.search(problem)
-    if named is not None:
-        return named[1]
-    module = _NO_MODULE.search(problem)
-    if module is None:
-        return None
+def _extra_with(module: str, owner: str, requires: Requires) -> str | None:
+    """The smallest extra that requires a distribution named like ``module``."""
     try:
         lines = requires(owner) or []
     except PackageNotFoundError:
         return None
     found = [m for line in lines if (m := _REQUIREMENT.match(line)) is not None]
-    extras = [m[2] for m in found if canonical(m[1]) == canonical(module[1])]
+    extras = [m[2] for m in found if canonical(m[1]) == canonical(module)]
     sizes = {e: sum(m[2] == e for m in found) for e in extras}
     best = min(sizes, key=lambda e: (sizes[e], e), default=None)
     return f"{owner}[{best}]" if best is not None else None

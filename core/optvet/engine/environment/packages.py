@@ -93,9 +93,8 @@ def unmet(distributions: Iterable[Distribution], concerned: Iterable[str]) -> li
             problem = _problem(line, versions)
             if problem is not None:
                 name, version = name_of(distribution), distribution.version
-                found.append(
-                    Unmet(name, version, str(problem), versions.get(canonical(problem.name)))
-                )
+                library = canonical(problem.name)
+                found.append(Unmet(name, version, str(problem), library, versions.get(library)))
     return found
 
 

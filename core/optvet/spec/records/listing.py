@@ -142,8 +142,8 @@ class PulledModels(Record):
 class EnvironmentEntry(Record):
     """An environment of its own.
 
-    ``python`` is its interpreter; None if it was not made. ``problem`` says why it cannot be used,
-    and what to do; empty if it can.
+    ``python`` is its interpreter; None if it was not made. ``problem`` says why it cannot be used
+    and ``cure`` what to do; both are empty if it can.
     """
 
     name: str
@@ -151,6 +151,7 @@ class EnvironmentEntry(Record):
     plugins: list[str]
     python: str | None
     problem: str
+    cure: str = ""
 
 
 class EnvironmentList(Record):

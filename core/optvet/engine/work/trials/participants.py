@@ -9,7 +9,7 @@ from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
 from optvet.engine.work.sandbox import Sandbox
-from optvet.engine.work.trials.trial import RuntimeConfig, complaint
+from optvet.engine.work.trials.trial import RuntimeConfig, objection
 from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.protocols import (
     ChecksOptions,
@@ -94,11 +94,14 @@ def check_options(
         key = caching.key("options", fingerprint_environment(), about_plugin(plugin), given)
         if cache.get(key) is not None:
             return
-    outcome = sandbox.call(complaint, plugin, options)
+    outcome = sandbox.call(objection, plugin, options)
     if (failure := outcome.failure) is not None:
         how = failure.signal or failure.error_type or failure.kind
         raise PluginError(f"{plugin.name}: check_options() failed: {how}: {failure.message}")
-    if outcome.value is not None:
-        raise UsageError(outcome.value)
+    if isinstance(error := outcome.value, UsageError):
+        raise error
+    if error is not None:
+        words = f"{plugin.name}: check_options() failed: {type(error).__name__}: {error}"
+        raise PluginError(words) from error
     if cache is not None and key is not None:
         cache.put(key, "options", b"approved")

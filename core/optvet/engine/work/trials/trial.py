@@ -31,7 +31,7 @@ from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
 from optvet.graph.outline import Message, digest_of, message_digest, outline_in
-from optvet.spec.errors import ContractError, InfrastructureError, UsageError
+from optvet.spec.errors import ContractError, InfrastructureError, MissingLibrary, UsageError
 from optvet.spec.foreign import load_model, read_file
 from optvet.spec.protocols import (
     ChecksOptions,
@@ -215,12 +215,16 @@ def _digest_of(build_spec: BuildSpec, artifact: Artifact) -> tuple[str, _OnnxGra
     return hashlib.sha256(name.encode()).hexdigest(), None
 
 
-def complaint(plugin: ChecksOptions, options: BaseModel) -> str | None:
-    """Why ``plugin`` refuses ``options``; None if it does not."""
+def objection(
+    plugin: ChecksOptions, options: BaseModel
+) -> UsageError | ModuleNotFoundError | MissingLibrary | None:
+    """Why ``plugin`` refuses ``options``, or what is absent; None if it accepts them."""
     try:
         plugin.check_options(options)
     except UsageError as error:
-        return str(error)
+        return UsageError(str(error))
+    except (ModuleNotFoundError, MissingLibrary) as error:
+        return error
     return None
 
 
