@@ -41,6 +41,15 @@ def test_a_model_is_written_as_text_that_makes_the_same_model() -> None:
     ]
 
 
+def test_texts_that_are_set_and_empty_are_left_out() -> None:
+    model = made_by_helpers()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.denotation = ""
+        value.type.tensor_type.shape.dim[0].denotation = ""
+    model.graph.node[0].domain = ""
+    assert "parse_model" in model_code(model)
+
+
 def test_a_model_that_text_cannot_hold_is_written_as_bytes() -> None:
     model = made_by_helpers()
     model.training_info.add().algorithm.name = "kept"

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx
 import onnx.parser
+from google.protobuf.message import Message  # type: ignore[import-untyped]  # ships no types
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
-
-from optvet.graph.walk import nodes_of
 
 _WIDTH = 96
 
@@ -71,10 +70,20 @@ def _plain(model: ModelProto) -> bytes:
     copy.CopyFrom(model)
     for tensor in _tensors(copy.graph):
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
-    for node in (*nodes_of(copy.graph), *(n for f in copy.functions for n in f.node)):
-        if not node.domain:  # the parser sets it to what it is anyway
-            node.ClearField("domain")
+    _clear_empty_texts(copy)
     return bytes(copy.SerializeToString(deterministic=True))
+
+
+def _clear_empty_texts(message: Message) -> None:
+    """Unset texts that are empty, such as domains: both mean that there is none."""
+    for field, value in message.ListFields():
+        if isinstance(value, Message):
+            _clear_empty_texts(value)
+        elif field.type == field.TYPE_MESSAGE:
+            for part in value:
+                _clear_empty_texts(part)
+        elif value == "" and field.containing_oneof is None:
+            message.ClearField(field.name)
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
