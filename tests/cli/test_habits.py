@@ -129,3 +129,33 @@ def test_names_are_listed_anew_after_an_installation(
     assert completion.known_names() == {"runtime": ["second"]}
     (tmp_path / "completion.json").write_text("{")
     assert completion.known_names() == {"runtime": ["second"]}
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("vet M --optimizer ort", "did you mean 'ort_transformers' or 'onnxruntime'"),
+        ("vet M --optimizer onnxoptimiser", "did you mean 'onnxoptimizer'"),
+        ("vet M --exclude fuse_bn", "did you mean 'fuse_bn_into_conv'"),
+        ("vet M --pipeline extend", "(pipelines: all, default; passes: optvet plugins show onnxo"),
+        ("vet M --level extended", "no such option: --level; did you mean --pipeline?"),
+        ("vet M --pass=fuse_bn", "no such option: --pass; did you mean --pipeline?"),
+        ("vet M --optimiser ort", "no such option: --optimiser; did you mean --optimizer or"),
+        ("bench M --foo", "no such option: --foo; optvet bench --help lists them"),
+        ("vet M --runtime ort", "unknown runtime 'ort'; did you mean 'onnxruntime'"),
+        ("vet M --dataset randm", "did you mean 'random'?"),
+        ("vet M --comparator classifcation", "did you mean 'classification'?"),
+        ("convert M --via openvin", "did you mean 'openvino'?"),
+        ("vet zoo:tinygpt", "unknown zoo model 'tinygpt'; known: alexnet, "),
+        ("vet zoo:digits", "did you mean 'digits-cnn' or 'digits-mlp'?"),
+        ("models zoo:digits-cnn", "did you mean optvet models show zoo:digits-cnn?"),
+        ("models lst", "did you mean optvet models list?"),
+        ("cache size", "no such command: optvet cache size; there are info, clear"),
+    ],
+)
+def test_a_wrong_name_suggests_what_was_meant(
+    run: Run, clean: Path, typed: str, words: str
+) -> None:
+    ran = run(*(clean if word == "M" else word for word in typed.split()))
+    assert (ran.code, ran.out) == (2, "")
+    assert words in " ".join(ran.err.split())

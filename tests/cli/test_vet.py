@@ -451,8 +451,8 @@ def test_worst_exit_code_stands_for_all() -> None:
 # --- bad input -----------------------------------------------------------------------------------
 
 BAD_OPTIONS = [
-    (["--pipeline", "fuse_bn_into_con"], "unknown pass of onnxoptimizer 'fuse_bn_into_con'; did you"
-     " mean 'fuse_bn_into_conv'"),
+    (["--pipeline", "fuse_bn_into_con"], "unknown pipeline or pass of onnxoptimizer"
+     " 'fuse_bn_into_con'; did you mean 'fuse_bn_into_conv'"),
     (["--pipeline", "defualt"], "did you mean 'default'"),
     (["--optimizer", "onnxoptimiser"], "unknown optimizer 'onnxoptimiser'; did you mean"
      " 'onnxoptimizer'"),

@@ -34,4 +34,5 @@ def test_near_names_are_parts_misspelt_or_abbreviated(name: str, first: str) -> 
     known += ["end_max_abs", "max_abs"]
     assert near_names(name, known)[0] == first
     assert "onnxruntime" in near_names("ort", known)
+    assert near_names("ort", ["torch", "onnxruntime"])[0] == "onnxruntime"
     assert near_names("xyz", known) == []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from optvet.spec.errors import UsageError
+from optvet.spec.errors import UsageError, near_names
 
 
 class Command(TyperCommand):
@@ -18,6 +18,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as click does, after looking at each value."""
         refuse_options_as_values(ctx, args)
+        refuse_unknown_options(ctx, args)
         return super().parse_args(ctx, args)
 
 
@@ -28,6 +29,22 @@ class Group(TyperGroup):
         """Parse as click does, after looking at each value."""
         refuse_options_as_values(ctx, args)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that ``args`` call.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            names = self.list_commands(ctx)
+            # A name of something, where a command was expected.
+            near = near_names(args[0], names) or [n for n in names if n == "show"]
+            rest = f" {args[0]}" if near == ["show"] else ""
+            meant = " or ".join(f"{ctx.command_path} {n}{rest}" for n in near)
+            advice = f"did you mean {meant}?" if near else f"there are {', '.join(names)}"
+            raise UsageError(f"no such command: {ctx.command_path} {args[0]}; {advice}")
+        return super().resolve_command(ctx, args)
 
 
 def refuse_options_as_values(context: Any, arguments: list[str]) -> None:
@@ -46,6 +63,45 @@ def refuse_options_as_values(context: Any, arguments: list[str]) -> None:
             raise UsageError(
                 f"{name} needs a value; {value!r} is an option (or write {name}={value})"
             )
+
+
+_SAID_ELSEWHERE = {
+    "--pipeline": ("level", "opt-level", "optimization-level", "pass", "passes", "only"),
+    "--exclude": ("skip", "disable", "without", "disabled-optimizers"),
+    "--atol": ("tolerance", "tol", "threshold"),
+    "--dataset": ("data", "inputs", "input-data", "samples"),
+    "--limit": ("count", "num-samples", "n"),
+    "--out": ("output", "output-dir", "bundle"),
+    "--optimizer-option": ("option", "options"),
+    "--runtime": ("backend", "engine"),
+    "--runtime-option": ("provider", "providers", "device"),
+    "--jobs": ("workers", "threads", "parallel"),
+}
+"""Options by what other programs call them."""
+
+
+def refuse_unknown_options(context: Any, arguments: list[str]) -> None:
+    """Refuse an option that the command does not have, and suggest those that were meant.
+
+    Raises:
+        UsageError: There is one.
+    """
+    params = context.command.get_params(context)
+    known = {name for p in params for name in (*p.opts, *p.secondary_opts) if name[0] == "-"}
+    for argument in itertools.takewhile("--".__ne__, arguments):
+        name = argument.partition("=")[0]
+        if name.startswith("--") and name not in known:
+            raise UsageError(f"no such option: {name}{_suggest(name, known, context)}")
+
+
+def _suggest(name: str, known: Iterable[str], context: Any) -> str:
+    by_plain = {option.removeprefix("--"): option for option in known if option[:2] == "--"}
+    plain = name.removeprefix("--")
+    said = [o for o, words in _SAID_ELSEWHERE.items() if plain in words and o in by_plain.values()]
+    near = said or [by_plain[n] for n in near_names(plain, by_plain, cutoff=0.6)]
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; {context.command_path} --help lists them"
 
 
 def add(app: typer.Typer, name: str, **settings: Any) -> Callable[..., Any]:

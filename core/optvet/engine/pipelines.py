@@ -40,8 +40,7 @@ def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ())
     names: list[str] = []
     for term in added:
         if term not in known and term not in pipelines:
-            choices = {*known, *(pipelines if len(added) == 1 else ())}
-            raise _unknown_pass(optimizer, term, choices)
+            raise _unknown_pass(optimizer, term, known, pipelines if len(added) == 1 else ())
         names += [term] if term in known else pipelines[term]
     for name in removed:
         if name not in known:
@@ -75,9 +74,15 @@ def complete(
     return (*result, *missing)
 
 
-def _unknown_pass(optimizer: Optimizer, name: str, choices: Iterable[str]) -> UnknownName:
+def _unknown_pass(
+    optimizer: Optimizer, name: str, known: Iterable[str], pipelines: Collection[str] = ()
+) -> UnknownName:
     hint = f"(see: optvet plugins show {optimizer.name})"
-    return UnknownName(f"pass of {optimizer.name}", name, choices, hint)
+    if not pipelines:
+        return UnknownName(f"pass of {optimizer.name}", name, known, hint)
+    named = f"(pipelines: {', '.join(sorted(pipelines))}; passes: optvet plugins show "
+    kind = f"pipeline or pass of {optimizer.name}"
+    return UnknownName(kind, name, {*known, *pipelines}, f"{named}{optimizer.name})")
 
 
 def names_passes(text: str, optimizer: Optimizer) -> bool:

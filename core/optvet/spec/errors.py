@@ -30,6 +30,8 @@ LONGEST_MESSAGE = 3000
 _SHORTEST = 3
 _LONGEST_ABBREVIATION = 4
 """Letters of names that are asked what they are a part of, and short for."""
+_LISTED = 400
+"""Characters of a list of all names, where none is near."""
 
 
 class OptvetError(Exception):
@@ -66,9 +68,17 @@ def near_names(
     part = len(short) >= _SHORTEST
     whole = sorted((n for n in names if part and short in _plain(n)), key=len)
     close = difflib.get_close_matches(name, names, n=count, cutoff=cutoff)
-    brief = _SHORTEST <= len(short) <= _LONGEST_ABBREVIATION
-    meant = [n for n in names if brief and _abbreviates(short, _plain(n))]
-    return list(dict.fromkeys((*whole, *close, *meant)))[:count]
+    if not _SHORTEST <= len(short) <= _LONGEST_ABBREVIATION:
+        return list(dict.fromkeys((*whole, *close)))[:count]
+    # Few letters stand inside of many names by chance: "ort" in "torch".
+    begun = [n for n in whole if any(w.startswith(short) for w in _words(n))]
+    meant = [n for n in names if _abbreviates(short, _plain(n))]
+    return list(dict.fromkeys((*begun, *meant, *close, *whole)))[:count]
+
+
+def _words(name: str) -> list[str]:
+    """The parts of a name between separators, in lower case."""
+    return "".join(c if c.isalnum() else " " for c in name.lower()).split()
 
 
 def _plain(name: str) -> str:
@@ -90,8 +100,8 @@ class UnknownName(UsageError):
         near = near_names(name, names)
         if near:
             advice = f"did you mean {' or '.join(repr(n) for n in near)}?"
-        elif len(names) <= 12:
-            advice = f"known: {', '.join(names) or 'none'}"
+        elif len(listed := ", ".join(names)) <= _LISTED:
+            advice = f"known: {listed or 'none'}"
         else:
             advice = f"there are {len(names)} known ones"
         super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
