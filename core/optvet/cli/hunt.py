@@ -152,15 +152,14 @@ _MESSAGE_CHARS = 120
 
 
 def _screen(summary: HuntSummary, folder: Path) -> list[RenderableType]:
-    """Findings by pass, then the numbers."""
+    """Findings, the gravest first, then the numbers."""
     parts: list[RenderableType] = []
     if summary.findings:
         table = table_of(("pass", "bold"), ("finding", ""))
-        order = sorted(
-            summary.findings, key=lambda f: (f.severity != "fault", f.culprit, f.symptom)
-        )
-        for finding in order:
-            note = "" if finding.severity == "fault" else f" ({finding.severity})"
+        for finding in sorted(summary.findings, key=lambda f: (f.gravity, f.culprit)):
+            contrived = "contrived" if finding.contrived else ""
+            note = contrived if finding.severity == "fault" else finding.severity
+            note = f" ({note})" if note else ""
             size = f"{count(finding.nodes, 'node')}, in {count(finding.models, 'model')}"
             words = text(f"{finding.symptom}{note}, {size}\n")
             words.append_text(text(one_line(finding.message, _MESSAGE_CHARS), "dim"))

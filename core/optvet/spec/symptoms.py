@@ -66,6 +66,15 @@ Party = Literal["pass", "round trip", "lowering", "conversion", "runtime"]
 """Who can be blamed: a pass; import and export alone; what makes an executable of the result; a
 stage of a converter; or the runtime that executes the result."""
 Severity = Literal["fault", "note", "requirement", "refusal"]
+Harm = Literal["silent", "death", "unusable", "refused", "remark"]
+HARMS: Mapping[Harm, str] = {
+    "silent": "wrong without an error",
+    "death": "ends the process",
+    "unusable": "a model that cannot be used",
+    "refused": "an error of the optimizer",
+    "remark": "no fault",
+}
+"""What a symptom does to whoever deploys the model, in words; the gravest first."""
 Identity = Literal["place", "words", "metadata", "culprit"]
 """What tells two findings of one culprit apart: the place in the graph that was rewritten, else the
 words of a failure, else the structure of the model; always the words; the names of the metadata
@@ -112,6 +121,15 @@ class SymptomInfo:
     def of_values(self) -> bool:
         """Whether outputs came, and their values are wrong."""
         return self.check is ScriptCheck.OUTPUTS and self.severity == "fault"
+
+    @property
+    def harm(self) -> Harm:
+        """What it does to whoever deploys the model."""
+        if self.severity != "fault":
+            return "remark"
+        if self.check is ScriptCheck.ERROR:
+            return "refused" if self.stages == ("build",) else "unusable"
+        return "death" if self.check is ScriptCheck.DEATH else "silent"
 
     @property
     def structural(self) -> bool:

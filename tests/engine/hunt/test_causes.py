@@ -7,7 +7,12 @@ import onnx.parser
 import pytest
 from onnx import ModelProto
 
-from optvet.engine.hunt.probable_causes import needs, operators_that_matter, probable_causes
+from optvet.engine.hunt.probable_causes import (
+    contrived_parts,
+    needs,
+    operators_that_matter,
+    probable_causes,
+)
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Symptom
 
@@ -60,6 +65,55 @@ def test_a_name_that_the_message_quotes_may_be_left_for_that_alone() -> None:
 def test_special_values_are_needed() -> None:
     values = np.array([1, np.nan], np.float32)
     assert needs(parsed(HEAD, NEG), {"x0": values}, "") == ["an input that is infinite or NaN"]
+
+
+@pytest.mark.parametrize(
+    ("model", "feeds", "parts"),
+    [
+        (parsed(HEAD, NEG), {"x0": np.zeros(2, np.float32)}, []),
+        (parsed(HEAD, NEG, function("Identity")), {}, [NAMESAKE]),
+        (parsed(HEAD, NEG, function("Mine")), {}, []),
+        (parsed(HEAD, NEG), {"x0": np.zeros((2, 0), np.float32)}, ["a tensor without elements"]),
+        (
+            parsed(HEAD, "(float[2] x0) => (float[0] y0) <float[0] w0 = {}> { y0 = Abs(w0) }"),
+            {},
+            ["a tensor without elements"],
+        ),
+        (
+            parsed('ir_version: 8, opset_import: ["" : 6]', NEG),
+            {},
+            ["an operator set below 7"],
+        ),
+    ],
+)
+def test_what_models_of_practice_hardly_have_is_contrived(
+    model: ModelProto, feeds: dict[str, np.ndarray], parts: list[str]
+) -> None:
+    assert contrived_parts(model, feeds, needs(model, feeds, "")) == parts
+
+
+def test_the_gravest_findings_come_first() -> None:
+    silent = finding("silent", "fuse")
+    contrived = silent.model_copy(update={"contrived": ["a tensor without elements"]})
+    symptoms = {
+        Symptom.METADATA_CHANGE: "note",
+        Symptom.OPTIMIZER_ERROR: "fault",
+        Symptom.LOAD_FAILURE: "fault",
+        Symptom.OPTIMIZER_ABORT: "fault",
+    }
+    others = [
+        silent.model_copy(update={"symptom": symptom, "severity": severity})
+        for symptom, severity in symptoms.items()
+    ]
+    order = sorted([contrived, *others, silent], key=lambda f: f.gravity)
+    assert [f.gravity_in_words() for f in order] == [
+        "wrong without an error, on a plausible model",
+        "ends the process, on a plausible model",
+        "a model that cannot be used, on a plausible model",
+        "an error of the optimizer, on a plausible model",
+        "wrong without an error, on a contrived model: a tensor without elements",
+        "no fault, on a plausible model",
+    ]
 
 
 def test_operators_that_stand_for_any_other_do_not_matter() -> None:

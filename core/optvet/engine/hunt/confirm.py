@@ -18,7 +18,7 @@ from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.cross_check import Applied, is_disputed
 from optvet.engine.hunt.expected import several_inputs
-from optvet.engine.hunt.probable_causes import needs, operators_that_matter
+from optvet.engine.hunt.probable_causes import contrived_parts, needs, operators_that_matter
 from optvet.engine.hunt.state import Suspect
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.vetting import GivenInputs, vetted
@@ -146,6 +146,7 @@ class Confirmer:
         weights = {t.name for t in model.graph.initializer}
         names = [v.name for v in model.graph.input if v.name not in weights]
         feeds = read_arrays(place / INPUTS, names)
+        required = needs(model, feeds, record.finding.message)
         return HuntFinding(
             fingerprint=record.fingerprint,
             symptom=record.finding.symptom,
@@ -158,7 +159,8 @@ class Confirmer:
             mutators=list(suspect.mutators),
             keys=[str(suspect.key)],
             operators=operators_that_matter(model),
-            needs=needs(model, feeds, record.finding.message),
+            needs=required,
+            contrived=contrived_parts(model, feeds, required),
         )
 
 

@@ -65,7 +65,10 @@ def report_of(summary: HuntSummary, folder: Path, environments: Sequence[Environ
     ]
     if environments:
         lines += list(_by_version(summary, folder, environments))
-    for title, found in (("Faults", faults), ("Notes", notes)):
+    plausible = [f for f in faults if not f.contrived]
+    contrived = [f for f in faults if f.contrived]
+    parts = (("Faults", plausible), ("Faults of contrived models", contrived), ("Notes", notes))
+    for title, found in parts:
         if found:
             lines += [f"## {title}", ""]
             lines += list(_by_cause(found, folder))
@@ -150,6 +153,7 @@ def _finding(finding: HuntFinding, folder: Path, *, named: bool = False) -> Iter
         f"{markdown_text(name)} {markdown_text(version)}"
         for name, version in record.versions.items()
     )
+    yield f"{markdown_text(finding.gravity_in_words()).capitalize()}."
     yield f"Shown with {versions}; in {_count(finding.models, 'model')} of the hunt."
     if finding.needs:
         yield f"It does not show without {', '.join(map(markdown_text, finding.needs))}."

@@ -296,11 +296,14 @@ def take_findings(
 
 
 def with_counts(state: HuntState) -> list[HuntFinding]:
-    """The findings with the keys that lead to them, and how many models showed these."""
+    """The findings with the keys that lead to them, and how many models showed these.
+
+    The gravest come first.
+    """
     counted = []
     for finding in state.findings:
         keys = [k for k, sign in state.signs.items() if finding.fingerprint in sign.fingerprints]
         models = max((state.signs[k].seen for k in keys), default=1)
         words = sorted(map(str, keys))
         counted.append(finding.model_copy(update={"keys": words, "models": models}))
-    return counted
+    return sorted(counted, key=lambda finding: finding.gravity)

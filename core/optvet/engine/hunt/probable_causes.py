@@ -13,12 +13,20 @@ import numpy as np
 from onnx import ModelProto, TypeProto
 
 from optvet.graph.plain import is_aliased, is_namesake, is_plain, is_plain_name, lists_weights
-from optvet.graph.walk import operator_of, qualified_name
+from optvet.graph.walk import ONNX_DOMAIN, operator_of, opset_versions, qualified_name
 from optvet.spec.records.hunt import HuntCause, HuntFinding
 
 ROUND_TRIP = "import and export"
+_NAMESAKE = "a function of the model that is named as an operator of ONNX is"
+_LISTED = "an IR version that lists weights among the inputs"
+_ALIASED = "operators imported from `ai.onnx` by that name"
 _UNSIZED = "an input dimension without a size"
 _SPECIAL = "an input that is infinite or NaN"
+_SPARSE = "a sparse tensor"
+_CONTRIVED = frozenset({_NAMESAKE, _LISTED, _ALIASED, _SPARSE, _SPECIAL})
+"""Of what a finding needs: what models of practice hardly have."""
+_OLDEST = 7
+"""The first operator set with broadcasting as it is today; older models are hardly around."""
 _OF_MANY_CAUSES = frozenset({_UNSIZED, _SPECIAL})
 """Conditions under which passes go wrong in ways of their own: what they share is no mistake."""
 
@@ -41,17 +49,44 @@ def needs(model: ModelProto, feeds: Mapping[str, np.ndarray], message: str) -> l
     return list(dict.fromkeys(_needs(model, feeds, message)))
 
 
+def contrived_parts(
+    model: ModelProto, feeds: Mapping[str, np.ndarray], needed: Sequence[str]
+) -> list[str]:
+    """What models of practice hardly have, as far as a reduced model still has it.
+
+    Args:
+        model: Reduced.
+        feeds: Its inputs, reduced too.
+        needed: What ``needs`` tells of it.
+    """
+    parts = [need for need in needed if need in _CONTRIVED]
+    if any(0 in shape for shape in _shapes(model, feeds)):
+        parts.append("a tensor without elements")
+    if 0 < opset_versions(model).get(ONNX_DOMAIN, 0) < _OLDEST:
+        parts.append(f"an operator set below {_OLDEST}")
+    return parts
+
+
+def _shapes(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> Iterator[Sequence[int]]:
+    """Shapes of inputs and weights, and those that values are declared to have."""
+    yield from (value.shape for value in feeds.values())
+    yield from (tensor.dims for tensor in model.graph.initializer)
+    for value in (*model.graph.output, *model.graph.value_info):
+        dims = value.type.tensor_type.shape.dim
+        yield [d.dim_value for d in dims if d.HasField("dim_value")]
+
+
 def _needs(model: ModelProto, feeds: Mapping[str, np.ndarray], message: str) -> Iterator[str]:
     graph = model.graph
     namesakes = [f for f in model.functions if is_namesake(f)]
     if namesakes:
-        yield "a function of the model that is named as an operator of ONNX is"
+        yield _NAMESAKE
     elif model.functions:
         yield "a function of the model"
     if is_aliased(model):
-        yield "operators imported from `ai.onnx` by that name"
+        yield _ALIASED
     if lists_weights(model):
-        yield "an IR version that lists weights among the inputs"
+        yield _LISTED
     weights = {t.name for t in graph.initializer} | {
         t.values.name for t in graph.sparse_initializer
     }
@@ -60,7 +95,7 @@ def _needs(model: ModelProto, feeds: Mapping[str, np.ndarray], message: str) -> 
     if graph.sparse_initializer or any(
         a.HasField("sparse_tensor") for node in graph.node for a in node.attribute
     ):
-        yield "a sparse tensor"
+        yield _SPARSE
     inputs = [i.name for i in graph.input if i.name not in weights]
     for name in (*inputs, *weights, *(o for node in graph.node for o in node.output if o)):
         if name in message:

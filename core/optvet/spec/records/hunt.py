@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record, Result
-from optvet.spec.symptoms import Symptom
+from optvet.spec.symptoms import HARMS, Symptom
 
 
 class HuntFinding(Record):
@@ -16,7 +16,8 @@ class HuntFinding(Record):
     ``candidate`` is the number of the model that showed it first, and ``mutators`` are how that was
     made. ``models`` counts the models that probably show it. ``keys`` are the signs by which the
     hunt recognizes it. ``operators`` are those of the reduced model that no other may stand for,
-    and ``needs`` what else it has that most faults show without, in words.
+    and ``needs`` what else it has that most faults show without, in words. ``contrived`` are those
+    of the needs, and others, that models of practice hardly have.
     """
 
     fingerprint: str
@@ -32,6 +33,19 @@ class HuntFinding(Record):
     keys: list[str] = Field(default_factory=list)
     operators: list[str] = Field(default_factory=list)
     needs: list[str] = Field(default_factory=list)
+    contrived: list[str] = Field(default_factory=list)
+
+    @property
+    def gravity(self) -> tuple[bool, bool, int]:
+        """A key to sort by: faults, those of plausible models, and those with most harm first."""
+        harm = list(HARMS).index(self.symptom.info.harm)
+        return self.severity != "fault", bool(self.contrived), harm
+
+    def gravity_in_words(self) -> str:
+        """Why the finding stands where it stands among others, as a clause."""
+        model = f"a contrived model: {', '.join(self.contrived)}"
+        harm = HARMS[self.symptom.info.harm if self.severity == "fault" else "remark"]
+        return f"{harm}, on {model if self.contrived else 'a plausible model'}"
 
 
 class HuntCause(Record):
@@ -89,6 +103,7 @@ class HuntSummary(Result):
                 "symptom": str(f.symptom),
                 "severity": f.severity,
                 "culprit": ", ".join(f.culprit),
+                "gravity": f.gravity_in_words(),
                 "nodes": f.nodes,
                 "models": f.models,
                 "message": f.message,
