@@ -25,10 +25,11 @@ from optvet.engine.hunt.confirm import Confirmer
 from optvet.engine.hunt.cross_check import Applied, is_disputed
 from optvet.engine.hunt.learn import is_unproductive, learn, passes_together
 from optvet.engine.hunt.make_candidates import MadeCandidate
-from optvet.engine.hunt.quick_oracle import Examined, SuspicionKey, examine
+from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
 from optvet.engine.hunt.run import HuntProgress, hunt, size_of_next_round
 from optvet.engine.hunt.state import HuntState, Sign
+from optvet.engine.hunt.suspicions import Rewrite, SuspicionKey
 from optvet.plugin import Artifact, Candidate, Traits, Vocabulary
 from optvet.spec.errors import PluginError
 from optvet.spec.hunt import HuntRequest, budget_of
@@ -161,7 +162,9 @@ class Rash:
 def test_a_mutator_that_fails_costs_its_models_and_is_told(tmp_path: Path) -> None:
     plugins = plugins_with("drop_relu").register("generator", Rash())
     summary = hunt(asked(tmp_path / "out", "60"), plugins)
-    assert summary.complaints == ["mutator 'rash' raised ValueError: no idea"]
+    (words,) = summary.complaints
+    assert words.startswith("mutator 'rash' ")
+    assert words.endswith("raised ValueError: no idea")
     assert summary.candidates == 60
     assert {tuple(f.culprit) for f in summary.findings} == {("drop_relu",)}
 
@@ -316,7 +319,7 @@ def test_passes_that_do_nothing_together_are_not_tried_alone(tmp_path: Path) -> 
     plugins = plugins_with("drop_relu", "keep_00", "keep_01", repeatable=False)
     subject = resolve_optimizer(asked(tmp_path), plugins)
     state = HuntState(valid=100)
-    state.rewrites["drop_relu", ("Relu",), ()] = 50
+    state.rewrites[Rewrite("drop_relu", ("Relu",))] = 50
     assert passes_together(state, subject) == (("keep_00", "keep_01"),)
     state.alone.append("keep_00")
     assert passes_together(state, subject) == (("keep_01",),)
@@ -439,25 +442,29 @@ def test_a_model_that_the_second_runtime_refuses_too_accuses_no_import(tmp_path:
 def test_a_pass_that_mostly_shows_what_is_known_is_vetted_no_more() -> None:
     state = HuntState()
     for number in range(5):
-        state.signs[SuspicionKey("p", "wrong-output", f"Relu {number}")] = Sign(3, 1, ["same"])
-        assert is_unproductive(state, SuspicionKey("p", "wrong-output", "other")) is (number == 5)
-    state.signs[SuspicionKey("p", "wrong-output", "Abs")] = Sign(3, 1, [])
-    assert is_unproductive(state, SuspicionKey("p", "wrong-output", "other"))
-    assert not is_unproductive(state, SuspicionKey("p", "invalid-model", "other"))
-    assert not is_unproductive(state, SuspicionKey("p+q", "wrong-output", "other"))
-    state.signs[SuspicionKey("p", "wrong-output", "Neg")] = Sign(3, 1, ["another"])
-    assert not is_unproductive(state, SuspicionKey("p", "wrong-output", "other"))
+        state.signs[SuspicionKey(("p",), Symptom.WRONG_OUTPUT, f"Relu {number}")] = Sign(
+            3, 1, ["same"]
+        )
+        assert is_unproductive(state, SuspicionKey(("p",), Symptom.WRONG_OUTPUT, "other")) is (
+            number == 5
+        )
+    state.signs[SuspicionKey(("p",), Symptom.WRONG_OUTPUT, "Abs")] = Sign(3, 1, [])
+    assert is_unproductive(state, SuspicionKey(("p",), Symptom.WRONG_OUTPUT, "other"))
+    assert not is_unproductive(state, SuspicionKey(("p",), Symptom.INVALID_MODEL, "other"))
+    assert not is_unproductive(state, SuspicionKey(("p", "q"), Symptom.WRONG_OUTPUT, "other"))
+    state.signs[SuspicionKey(("p",), Symptom.WRONG_OUTPUT, "Neg")] = Sign(3, 1, ["another"])
+    assert not is_unproductive(state, SuspicionKey(("p",), Symptom.WRONG_OUTPUT, "other"))
 
 
 def test_what_a_pass_that_is_known_to_be_wrong_shows_with_another_is_vetted_no_more() -> None:
     state = HuntState()
     for number in range(3):
-        assert not is_unproductive(state, SuspicionKey("q+p", "wrong-output", "Relu"))
-        key = SuspicionKey("p", "wrong-output", f"Relu {number}")
+        assert not is_unproductive(state, SuspicionKey(("q", "p"), Symptom.WRONG_OUTPUT, "Relu"))
+        key = SuspicionKey(("p",), Symptom.WRONG_OUTPUT, f"Relu {number}")
         state.signs[key] = Sign(3, 1, [f"fault {number}"])
-    assert is_unproductive(state, SuspicionKey("q+p", "wrong-output", "Relu"))
-    assert not is_unproductive(state, SuspicionKey("q+p", "load-failure", "Relu"))
-    assert not is_unproductive(state, SuspicionKey("p", "wrong-output", "Abs"))
+    assert is_unproductive(state, SuspicionKey(("q", "p"), Symptom.WRONG_OUTPUT, "Relu"))
+    assert not is_unproductive(state, SuspicionKey(("q", "p"), Symptom.LOAD_FAILURE, "Relu"))
+    assert not is_unproductive(state, SuspicionKey(("p",), Symptom.WRONG_OUTPUT, "Abs"))
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("sweep", 6), ("edit", 2)])
@@ -468,14 +475,14 @@ def test_seeds_of_one_round_that_resemble_each_other_do_not_crowd_out_others(
     results: list[CandidateOutcome | LoggedStep] = []
     for number in range(9):
         made = MadeCandidate(f"model {number}".encode(), {}, ())
-        seed = Seed(made, (("DivMulFusion", ("Mul",), (f"New{number}",)),), f"Div Mul {number}")
+        rewrite = Rewrite("DivMulFusion", ("Mul",), (f"New{number}",))
+        seed = Seed(made, (rewrite,), f"Div Mul {number}")
         results.append(CandidateOutcome(number, kind, examined=Examined(True), seeds=(seed,)))
     state = HuntState()
     learn(state, results, subject, frozenset({"change-type"}))
     assert len(state.entries) == kept
-    prepared = Seed(
-        MadeCandidate(b"prepared", {}, ()), (("DivMulFusion", ("Mul",), ()),), "change-type"
-    )
+    rewrite = Rewrite("DivMulFusion", ("Mul",))
+    prepared = Seed(MadeCandidate(b"prepared", {}, ()), (rewrite,), "change-type")
     again: list[CandidateOutcome | LoggedStep] = [
         CandidateOutcome(9, "edit", examined=Examined(True), seeds=(prepared,))
     ]
@@ -486,8 +493,8 @@ def test_seeds_of_one_round_that_resemble_each_other_do_not_crowd_out_others(
 def test_import_and_export_are_vetted_for_each_operator() -> None:
     state = HuntState()
     for number in range(20):
-        state.signs[SuspicionKey("", "wrong-output", f"Relu {number}")] = Sign(1, 1, ["same"])
-    assert not is_unproductive(state, SuspicionKey("", "wrong-output", "other"))
+        state.signs[SuspicionKey((), Symptom.WRONG_OUTPUT, f"Relu {number}")] = Sign(1, 1, ["same"])
+    assert not is_unproductive(state, SuspicionKey((), Symptom.WRONG_OUTPUT, "other"))
 
 
 class Odd(Planted):

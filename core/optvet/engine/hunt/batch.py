@@ -22,16 +22,9 @@ from optvet.engine.hunt.make_candidates import (
     MadeCandidate,
     Spent,
 )
-from optvet.engine.hunt.quick_oracle import (
-    ANY,
-    Examined,
-    Rewrite,
-    SuspicionKey,
-    changing_passes,
-    examine,
-    rewrite_of,
-)
+from optvet.engine.hunt.quick_oracle import Examined, changing_passes, examine, rewrite_of
 from optvet.engine.hunt.shrink import shrink
+from optvet.engine.hunt.suspicions import ANY, Complaint, Rewrite, SuspicionKey
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.spec.generators import Mutator, Prepares
@@ -117,7 +110,7 @@ class CandidateOutcome:
     mutators: tuple[str, ...] = ()
     examined: Examined | None = None
     candidate: MadeCandidate | None = None
-    complaint: str = ""
+    complaint: Complaint | None = None
     seeds: tuple[Seed, ...] = ()
     spent: tuple[int, int] | None = None
 
@@ -175,11 +168,11 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: _ProgressLog) -> 
     except Spent:
         return CandidateOutcome(number, recipe.kind, spent=(recipe.entry, recipe.number))
     except BrokenMutator as error:
-        return CandidateOutcome(number, recipe.kind, complaint=str(error)[:300])
+        return CandidateOutcome(number, recipe.kind, complaint=error.complaint)
     except Exception as error:
         # Fragments come from plugins too; one that nothing can be made of costs its models.
-        words = f"a fragment cannot be used: {type(error).__name__}: {error}"
-        return CandidateOutcome(number, recipe.kind, complaint=words[:300])
+        complaint = Complaint.of("a fragment cannot be used:", error)
+        return CandidateOutcome(number, recipe.kind, complaint=complaint)
     if candidate is None:
         return CandidateOutcome(number, recipe.kind)
     log.keep(candidate)
@@ -187,8 +180,8 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: _ProgressLog) -> 
         return _judge_candidate(batch, recipe, number, candidate, random, log)
     except Exception as error:
         # Whatever foreign code returns may break what reads it; it costs the model, not the hunt.
-        words = f"a model cannot be judged: {type(error).__name__}: {error}"
-        return CandidateOutcome(number, recipe.kind, candidate.mutators, complaint=words[:300])
+        complaint = Complaint.of("a model cannot be judged:", error)
+        return CandidateOutcome(number, recipe.kind, candidate.mutators, complaint=complaint)
 
 
 def _judge_candidate(
@@ -209,8 +202,9 @@ def _judge_candidate(
     suspected = any(s.key not in batch.settled for s in examined.suspicions)
     kept = candidate if suspected else None
     seeds = _seeds(batch, recipe, candidate, examined, log)
-    words = examined.complaint[:300]
-    return CandidateOutcome(number, recipe.kind, candidate.mutators, examined, kept, words, seeds)
+    return CandidateOutcome(
+        number, recipe.kind, candidate.mutators, examined, kept, examined.complaint, seeds
+    )
 
 
 def _with_passes(
@@ -227,17 +221,17 @@ def _with_passes(
     which: of those that come from the pools each time, since two passes may do alike, and of some
     of the rest where something is new. Asking costs as much as judging ten models.
     """
-    whole = next((f for f in examined.rewrites if f[0] == ANY), None)
+    whole = next((r for r in examined.rewrites if r.label == ANY), None)
     if whole is None:
         return examined
     inherited = recipe.rewrites if batch.tested.takes_sets else ()
-    more = tuple(f for f in inherited if f[0] != ANY and f[1:] == whole[1:])
-    complaint = ""
+    more = tuple(r for r in inherited if r.label != ANY and r.change == whole.change)
+    complaint = None
     new = whole not in batch.known
     if not more and (recipe.kind in AS_THEY_ARE or (new and random.random() < _ASKED)):
         log.note("reference", ())
         names, complaint = changing_passes(batch.tested, candidate.model, batch.tested.whole)
-        more = tuple((name, *whole[1:]) for name in names)
+        more = tuple(whole._replace(label=name) for name in names)
     rewrites = tuple(dict.fromkeys((*examined.rewrites, *more)))
     return replace(examined, rewrites=rewrites, complaint=examined.complaint or complaint)
 
@@ -274,15 +268,15 @@ def _seeds(
 
         def fires(tried: MadeCandidate, rewrite: Rewrite = rewrite) -> bool:
             log.keep(tried)
-            log.note("optimize", (rewrite[0],) if rewrite[0] != ANY else batch.tested.whole)
-            return rewrite_of(batch.tested, tried.model, rewrite[0]) == rewrite
+            log.note("optimize", (rewrite.label,) if rewrite.label != ANY else batch.tested.whole)
+            return rewrite_of(batch.tested, tried.model, rewrite.label) == rewrite
 
         small = shrink(candidate, batch.tested.reference, fires)
         log.keep(small)
         found = examine(batch.tested, small.model, small.feeds, log.note, batch.avoided, Random(0))
         hidden = _wrong(found) | explored
         if found.valid and _unhidden((rewrite,), hidden):
-            alike = (f for f in examined.rewrites if f[1:] == rewrite[1:])
+            alike = (r for r in examined.rewrites if r.change == rewrite.change)
             shown = dict.fromkeys((*found.rewrites, *alike))
             rewrites = _unhidden(shown, hidden)
             seeds.append(Seed(small, rewrites, _operators(small), found.invented))
@@ -307,7 +301,7 @@ def _wrong(examined: Examined) -> frozenset[str]:
 
 def _unhidden(rewrites: Iterable[Rewrite], hidden: frozenset[str]) -> tuple[Rewrite, ...]:
     """Rewrites by passes that are not hidden."""
-    return () if hidden >= _EVERY else tuple(f for f in rewrites if f[0] not in hidden)
+    return () if hidden >= _EVERY else tuple(r for r in rewrites if r.label not in hidden)
 
 
 _HEAD = 8192

@@ -166,7 +166,7 @@ class Confirmer:
 
 def _rank(finding: Finding, suspect: Suspect) -> tuple[bool, bool]:
     """Faults first, and what was suspected before what was not."""
-    return finding.severity != "fault", str(finding.symptom) != suspect.symptom
+    return finding.severity != "fault", finding.symptom != suspect.key.symptom
 
 
 def _is_gone(written: Bundle) -> bool:

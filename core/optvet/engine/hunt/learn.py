@@ -6,8 +6,15 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from optvet.engine.hunt.batch import EDITED, CandidateOutcome, LoggedStep
-from optvet.engine.hunt.quick_oracle import ANY, Rewrite, Suspicion, SuspicionKey, label_of
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
+from optvet.engine.hunt.suspicions import (
+    ANY,
+    Rewrite,
+    Suspicion,
+    SuspicionKey,
+    label_of,
+    passes_of_key,
+)
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.failures import symptom_of
 from optvet.spec.records.hunt import HuntFinding
@@ -21,7 +28,7 @@ _DEADLY = 4
 
 def is_settled(key: SuspicionKey, sign: Sign) -> bool:
     """Whether enough models of this key were vetted."""
-    examples = Symptom(key.symptom).info.examples
+    examples = key.symptom.info.examples
     if examples > 1:
         return sign.vetted >= examples
     return bool(sign.fingerprints) or sign.vetted >= _TRIES
@@ -46,29 +53,27 @@ def is_unproductive(state: HuntState, key: SuspicionKey) -> bool:
     What a pass does wrong shows in many ways, by the operators around it, and each is a key of its
     own. Not asked of import and export, where each operator may be a fault of its own.
     """
-    label, symptom = key.label, key.symptom
-    if label in ("", ANY):
+    passes, symptom = key.passes, key.symptom
+    if passes in ((), (ANY,)):
         return False
-    parts = label.split("+")
-    if len(parts) > 1 and any(len(_find_confirmed(state, n, symptom)) >= _KNOWN for n in parts):
+    each = [_find_confirmed(state, (name,), symptom) for name in passes]
+    if len(passes) > 1 and any(len(confirmed) >= _KNOWN for confirmed in each):
         return True
-    found = _find_confirmed(state, label, symptom)
-    return sum(s.vetted for s in _signs(state, label, symptom)) - len(found) >= _UNPRODUCTIVE + len(
-        found
-    )
+    new = len(_find_confirmed(state, passes, symptom))
+    return sum(s.vetted for s in _signs(state, passes, symptom)) >= _UNPRODUCTIVE + 2 * new
 
 
 _KNOWN = 3
 """Faults of one pass alone, of one symptom: what it shows with another pass is mostly these."""
 
 
-def _signs(state: HuntState, label: str, symptom: str) -> list[Sign]:
-    return [s for k, s in state.signs.items() if (k.label, k.symptom) == (label, symptom)]
+def _signs(state: HuntState, passes: tuple[str, ...], symptom: Symptom) -> list[Sign]:
+    return [s for k, s in state.signs.items() if (k.passes, k.symptom) == (passes, symptom)]
 
 
-def _find_confirmed(state: HuntState, label: str, symptom: str) -> set[str]:
+def _find_confirmed(state: HuntState, passes: tuple[str, ...], symptom: Symptom) -> set[str]:
     """Fingerprints of what was confirmed of passes and a symptom."""
-    signs = _signs(state, label, symptom)
+    signs = _signs(state, passes, symptom)
     return {fingerprint for s in signs for fingerprint in s.fingerprints}
 
 
@@ -86,8 +91,8 @@ def avoided_passes(state: HuntState, tested: TestedOptimizer) -> frozenset[str]:
         return frozenset(deadly)
     often = Counter[str]()
     for key, sign in state.signs.items():
-        if is_settled(key, sign):
-            often[key.label] += sign.seen
+        if len(key.passes) == 1 and is_settled(key, sign):
+            often[key.passes[0]] += sign.seen
     return frozenset(deadly | {n for n, count in often.items() if count >= _OFTEN and n != ANY})
 
 
@@ -99,8 +104,8 @@ _SELDOM = 0.05
 def passes_together(state: HuntState, tested: TestedOptimizer) -> tuple[tuple[str, ...], ...]:
     """Groups of passes that change models seldom; none that may have killed a worker."""
     changed = Counter[str]()
-    for (name, _, _), count in state.rewrites.items():
-        changed[name] += count
+    for rewrite, count in state.rewrites.items():
+        changed[rewrite.label] += count
     limit = _SELDOM * state.valid
     deadly = {*state.alone, *state.deaths}
     few = [p for p in tested.each if changed[p] <= limit and p not in deadly]
@@ -120,10 +125,10 @@ def covered_rewrites(state: HuntState, tested: TestedOptimizer) -> frozenset[Rew
     named = tested.takes_sets  # which passes they are is asked once
     seeds = Counter(rewrite for rewrite, _ in state.seeded)
     return frozenset(
-        f
-        for f, count in state.rewrites.items()
-        if seeds[f] >= _SEEDS_OF_REWRITE
-        or count >= (1 if named and f[0] == ANY else _EXAMPLES_OF_REWRITE) * (1 + seeds[f])
+        r
+        for r, count in state.rewrites.items()
+        if seeds[r] >= _SEEDS_OF_REWRITE
+        or count >= (1 if named and r.label == ANY else _EXAMPLES_OF_REWRITE) * (1 + seeds[r])
     )
 
 
@@ -151,7 +156,7 @@ def covered_passes(
         prepared: Ways of seeds that do not count; mutators that prepare seeds.
         edited: Whether enough for models that come of changing other ones.
     """
-    counts = Counter(label for (label, _, _), way in state.seeded if way not in prepared)
+    counts = Counter(rewrite.label for rewrite, way in state.seeded if way not in prepared)
     few = _SEEDS_OF_EDITS if edited else _SEEDS_OF_MANY
     most = few if prepared and tested.takes_sets else _SEEDS_OF_A_PASS
     covered = {label for label, count in counts.items() if count >= most} - {ANY}
@@ -193,8 +198,7 @@ def _take(state: HuntState, outcome: CandidateOutcome, found: dict[SuspicionKey,
         state.edited[index][mutator] = SPENT
         return
     if outcome.complaint:
-        kind = outcome.complaint.partition(": ")[0]
-        state.complaints.setdefault(kind, outcome.complaint)
+        state.complain(outcome.complaint)
     if examined is None or not examined.valid:
         return
     state.valid += 1
@@ -217,7 +221,7 @@ def _take_seeds(
         edited = outcome.kind in EDITED
         if seed.way not in prepared:
             covered = covered_passes(state, tested, prepared, edited=edited)
-            new = [f for f in new if f[0] not in covered]
+            new = [r for r in new if r.label not in covered]
         # Workers do not know what others have found in the same round.
         if new:
             state.seeded.update((f, entry.way) for f in entry.rewrites)
@@ -236,10 +240,9 @@ def _take_death(state: HuntState, logged: LoggedStep, found: dict[SuspicionKey, 
         state.alone += [name for name in logged.passes if name not in state.alone]
     stage: Stage = "build" if logged.step == "optimize" else "load"
     symptom = symptom_of(Failure("abort", stage, logged.signal))
-    key = SuspicionKey(label, str(symptom), logged.signal)
-    suspicion = Suspicion(logged.passes, str(symptom), logged.signal, key)
+    key = SuspicionKey(passes_of_key(logged.passes), symptom, logged.signal)
     outcome = CandidateOutcome(logged.number, "", logged.candidate.mutators, None, logged.candidate)
-    _suspect(state, suspicion, outcome, found)
+    _suspect(state, Suspicion(logged.passes, key), outcome, found)
 
 
 def _suspect(
@@ -261,8 +264,6 @@ def _suspect(
             candidate.model,
             candidate.feeds,
             suspicion.passes,
-            suspicion.symptom,
-            suspicion.message,
             key,
             candidate.mutators,
         )
@@ -270,7 +271,7 @@ def _suspect(
 
 def _of_one_pass(state: HuntState, key: SuspicionKey) -> SuspicionKey:
     """The key of one pass of a pair, where that alone was confirmed with the same words."""
-    alone = (key._replace(label=name) for name in key.label.split("+"))
+    alone = (key._replace(passes=(name,)) for name in key.passes)
     return next((k for k in alone if k in state.signs and state.signs[k].fingerprints), key)
 
 

@@ -14,7 +14,7 @@ from onnx import ModelProto, ValueInfoProto, helper
 
 from optvet.engine import contract
 from optvet.engine.hunt.exhaustive import ExhaustiveDraws
-from optvet.engine.hunt.quick_oracle import Rewrite
+from optvet.engine.hunt.suspicions import Complaint, Rewrite
 from optvet.engine.hunt.vocabulary import Stock
 from optvet.graph.compose import candidate_of, fit_to_shape, join, type_of
 from optvet.graph.types import infer_types
@@ -34,7 +34,12 @@ class Spent(Exception):
 
 
 class BrokenMutator(Exception):
-    """A mutator broke its contract: the message says how. The candidate is lost, no more."""
+    """A mutator broke its contract. The candidate is lost, no more."""
+
+    def __init__(self, complaint: Complaint) -> None:
+        """What it did."""
+        super().__init__(complaint.text)
+        self.complaint = complaint
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,9 @@ class CandidateMaker:
                 call = partial(mutator.mutate, candidate, vocabulary, random)
                 changed = contract.check_mutated(mutator, call)
             except OptvetError as error:
-                raise BrokenMutator(str(error)) from error
+                kind = type(error.__cause__ or error).__name__
+                complaint = Complaint((f"mutator {mutator.name!r}", kind), str(error)[:300])
+                raise BrokenMutator(complaint) from error
             if changed is not None:
                 candidate = changed
                 used.append(mutator.name)

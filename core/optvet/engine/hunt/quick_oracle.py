@@ -7,12 +7,10 @@ refuses or whose outputs do not repeat, and faults that import and export alone 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from random import Random
-from typing import NamedTuple
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
@@ -26,10 +24,17 @@ from optvet.engine.hunt.expected import (
     truth_of,
 )
 from optvet.engine.hunt.quick_look import QUICK, QUICK_ELSEWHERE, Look, look, verdict_on_error
+from optvet.engine.hunt.suspicions import (
+    ANY,
+    Complaint,
+    Rewrite,
+    Suspicion,
+    passes_of_key,
+    suspect,
+)
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.interface_change import changes_interface
 from optvet.engine.judge.sample import SampleVerdict
-from optvet.engine.work.trials.trial import normalized_message
 from optvet.graph.digest import canonical_digest
 from optvet.graph.walk import nodes_of
 from optvet.spec.errors import REFUSALS
@@ -45,47 +50,8 @@ _LAYERS = 3  # how often a model is looked at again without a pass that looked w
 _TOLD = 12
 """Of so many passes at most it is believed that each changes a small model."""
 
-Rewrite = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""A pass, the types of operators that became fewer, and those that became more."""
 LoggedStep = Callable[[str, Sequence[str]], None]
 """Records what is about to be done, with which passes, before it can kill the process."""
-
-ANY = "*"
-"""Stands for the pass, where it is not known which one of the pipeline changed the model."""
-
-
-class SuspicionKey(NamedTuple):
-    """A key that suspicions of one probable cause share.
-
-    Attributes:
-        label: The passes under one name, see ``label_of``.
-        symptom: The symptom.
-        words: The message without names of the model.
-        fewer: Types of operators that became fewer, where values are wrong.
-        more: Those that became more.
-    """
-
-    label: str
-    symptom: str
-    words: str
-    fewer: str = ""
-    more: str = ""
-
-    def __str__(self) -> str:
-        return "|".join(self)
-
-
-@dataclass(frozen=True)
-class Suspicion:
-    """What looks wrong: ``passes`` (none: import and export alone), symptom, and words for it.
-
-    ``key`` is equal for suspicions that are probably of one cause.
-    """
-
-    passes: tuple[str, ...]
-    symptom: str
-    message: str
-    key: SuspicionKey
 
 
 @dataclass(frozen=True)
@@ -105,7 +71,7 @@ class Examined:
     refused: bool = False
     rewrites: tuple[Rewrite, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
-    complaint: str = ""
+    complaint: Complaint | None = None
     invented: tuple[str, ...] = ()
 
 
@@ -150,11 +116,11 @@ def examine(
     except Exception as error:
         seen = Look(verdict_on_error("build", error))
     if seen.verdict.symptom is not None:
-        found = _suspicion((), seen.verdict.symptom, seen.verdict.message, truth, None)
+        found = suspect((), seen.verdict.symptom, seen.verdict.message, truth.names)
         return Examined(True, suspicions=(found,))
     if tested.lowers:
         truth = _expect_outputs_of_plain(tested, plain, truth)
-    suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in seen.lost]
+    suspicions = [suspect((), Symptom.METADATA_CHANGE, k, truth.names) for k in seen.lost]
     trial = _QuickTrial(tested, source, plain, truth, logged, frozenset(seen.lost))
     rewrites = trial.each([p for p in tested.each if p not in skip])
     # A pass that is wrong alone must not hide what others do.
@@ -166,9 +132,9 @@ def examine(
         rewrites += trial.whole(tested.whole)
     if len(trial.suspicions) == alone:
         trial.pairs(
-            [f[0] for f in rewrites if f[0] != ANY and f[0] not in wrong], wrong | skip, random
+            [r.label for r in rewrites if r.label not in wrong | {ANY}], wrong | skip, random
         )
-    unequal = any(Symptom(s.symptom).info.of_values for s in trial.suspicions)
+    unequal = any(s.symptom.info.of_values for s in trial.suspicions)
     if unequal and not is_repeated(tested.reference, data, truth):
         return INVALID
     every = (*suspicions, *trial.suspicions)
@@ -226,7 +192,7 @@ class _QuickTrial:
         self._alike: set[bytes] = set()
         self._operators = _operators(plain.data)
         self.suspicions: list[Suspicion] = []
-        self.complaint = ""
+        self.complaint: Complaint | None = None
         self.invented: dict[str, None] = {}
 
     def each(self, passes: Sequence[str]) -> list[Rewrite]:
@@ -278,11 +244,9 @@ class _QuickTrial:
         if rewrite is None:
             for n, s in enumerate(self.suspicions[before:], before):
                 rewrite = self._rewrite(ANY, self._graph(artifact, passes).data)
-                self.suspicions[n] = _suspicion(
-                    passes, Symptom(s.symptom), s.message, self._truth, rewrite
-                )
+                self.suspicions[n] = replace(s, key=s.key.after(rewrite))
             return []
-        return [rewrite] if rewrite[1:] != ((), ()) else []
+        return [rewrite] if rewrite.change != ((), ()) else []
 
     def sets(self, passes: tuple[str, ...], labelled: bool) -> list[Rewrite]:
         """A whole pipeline, and what is left of it without the passes that look wrong.
@@ -291,21 +255,21 @@ class _QuickTrial:
         """
         rewrites: list[Rewrite] = []
         for _ in range(_LAYERS):
-            before, told = len(self.suspicions), self.complaint
+            before, earlier = len(self.suspicions), self.complaint
             rewrites += self.whole(passes, labelled)
             if len(self.suspicions) == before:
                 break
             found = self.suspicions.pop()
             self._logged("optimize", passes)
             hits, complaint = changing_passes(self._tested, self._source.data, passes)
-            self.complaint = told or complaint  # what is faulty need not be fit to be saved
+            self.complaint = earlier or complaint  # what is faulty need not be fit to be saved
             cures = [p for p in hits if not self._looks_wrong(_without(passes, p))]
             # Of two faults in one model, leaving out one pass cures neither.
             alone = next((p for p in cures or hits if self._looks_wrong((p,))), None)
             wrong = (alone,) if alone is not None else tuple(cures[:2])
             shown = wrong if alone is not None else hits
             shown = shown if shown == wrong or self._looks_wrong(shown) else passes
-            key = found.key._replace(label=label_of(wrong) if wrong else ANY)
+            key = found.key._replace(passes=passes_of_key(wrong) if wrong else (ANY,))
             self.suspicions.append(replace(found, passes=shown, key=key))
             if not wrong:
                 break
@@ -434,27 +398,9 @@ class _QuickTrial:
         symptom, excused = verdict.symptom, self._tested.excused
         if symptom is None or any(symptom in excused.get(name, ()) for name in passes):
             return
-        self.suspicions.append(_suspicion(passes, symptom, verdict.message, self._truth, rewrite))
-
-
-_WORD = re.compile(r"\w+")
-_NODE = re.compile(r"\(op_type: ?\w+(, node name: ?[^)]*)?\)")
-"""By which the checker names the node where it notices that something before it is wrong."""
-
-
-def _without_names(message: str, names: frozenset[str]) -> str:
-    """The normalized message without names of the model, and without single letters."""
-    # One pattern of all names would take 15 ms to compile, for each model anew.
-    odd = [name for name in names if name in message and not _WORD.fullmatch(name)]
-    for name in sorted(odd, key=len, reverse=True):
-        message = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", " ", message)
-    message = _WORD.sub(lambda found: " " if found[0] in names else found[0], message)
-    return " ".join(word for word in normalized_message(message).split() if len(word) > 1)
-
-
-def label_of(passes: Sequence[str]) -> str:
-    """One name for passes: their own for up to two, none for import and export."""
-    return "+".join(passes) if len(passes) <= 2 else ANY
+        self.suspicions.append(
+            suspect(passes, symptom, verdict.message, self._truth.names, rewrite)
+        )
 
 
 def _canonical(artifact: Artifact) -> bytes:
@@ -467,24 +413,9 @@ def _canonical(artifact: Artifact) -> bytes:
         return b""  # the checker will say what is wrong with it
 
 
-def _suspicion(
-    passes: tuple[str, ...],
-    symptom: Symptom,
-    message: str,
-    truth: ExpectedOutput,
-    rewrite: Rewrite | None,
-) -> Suspicion:
-    told = _NODE.sub(" ", message[:2000]) if passes else message[:2000]
-    words = _without_names(told, truth.names)
-    key = SuspicionKey(label_of(passes), str(symptom), words)
-    if rewrite is not None and symptom.info.of_values:
-        key = key._replace(fewer=" ".join(rewrite[1]), more=" ".join(rewrite[2]))
-    return Suspicion(passes, str(symptom), message[:500], key)
-
-
 def _compare_operators(label: str, was: Counter[str], now: Counter[str]) -> Rewrite:
     """Which types of operators became fewer and more: sets, since numbers would never repeat."""
-    return label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys()))
+    return Rewrite(label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys())))
 
 
 def _operators(data: bytes) -> Counter[str]:
@@ -501,7 +432,7 @@ def _without(passes: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 def changing_passes(
     tested: TestedOptimizer, data: bytes, passes: tuple[str, ...]
-) -> tuple[tuple[str, ...], str]:
+) -> tuple[tuple[str, ...], Complaint | None]:
     """Passes that change the model, by the optimizer's report; none if unknown or too many.
 
     Returns:
@@ -509,14 +440,14 @@ def changing_passes(
     """
     optimizer = tested.optimizer
     if not isinstance(optimizer, ReportsChanges):
-        return (), ""
+        return (), None
     try:
         found = optimizer.changing_passes(Artifact("onnx", data), passes, tested.options)
     except Exception as error:
         return (), _mistake(tested, "changing_passes", error)
-    return tuple(found) if found and len(found) <= _TOLD else (), ""
+    return tuple(found) if found and len(found) <= _TOLD else (), None
 
 
-def _mistake(tested: TestedOptimizer, method: str, error: Exception) -> str:
+def _mistake(tested: TestedOptimizer, method: str, error: Exception) -> Complaint:
     name = tested.optimizer.name
-    return f"{method} of optimizer {name!r} raised {type(error).__name__}: {error}"
+    return Complaint.of(f"{method} of optimizer {name!r} raised", error)

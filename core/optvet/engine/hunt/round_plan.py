@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from optvet.engine.hunt.make_candidates import CandidateRecipe
-from optvet.engine.hunt.quick_oracle import ANY, Rewrite
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState
+from optvet.engine.hunt.suspicions import ANY, Rewrite
 from optvet.spec.generators import Pattern
 
 ROUND = 320
@@ -64,7 +64,7 @@ def _recipe(
 def _pattern(state: HuntState, random: Random, patterns: Sequence[Pattern]) -> CandidateRecipe:
     """A pattern of a pass that has changed few models, and was tried seldom."""
     changed: dict[str, int] = {}
-    for (name, _, _), count in state.rewrites.items():
+    for (name, *_), count in state.rewrites.items():
         changed[name] = changed.get(name, 0) + count
     weights = [1 / (1 + changed.get(p.about, 0) + 0.1 * state.tries[p.about]) for p in patterns]
     (chosen,) = random.choices(patterns, weights)
@@ -136,7 +136,7 @@ def _table(entries: Sequence[CorpusEntry]) -> _Table:
     table: _Table = {}
     for index, entry in enumerate(entries):
         for rewrite in entry.rewrites:
-            table.setdefault(rewrite[0], {}).setdefault(rewrite, []).append(index)
+            table.setdefault(rewrite.label, {}).setdefault(rewrite, []).append(index)
     # Of an optimizer that names its passes, what the whole pipeline did says less.
     if len(table) > 1:
         table.pop(ANY, None)

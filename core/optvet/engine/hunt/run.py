@@ -36,10 +36,10 @@ from optvet.engine.hunt.learn import (
     with_counts,
 )
 from optvet.engine.hunt.probable_causes import probable_causes
-from optvet.engine.hunt.quick_oracle import label_of
 from optvet.engine.hunt.resolve_optimizer import hunted_passes, resolve_optimizer, seen_passes
 from optvet.engine.hunt.round_plan import ROUND, in_batches, plan_round
 from optvet.engine.hunt.state import NAME, HuntState, HuntStore, Suspect
+from optvet.engine.hunt.suspicions import Complaint, label_of
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gather, read_vocabulary
 from optvet.engine.vet.session import default_jobs
@@ -349,7 +349,7 @@ class _Hunter:
                 state.suspects.remove(suspect)
                 continue
             label = label_of(suspect.passes) or "import and export"
-            self._tell(f"vetting {suspect.symptom} of {label}", state)
+            self._tell(f"vetting {suspect.key.symptom} of {label}", state)
             findings = self._confirm(suspect, state)
             for finding in take_findings(state, suspect, findings or [], self.known):
                 self._tell("hunting", state, found=finding)
@@ -363,8 +363,7 @@ class _Hunter:
             if isinstance(error, OptvetError) and not isinstance(error, PluginError):
                 raise
             # What foreign code returned broke what reads it: that ends no hunt, and is told.
-            words = f"a suspicion cannot be vetted: {type(error).__name__}: {error}"
-            state.complaints.setdefault(words.partition(": ")[0], words[:300])
+            state.complain(Complaint.of("a suspicion cannot be vetted:", error))
             return None
 
     def _tell(

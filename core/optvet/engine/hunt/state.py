@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, numpy_helper
 
-from optvet.engine.hunt.quick_oracle import Rewrite, SuspicionKey
+from optvet.engine.hunt.suspicions import Complaint, Rewrite, SuspicionKey
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.records.hunt import HuntFinding
 
@@ -53,8 +53,6 @@ class Suspect:
     model: bytes
     feeds: Mapping[str, np.ndarray]
     passes: tuple[str, ...]
-    symptom: str
-    message: str
     key: SuspicionKey
     mutators: tuple[str, ...]
 
@@ -112,7 +110,11 @@ class HuntState:
 
     def passes_with_changes(self) -> set[str]:
         """Passes that changed a model; ``ANY`` may be among them."""
-        return {name for name, _, _ in self.rewrites}
+        return {rewrite.label for rewrite in self.rewrites}
+
+    def complain(self, complaint: Complaint) -> None:
+        """Keep a complaint, unless there is one about the same."""
+        self.complaints.setdefault(" ".join(complaint.about), complaint.text)
 
 
 _PLAIN = (
@@ -184,15 +186,15 @@ class HuntStore:
             state = HuntState(**(self._fact("plain") or {}))
             state.edited = {int(k): list(v) for k, v in self._fact("edited") or []}
             for name, fewer, more, count in self._fact("firings") or []:
-                state.rewrites[name, tuple(fewer), tuple(more)] = count
+                state.rewrites[Rewrite(name, tuple(fewer), tuple(more))] = count
             state.tries = Counter(self._fact("tries") or {})
             state.deaths = Counter(self._fact("deaths") or {})
-            state.signs = {SuspicionKey(*k): Sign(*v) for k, *v in self._fact("keys") or []}
+            state.signs = {SuspicionKey.of_json(k): Sign(*v) for k, *v in self._fact("keys") or []}
             found = self._fact("findings") or []
             state.findings = [HuntFinding.model_validate(f) for f in found]
             for model, feeds, about in self._rows("entry", "about"):
                 way, rewrites, *rest = json.loads(about)
-                changed = tuple((n, tuple(a), tuple(b)) for n, a, b in rewrites)
+                changed = tuple(Rewrite(n, tuple(a), tuple(b)) for n, a, b in rewrites)
                 invented = tuple(rest[0]) if rest else ()
                 state.entries.append(
                     CorpusEntry(model, unpack_arrays(feeds), changed, way, invented)
@@ -201,7 +203,7 @@ class HuntStore:
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
                 fields |= {k: tuple(fields[k]) for k in ("passes", "mutators")}
-                fields["key"] = SuspicionKey(*fields["key"])
+                fields["key"] = SuspicionKey.of_json(fields["key"])
                 state.suspects.append(Suspect(model=model, feeds=unpack_arrays(feeds), **fields))
         except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{self._path} is no state of a hunt: {error}") from error
@@ -255,8 +257,6 @@ def _write(
         about = {
             "number": s.number,
             "passes": s.passes,
-            "symptom": s.symptom,
-            "message": s.message,
             "key": s.key,
             "mutators": s.mutators,
         }

@@ -1,0 +1,149 @@
+"""What workers of a hunt report: rewrites, suspicions with their keys, mistakes of plugins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from optvet.engine.work.trials.trial import normalized_message
+from optvet.spec.symptoms import Symptom
+
+ANY = "*"
+"""Stands for the pass, where it is not known which one of the pipeline changed the model."""
+_WORD = re.compile(r"\w+")
+_NODE = re.compile(r"\(op_type: ?\w+(, node name: ?[^)]*)?\)")
+"""By which the checker names the node where it notices that something before it is wrong."""
+
+
+class Rewrite(NamedTuple):
+    """What a pass did to a model.
+
+    Attributes:
+        label: The pass; ``ANY`` if it is not known which one.
+        fewer: Types of operators that became fewer, sorted.
+        more: Those that became more, sorted.
+    """
+
+    label: str
+    fewer: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+    @property
+    def change(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What was done, whichever pass did it."""
+        return self.fewer, self.more
+
+
+class SuspicionKey(NamedTuple):
+    """Equal for suspicions that are probably of one cause.
+
+    Attributes:
+        passes: One pass or a pair; ``(ANY,)`` for more; none for import and export.
+        symptom: The symptom.
+        words: The message without names of the model.
+        fewer: Types of operators that became fewer, where values are wrong.
+        more: Those that became more.
+    """
+
+    passes: tuple[str, ...]
+    symptom: Symptom
+    words: str
+    fewer: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        operators = " ".join(self.fewer), " ".join(self.more)
+        return "|".join((label_of(self.passes), self.symptom, self.words, *operators))
+
+    def after(self, rewrite: Rewrite | None) -> SuspicionKey:
+        """The key with the operators of a rewrite, where these tell causes apart."""
+        if rewrite is None or not self.symptom.info.of_values:
+            return self
+        return self._replace(fewer=rewrite.fewer, more=rewrite.more)
+
+    @classmethod
+    def of_json(cls, fields: Sequence[Any]) -> SuspicionKey:
+        """The key that JSON holds as a list.
+
+        Raises:
+            ValueError: It holds something else.
+        """
+        passes, symptom, words, fewer, more = fields
+        if not all(isinstance(names, list) for names in (passes, fewer, more)):
+            raise ValueError("keys of suspicions are of another version of optvet")
+        return cls(tuple(passes), Symptom(symptom), words, tuple(fewer), tuple(more))
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What looks wrong after ``passes``; after import and export alone if there are none."""
+
+    passes: tuple[str, ...]
+    key: SuspicionKey
+
+    @property
+    def symptom(self) -> Symptom:
+        """How it shows."""
+        return self.key.symptom
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """A mistake of a plugin.
+
+    Attributes:
+        about: What failed, and how; a hunt tells the first of those that are alike in this.
+        text: The words for the user.
+    """
+
+    about: tuple[str, ...]
+    text: str
+
+    @classmethod
+    def of(cls, what: str, error: Exception) -> Complaint:
+        """The complaint that ``what`` raised ``error``, or fails because of it."""
+        kind = type(error).__name__
+        return cls((what, kind), f"{what} {kind}: {error}"[:300])
+
+
+def suspect(
+    passes: tuple[str, ...],
+    symptom: Symptom,
+    message: str,
+    names: Set[str],
+    rewrite: Rewrite | None = None,
+) -> Suspicion:
+    """The suspicion that ``message`` gives.
+
+    Args:
+        passes: What was applied.
+        symptom: How it shows.
+        message: Of the judge, or of the library that failed.
+        names: Names in the model, which do not belong to the cause.
+        rewrite: What the passes did, if known.
+    """
+    text = message[:2000]
+    words = _without_names(_NODE.sub(" ", text) if passes else text, names)
+    return Suspicion(passes, SuspicionKey(passes_of_key(passes), symptom, words).after(rewrite))
+
+
+def passes_of_key(passes: tuple[str, ...]) -> tuple[str, ...]:
+    """The passes as keys name them."""
+    return passes if len(passes) <= 2 else (ANY,)
+
+
+def label_of(passes: tuple[str, ...]) -> str:
+    """One name for passes: their own for up to two, none for import and export."""
+    return "+".join(passes_of_key(passes))
+
+
+def _without_names(message: str, names: Set[str]) -> str:
+    """The normalized message without names of the model, and without single letters."""
+    # One pattern of all names would take 15 ms to compile, for each model anew.
+    odd = [name for name in names if name in message and not _WORD.fullmatch(name)]
+    for name in sorted(odd, key=len, reverse=True):
+        message = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", " ", message)
+    message = _WORD.sub(lambda found: " " if found[0] in names else found[0], message)
+    return " ".join(word for word in normalized_message(message).split() if len(word) > 1)
