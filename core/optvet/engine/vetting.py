@@ -34,6 +34,7 @@ from optvet.spec.records.error import ErrorRecord, ErrorSource
 from optvet.spec.request import VetRequest
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Model, Sample
+from optvet.spec.words import summarize_arrays
 
 Source = str | os.PathLike[str] | bytes | ModelProto
 Data = str | Sequence[str] | Feeds | Iterable[Feeds]
@@ -223,6 +224,10 @@ class GivenInputs:
     feeds: tuple[Feeds, ...]
     name = "given"
     options: BaseModel = field(default_factory=NoOptions)
+
+    def __repr__(self) -> str:
+        first = summarize_arrays(self.feeds[0]) if self.feeds else "{}"
+        return f"<GivenInputs: {len(self.feeds)} samples, the first {first}>"
 
     def samples(
         self,

@@ -11,6 +11,7 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
 from optvet.spec.types import Pass
+from optvet.spec.words import summarize_arrays
 
 Values = Mapping[str, np.ndarray]
 
@@ -63,6 +64,10 @@ class Candidate:
 
     model: ModelProto
     feeds: dict[str, np.ndarray]
+
+    def __repr__(self) -> str:
+        operators = " ".join(node.op_type for node in self.model.graph.node[:8])
+        return f"<Candidate: {operators}, {summarize_arrays(self.feeds)}>"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import onnx
 
 from optvet.spec.foreign import load_model
 from optvet.spec.symptoms import Stage, Symptom
+from optvet.spec.words import summarize_arrays
 
 StageKind = Literal["load", "convert", "optimize", "export", "lossy"]
 """What a stage does: reads the source, rewrites its operators as those of the target, simplifies
@@ -252,6 +253,10 @@ class Artifact:
     changing_passes: tuple[str, ...] | None = None
     path: Path | None = None
 
+    def __repr__(self) -> str:
+        what = f"{len(self.data):,} bytes" if self.path is None else str(self.path)
+        return f"<Artifact: {self.format}, {what}>"
+
 
 @dataclass(frozen=True)
 class Inner:
@@ -315,6 +320,9 @@ class Sample:
     feeds: Mapping[str, np.ndarray]
     label: Any = None
     origin: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Sample {self.id}: {summarize_arrays(self.feeds)}>"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Mapping
+from typing import Any
 
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
@@ -122,3 +124,15 @@ def quote(text: str, limit: int = 80) -> str:
     shown = repr(text if len(text) <= 4 * limit else f"{text[:limit]}…{text[-limit:]}")
     half = limit // 2
     return shown if len(shown) <= limit else f"{shown[:half]}…{shown[-half:]}"
+
+
+def summarize_arrays(arrays: Mapping[str, Any]) -> str:
+    """Arrays by name, as their types and shapes: ``{x: float32[1, 3], n: int64[]}``."""
+    each = (f"{name}: {_summarize_array(value)}" for name, value in arrays.items())
+    return f"{{{', '.join(each)}}}"
+
+
+def _summarize_array(value: Any) -> str:
+    if not hasattr(value, "dtype"):
+        return type(value).__name__
+    return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
