@@ -1,9 +1,12 @@
 """For all tests."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from optvet.engine.work.sandbox import keep_servers, kept
 
 # Some tests import libraries, or make plugins, without discovering any plugin.
 for name, value in {
@@ -22,3 +25,20 @@ settings.load_profile("optvet")
 def folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let tasks of tests leave notes there for them: workers write among their own files alone."""
     os.environ.setdefault("OPTVET_CONFINE", str(tmp_path_factory.getbasetemp()))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def servers_of_tests(folders_of_tests: None) -> Iterator[None]:
+    """Let tests that vet in this process start no server that an earlier one can leave to them."""
+    keep_servers()
+    yield
+    assert kept._kept is not None
+    kept._kept.close()
+
+
+@pytest.fixture(scope="module")
+def own_servers() -> Iterator[None]:
+    """Start and end a server with each sandbox, as every command does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept, "_kept", None)
+        yield

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,30 @@ def test_a_server_that_was_started_with_other_variables_is_not_taken(
         assert sandbox.call(os.getenv, "OPTVET_TEST_OF_KEPT").value == "7"
         assert where(sandbox)[0] != server
     monkeypatch.delenv("OPTVET_TEST_OF_KEPT")
+    with Sandbox(jobs=1) as sandbox:
+        assert where(sandbox)[0] == server
+
+
+def test_a_server_that_was_started_with_another_file_of_a_module_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = []
+    for value in (1, 2):
+        folder = tmp_path / str(value)
+        folder.mkdir()
+        (folder / "planted_here.py").write_text(f"value = {value}")
+        monkeypatch.syspath_prepend(folder)
+        with Sandbox(jobs=1, preload=("planted_here",)) as sandbox:
+            seen.append(sandbox.call(eval, "__import__('planted_here').value").value)
+    assert seen == [1, 2]
+
+
+def test_the_folder_of_the_cache_asks_for_no_other_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with Sandbox(jobs=1) as sandbox:
+        server, _ = where(sandbox)
+    monkeypatch.setenv("OPTVET_CACHE", str(tmp_path))
     with Sandbox(jobs=1) as sandbox:
         assert where(sandbox)[0] == server
 

@@ -20,6 +20,8 @@ from optvet.engine.work.sandbox import Limits, Outcome, Sandbox, enter, last_sta
 from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.testing import faults
 
+pytestmark = pytest.mark.usefixtures("own_servers")
+
 PRELOAD = ["numpy", "onnx", "optvet.testing.faults"]
 
 

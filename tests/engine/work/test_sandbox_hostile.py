@@ -15,6 +15,8 @@ from optvet.engine.work.sandbox.messages import HEAD, INLINE_BYTES, TEXT_CHARS, 
 from optvet.spec.types import Failure
 from optvet.testing import faults
 
+pytestmark = pytest.mark.usefixtures("own_servers")
+
 LIMIT_S = 3.0
 PRELOAD = ["numpy", "optvet.testing.faults", "tests.engine.work.hostile"]
 

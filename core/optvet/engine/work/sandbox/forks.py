@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from optvet.engine.work.sandbox.interpreter import OWN_VARIABLES, Interpreter, command
@@ -144,13 +145,20 @@ class Server:
             return ""
 
 
-_OF_NO_WORKER = "PYTEST_CURRENT_TEST"
-"""Another one in each test, and read by nothing that runs in workers."""
+_OF_NO_WORKER = ("PYTEST_CURRENT_TEST", "OPTVET_CACHE")
+"""Read by nothing that runs in workers: the one differs in each test, the other is a command's."""
 
 
 def variables() -> frozenset[tuple[str, str]]:
     """The variables of this process that workers may read."""
-    return frozenset((n, v) for n, v in os.environ.items() if n != _OF_NO_WORKER)
+    return frozenset((n, v) for n, v in os.environ.items() if n not in _OF_NO_WORKER)
+
+
+def origins(modules: Sequence[str]) -> frozenset[tuple[str, str | None]]:
+    """The packages of ``modules``, and the files that they would be imported from now."""
+    packages = {name.partition(".")[0] for name in modules}
+    found = ((name, PathFinder.find_spec(name)) for name in packages)
+    return frozenset((name, spec.origin if spec else None) for name, spec in found)
 
 
 class Servers:
@@ -158,6 +166,7 @@ class Servers:
 
     Attributes:
         variables: Those of this process when the first one was started.
+        origins: Where that one imports its modules from.
         shared: The server that all workers share.
     """
 
@@ -166,7 +175,7 @@ class Servers:
         self._lock = threading.Lock()
         self._stopped = False
         self._all: list[Server] = []
-        self.variables = variables()
+        self.variables, self.origins = variables(), origins(preload)
         self.shared: Server = self._start()
 
     def get(self) -> Server:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from optvet.engine.work.sandbox.forks import Servers, variables
+from optvet.engine.work.sandbox.forks import Servers, origins, variables
 from optvet.engine.work.sandbox.interpreter import Interpreter
 
 _Variables = frozenset[tuple[str, str]]
-_Key = tuple[tuple[str, ...], Interpreter | None, _Variables]
-"""The modules, the interpreter, and the variables that the server was started with."""
+_Origins = frozenset[tuple[str, str | None]]
+_Key = tuple[tuple[str, ...], Interpreter | None, _Variables, _Origins]
+"""The modules, the interpreter, the variables that the server was started with, the files of these
+modules."""
 
 IDLE_BYTES = 1 << 30
 """Memory of the servers that wait, of all kinds together."""
@@ -30,7 +32,7 @@ class KeptServers:
 
     def take(self, preload: tuple[str, ...], interpreter: Interpreter | None = None) -> Servers:
         """A server that waits, or a new one."""
-        key = (preload, interpreter, variables())
+        key = (preload, interpreter, variables(), origins(preload))
         with self._lock:
             kept = self._idle.pop(key, None)
         return kept or Servers(preload, interpreter)
@@ -42,7 +44,7 @@ class KeptServers:
         interpreter: Interpreter | None = None,
     ) -> None:
         """Keep ``servers``, which runs no task; those used longest ago end if memory is short."""
-        key = (preload, interpreter, servers.variables)
+        key = (preload, interpreter, servers.variables, servers.origins)
         gone = []
         with self._lock:
             if (namesake := self._idle.pop(key, None)) is not None:
