@@ -6,7 +6,8 @@ from typing import get_args
 
 import pytest
 
-from optvet.spec.symptoms import NOTES, SYMPTOMS, ScriptCheck, Stage, Symptom
+from optvet.engine.scripts import rendering
+from optvet.spec.symptoms import CHECKS, NOTES, SYMPTOMS, ScriptCheck, Stage, Symptom
 
 
 def test_every_symptom_has_one_entry_in_the_order_of_the_enumeration() -> None:
@@ -27,6 +28,15 @@ def test_an_entry_contradicts_itself_nowhere(symptom: Symptom) -> None:
     assert not (info.failed and info.stages == ("compare",))
     # Structures are compared without a run, so no limit of one is reached.
     assert not (info.structural and info.limit)
+
+
+def test_every_check_has_an_entry_and_code_that_reads_the_facts_it_compares() -> None:
+    assert list(CHECKS) == list(ScriptCheck)
+    comparing = {str(check) for check, info in CHECKS.items() if info.wrong}
+    macros = vars(rendering._environment().get_template("facts.py.jinja").module)
+    assert {name for name in macros if not name.startswith("_")} == comparing
+    # What needs no run is shown by facts alone.
+    assert all(info.wrong or info.runs for info in CHECKS.values())
 
 
 def test_notes_are_what_does_not_count_as_a_fault() -> None:

@@ -61,6 +61,11 @@ class ScriptCheck(StrEnum):
     NOTHING = "nothing"
     """There is no script."""
 
+    @property
+    def info(self) -> CheckInfo:
+        """The entry of the table."""
+        return CHECKS[self]
+
 
 Party = Literal["pass", "round trip", "lowering", "conversion", "runtime"]
 """Who can be blamed: a pass; import and export alone; what makes an executable of the result; a
@@ -79,6 +84,38 @@ Identity = Literal["place", "words", "metadata", "culprit"]
 """What tells two findings of one culprit apart: the place in the graph that was rewritten, else the
 words of a failure, else the structure of the model; always the words; the names of the metadata
 that changed; or nothing but the place, where one is known."""
+
+
+@dataclass(frozen=True)
+class CheckInfo:
+    """All that follows from what a script looks at.
+
+    Attributes:
+        harm: What a fault of this kind does to whoever deploys the model.
+        fails: Whether a step fails, so that there is nothing to compare.
+        wrong: For scripts that compare facts of the two models: how those of the optimized one
+            stand to those of the original where it is wrong. A macro in ``facts.py.jinja`` that is
+            called like the check reads the facts.
+        runs: Whether the script runs the optimized model, unless it fails before.
+        names_only: Whether the words of a finding are names and shapes of its model.
+    """
+
+    harm: Harm = "silent"
+    fails: bool = False
+    wrong: Literal["!=", ">", ""] = ""
+    runs: bool = True
+    names_only: bool = False
+
+
+CHECKS: Mapping[ScriptCheck, CheckInfo] = {
+    ScriptCheck.ERROR: CheckInfo("unusable", fails=True),
+    ScriptCheck.DEATH: CheckInfo("death", fails=True),
+    ScriptCheck.INTERFACE: CheckInfo(wrong="!=", names_only=True),
+    ScriptCheck.OUTPUTS: CheckInfo(),
+    ScriptCheck.NODES: CheckInfo(wrong=">", runs=False),
+    ScriptCheck.METADATA: CheckInfo(wrong="!=", runs=False),
+    ScriptCheck.NOTHING: CheckInfo(),
+}
 
 
 @dataclass(frozen=True)
@@ -115,7 +152,7 @@ class SymptomInfo:
     @property
     def failed(self) -> bool:
         """Whether a step failed, so that there is nothing to compare."""
-        return self.check in (ScriptCheck.ERROR, ScriptCheck.DEATH)
+        return self.check.info.fails
 
     @property
     def of_values(self) -> bool:
@@ -127,14 +164,13 @@ class SymptomInfo:
         """What it does to whoever deploys the model."""
         if self.severity != "fault":
             return "remark"
-        if self.check is ScriptCheck.ERROR:
-            return "refused" if self.stages == ("build",) else "unusable"
-        return "death" if self.check is ScriptCheck.DEATH else "silent"
+        harm = self.check.info.harm
+        return "refused" if harm == "unusable" and self.stages == ("build",) else harm
 
     @property
     def structural(self) -> bool:
         """Whether the structure alone shows it: nothing has to be run."""
-        return self.check in (ScriptCheck.NODES, ScriptCheck.METADATA)
+        return not self.check.info.runs
 
 
 _MAKERS: frozenset[Party] = frozenset({"pass", "round trip"})

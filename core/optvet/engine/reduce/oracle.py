@@ -56,7 +56,7 @@ from optvet.graph.structure import Facts
 from optvet.spec.errors import UsageError
 from optvet.spec.requirement import Required
 from optvet.spec.scratch import temporary_folder
-from optvet.spec.symptoms import ScriptCheck, Symptom
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Model, ModelConfig, Sample
 
 
@@ -440,8 +440,8 @@ def _signature(observation: Observation) -> Signature:
         if any(j.layered for j in observation.faults):
             # The whole run alone would no longer tell a wrong layer from one that nothing defines.
             kind = "layer"
-    if Symptom(symptom).info.check is ScriptCheck.INTERFACE:
-        words = ""  # the message consists of names and shapes of this model only
+    if Symptom(symptom).info.check.info.names_only:
+        words = ""
     return Signature(Symptom(symptom), observation.stage, words, kind)
 
 

@@ -89,11 +89,6 @@ class ReproContext:
         return self.symptom.info.check
 
     @property
-    def compares_models(self) -> bool:
-        """Whether a script compares facts of the two models."""
-        return self.check in (ScriptCheck.INTERFACE, ScriptCheck.NODES, ScriptCheck.METADATA)
-
-    @property
     def metadata(self) -> Mapping[str, str]:
         """Code that reads the metadata which changed; all but shapes if that is not known."""
         wanted = {key: _METADATA[key] for key in self.about if key in _METADATA}

@@ -104,7 +104,7 @@ class _Draft:
         """Whether the optimized model is run."""
         step = self.context.failing_step
         runs = step in ("comparing the outputs", "running the optimized model")
-        return runs and not self.context.compares_models
+        return runs and not self.context.check.info.wrong
 
 
 def standalone(
