@@ -6,6 +6,7 @@ Only what the library cannot say of itself is written down here: which passes de
 from __future__ import annotations
 
 import tempfile
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -147,7 +148,21 @@ class OnnxOptimizer:
         if options.weights == "beside":
             return _SNIPPET.format(function=_of_files(options), names=names)
         fixed = ", fixed_point=True" if options.fixed_point else ""
-        return f"import onnxoptimizer\n\nreturn onnxoptimizer.optimize(model, {names!r}{fixed})"
+        lines, listed = self._list_passes(names)
+        call = f"return onnxoptimizer.optimize(model, {listed}{fixed})"
+        return "\n".join(("import onnxoptimizer\n", *lines, call))
+
+    def _list_passes(self, names: Sequence[str]) -> tuple[list[str], str]:
+        """Lines that make ``names``, and the list: the default without a few, where it is that."""
+        default = self.pipelines()["default"]
+        off = [name for name in default if name not in names]
+        if [name for name in default if name in names] != list(names) or len(off) > len(names):
+            return [], repr(list(names))
+        lines = [
+            textwrap.fill(f"off = {off!r}", 92, subsequent_indent=" " * 4),
+            "default = onnxoptimizer.get_fuse_and_elimination_passes()",
+        ]
+        return lines, "[name for name in default if name not in off]"
 
     def simple_snippets(
         self, passes: Sequence[str], options: OnnxOptimizerOptions

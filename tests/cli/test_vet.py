@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -58,6 +59,28 @@ def test_faulty_model_exits_1_and_blames_the_pass(run: Run, faulty: Path) -> Non
     assert "confirmed in a fresh process" in ran.out
     assert f"--pipeline default,-{BLAMED}" in words(ran.out)
     assert f"optvet vet {faulty} --pipeline {BLAMED}" in ran.out
+    labels = [line.split()[0] for line in ran.out.splitlines()[:12] if line[:1].strip()]
+    assert labels[0] == "FAULTY"
+    assert labels[-2:] == ["verified", "next"]
+
+
+def test_the_next_command_is_never_the_one_that_was_run(
+    run: Run, faulty: Path, clean: Path, tmp_path: Path
+) -> None:
+    def follow(*command: object) -> str:
+        shown = run(*command).out
+        (line,) = (x for x in shown.splitlines() if x.startswith("next "))
+        assert line.split()[2:] != [str(word) for word in command]
+        return line.removeprefix("next ").strip()
+
+    out = tmp_path / "bundles"
+    assert follow("vet", faulty, "--reduce", "--out", out) == f"optvet replay {out}"
+    command, seen = shlex.split(follow("vet", clean)), []
+    while command[1] == "vet" and "files:YOUR_INPUTS.npz" not in command:
+        assert command not in seen
+        seen.append(command)
+        command = shlex.split(follow(*command[1:]))
+    assert [c[-1] for c in seen] == ["each", "--as-deployed"]
 
 
 def test_next_command_shows_the_same_finding(
@@ -239,7 +262,8 @@ def test_unknown_comparator_exits_2_before_the_work(run: Run, clean: Path) -> No
 
 def test_impact_is_told_with_its_comparator_and_the_reason(run: Run, clean: Path) -> None:
     ran = run("vet", clean, "--comparator", "tensor")
-    assert re.search(r"^impact .*\n +tensor \(--comparator\): ", ran.out, re.MULTILINE), ran.out
+    assert re.search(r"^impact    0 of 10 samples differ", ran.out, re.MULTILINE), ran.out
+    assert re.search(r"^metrics   tensor \(--comparator\): ", ran.out, re.MULTILINE), ran.out
 
 
 def test_answers_of_other_runtimes_stand_below_the_finding() -> None:

@@ -304,3 +304,23 @@ def test_all_does_not_blame_a_healthy_model_for_passes_with_known_limits(vet: Ve
     assert [f.culprit for f in result.findings if f.severity == "fault"] == []
     assert result.passes is not None
     assert {r.name for r in result.passes if r.known_limit} == LIMITED
+
+
+def test_code_names_only_the_passes_of_the_default_that_are_off() -> None:
+    optimizer = OnnxOptimizer()
+    default = optimizer.pipelines()["default"]
+    most = [name for name in default if name != "fuse_bn_into_conv"]
+    code = optimizer.snippet(most, optimizer.options)
+    assert "off = ['fuse_bn_into_conv']" in code
+    assert not [name for name in most if repr(name) in code]
+    import onnxoptimizer
+
+    taken: list[list[str]] = []
+    scope: dict[str, Any] = {}
+    exec(f"def optimize(model):\n{textwrap.indent(code, '    ')}", scope)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnxoptimizer, "optimize", lambda _, names: taken.append(names))
+        scope["optimize"](None)
+    assert taken == [most]
+    few = optimizer.snippet(["fuse_bn_into_conv", "eliminate_deadend"], optimizer.options)
+    assert "['fuse_bn_into_conv', 'eliminate_deadend']" in few

@@ -408,3 +408,13 @@ def test_kernels_that_saturate_are_told_from_a_wrong_graph(tmp_path: Path) -> No
         assert "right with --runtime-option exact_int8=true" in finding.location
     else:
         assert usual.verdict == exact.verdict
+
+
+def test_code_names_only_the_passes_of_its_level_that_are_off() -> None:
+    optimizer = OrtOptimizer()
+    pipelines = optimizer.pipelines()
+    most = [name for name in pipelines["default"] if name != "ConstantFolding"]
+    assert "disabled = ['ConstantFolding']\n" in optimizer.snippet(most, optimizer.options)
+    basic = optimizer.snippet(pipelines["basic"], optimizer.options)
+    assert "disabled = []\n" in basic
+    assert "ORT_ENABLE_BASIC" in basic

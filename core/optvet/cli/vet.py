@@ -16,7 +16,14 @@ from optvet.cli.reduce import Bundler
 from optvet.cli.render import text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
-from optvet.cli.vet_screen import distinct, folder_table, headline, next_command, screen
+from optvet.cli.vet_screen import (
+    details,
+    distinct,
+    first_part,
+    folder_table,
+    headline,
+    next_command,
+)
 from optvet.engine.work.cache.whole_answers import recall
 from optvet.spec.errors import OptvetError, UnknownName
 from optvet.spec.records.vet import VetResult
@@ -169,8 +176,9 @@ class _VetScreen:
         self.show_line(result)
         if self.silent or self.quiet:
             return
-        self.terminal.show(*screen(result, self.request))
+        self.terminal.show(*first_part(result, self.request))
         self.terminal.show(next_command(result, self.request), soft_wrap=True)
+        self.terminal.show(*details(result, self.request))
 
     def show_line(self, result: VetResult, *, several: bool = False) -> None:
         """One model's verdict on a line; with the optimizer if there are ``several``."""

@@ -14,9 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from optvet.cli.layers import layers_text
+from optvet.cli.reduce import BUNDLES
 from optvet.cli.render import (
     NODE_CHARS,
     count,
+    middle,
     node_line,
     number,
     table_of,
@@ -43,6 +45,7 @@ from optvet.spec.request import VetRequest
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
 _LABEL_COLUMNS = 10
 _MESSAGE_CHARS = 300
+_BRIEF_CHARS = 130
 _CODE_WIDTH = 66
 _CODE_LINES = 16
 _LISTED_CHANGING = 12
@@ -57,11 +60,35 @@ _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 
 
 def screen(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
-    """All parts of the screen between the verdict and the next command, in order."""
-    yield Padding(_subject(result, request), (0, 0, 1, 0))
-    faults = [f for f in result.findings if f.severity != "note"]
+    """All parts of the screen below the verdict, without the next command."""
+    yield from first_part(result, request)
+    yield from details(result, request)
+
+
+def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
+    """What is at fault, what it means for the task, and what is verified."""
+    faults = _faults(result)
+    yield Padding(_subject(result, request), (0, 0, 1 if faults else 0, 0))
     if faults:
-        yield Padding(_findings(faults), (0, 0, 1, 0))
+        yield _findings(faults)
+    rows: list[tuple[str, RenderableType]] = []
+    if result.reason:
+        rows.append(("because", text(_words(result.reason), "yellow")))
+    told = [finding.consequence for finding in faults]
+    if result.impact is not None and result.impact.headline not in told:
+        rows.append(("impact", text(result.impact.headline)))
+    rows.append(("verified", text(_safe(result, request))))
+    yield _grid(rows)
+
+
+def _faults(result: VetResult) -> list[Finding]:
+    return [f for f in result.findings if f.severity != "note"]
+
+
+def details(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
+    """What the verdict rests on: where values differ, passes, warnings, and facts."""
+    faults = _faults(result)
+    yield Text()
     for finding in [f for f in faults if f.divergence is not None][:_LISTED_DIVERGENCES]:
         yield Padding(_where(finding, len(faults) > 1), (0, 0, 1, 0))
     if result.passes is not None:
@@ -77,13 +104,20 @@ def headline(result: VetResult) -> Text:
     line = Text(f"{verdict:<{_LABEL_COLUMNS - 1}} ", style=f"bold {_COLOURS[result.verdict]}")
     line.append_text(text(result.model.source, "not bold default"))
     impact = result.impact
-    # If there is a fault, its finding says what it means.
+    # If there is a fault that changes answers, its finding says what it means.
     if impact is not None and impact.changed + impact.sensitive and result.verdict != "faulty":
         _append_line(line, impact.headline, "yellow")
+    elif impact is not None and not impact.changed and result.verdict == "faulty":
+        line.append_text(text(f"; {_unmoved(impact)}", "not bold yellow"))
     for record in result.requirements:
         if record.met is False:
             _append_line(line, f"not met: {record.requirement} ({record.detail})", "red")
     return line
+
+
+def _unmoved(impact: Impact) -> str:
+    """That the answers of the task are what they were, in few words."""
+    return f"no answer of {count(impact.samples, 'compared sample')} changed"
 
 
 def _append_line(to: Text, words: str, style: str) -> None:
@@ -154,8 +188,8 @@ def _blame(finding: Finding) -> Text:
         blame.append_text(text(f"\nseen{where}, not again in a fresh process", "yellow"))
     if finding.as_deployed:
         blame.append("\nonly under the runtime's own defaults", "dim")
-    if words := _difference(finding):
-        blame.append_text(text(f"\n{_words(words)}"))
+    if words := _words(_difference(finding)):
+        blame.append_text(text(f"\n{middle(words, _BRIEF_CHARS)}"))
     for line in _elsewhere(finding):
         blame.append_text(text(f"\n{line}", "dim"))
     return blame
@@ -250,13 +284,13 @@ def _passes(result: VetResult) -> Table:
 
 
 def _facts(result: VetResult, request: VetRequest) -> Table:
-    """Facts about the verdict: inputs, controls, outputs, safe pipeline, cost and so on."""
+    """Facts about the verdict: inputs, controls, outputs, the optimizer's own call, cost."""
     rows: list[tuple[str, RenderableType]] = []
-    if result.reason:
-        rows.append(("because", text(_words(result.reason), "yellow")))
     for finding in result.findings:
         if finding.severity == "note":
             rows.append(("note", _note(finding)))
+        elif len(words := _words(_difference(finding))) > _BRIEF_CHARS:
+            rows.append(("message", text(words)))
     if described := _inputs(result):
         rows.append(("inputs", text(described)))
     controls = (_control(c) for c in result.controls if c.name != "samples")
@@ -266,7 +300,7 @@ def _facts(result: VetResult, request: VetRequest) -> Table:
     if result.quantized is not None:
         rows.append(("layers", text(layers_text(result.quantized))))
     if result.impact is not None:
-        rows.append(("impact", _impact(result.impact)))
+        rows.append(("metrics", text(_metrics(result.impact), "dim")))
     if result.requirements:
         rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
     if result.timing is not None:
@@ -280,7 +314,6 @@ def _facts(result: VetResult, request: VetRequest) -> Table:
     if words := warnings_text(result.warnings, in_table=request.warnings):
         rows.append(("warnings", text(words, "dim")))
     rows += [(name, text(words)) for name, words in structure_words(result).items()]
-    rows.append(("verified", text(_safe(result, request))))
     if result.safe_code and result.safe_pipeline != result.optimizer.pipeline:
         rows.append(("as code", text(_code(result.safe_code))))
     rows.append(("cost", text(_cost(result))))
@@ -311,14 +344,12 @@ def _dataset(record: DatasetRecord) -> str:
     return f"{line}: {made}" if made else line
 
 
-def _impact(impact: Impact) -> Text:
-    """What the difference means on the model's task, by which comparator, and its numbers."""
-    lines = text(impact.headline)
+def _metrics(impact: Impact) -> str:
+    """Who compared the outputs as the model's task does, and the numbers."""
     metrics = [f"{k} {number(v)}" for k, v in impact.metrics.items()]
     shown = ", ".join(metrics[:_LISTED_METRICS]) + (", …" * (len(metrics) > _LISTED_METRICS))
     who = f"{impact.comparator} ({impact.chosen_by})"
-    lines.append_text(text(f"\n{who}{': ' if shown else ''}{shown}", "dim"))
-    return lines
+    return f"{who}{': ' if shown else ''}{shown}"
 
 
 def _show_fixed_tolerance(record: FixedTolerance) -> str:
@@ -444,9 +475,18 @@ def next_command(result: VetResult, request: VetRequest) -> Text:
 
 
 def _next(result: VetResult, request: VetRequest) -> list[str]:
+    """The first proposal that is not what was just run."""
+    just_run = request.arguments()
+    for proposal in _proposals(result, request):
+        if proposal != ["optvet", "vet", *just_run]:
+            return proposal
+    return ["optvet", "bench", request.model]
+
+
+def _proposals(result: VetResult, request: VetRequest) -> Iterator[list[str]]:
+    """Commands that lead on, the most telling one first."""
     blamed = next((f for f in result.findings if f.severity == "fault" and f.culprit), None)
     more: dict[str, object] = {}
-    extra: list[str] = []
     if blamed is not None and not blamed.localized:
         more = {"strategy": "auto"}
     elif blamed is not None and not (request.reduce or request.out):
@@ -458,17 +498,19 @@ def _next(result: VetResult, request: VetRequest) -> list[str]:
             more["as_deployed"] = True
     elif result.safe_pipeline and any(r.met is False for r in result.requirements):
         more = {"pipeline": result.safe_option, "exclude": ()}
+    elif result.verdict == "faulty" and (request.reduce or request.out):
+        yield ["optvet", "replay", str(request.out or BUNDLES)]
     elif result.verdict == "faulty":
-        extra = ["--json", "report.json"]
+        more = {"reduce": True}
     elif request.strategy != "each":
         more = {"strategy": "each"}
     elif not request.as_deployed:
         more = {"as_deployed": True}
-    else:
+    elif not request.dataset:
         more = {"dataset": ("files:YOUR_INPUTS.npz",)}
     again = request.model_copy(update=more)
     leave_out = ("strategy", "pairs") if blamed is not None else ()
-    return ["optvet", "vet", *again.arguments(leave_out), *extra]
+    yield ["optvet", "vet", *again.arguments(leave_out)]
 
 
 # --- several models ------------------------------------------------------------------------------

@@ -226,7 +226,10 @@ class OrtOptimizer:
         if not options.prepacking:
             entries = {"session.disable_prepacking": "1", **entries}
         save = options.mode == "offline"
-        disabled = textwrap.fill(repr(settings["disabled"]), 92, subsequent_indent=" " * 4)
+        # Names of other releases, and of higher levels, would only raise questions.
+        on = {name for name, level, _ in self._table() if level <= settings["level"]}
+        names = [name for name in settings["disabled"] if name in on]
+        disabled = textwrap.fill(repr(names), 92, subsequent_indent=" " * 4)
         return "\n".join(
             (
                 "import tempfile\n" if save else "# Passes that are not named here are on.",
