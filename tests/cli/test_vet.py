@@ -22,6 +22,7 @@ import optvet
 from optvet import Finding, NothingTested, VetResult
 from optvet.cli import vet_screen
 from optvet.cli.errors import worst
+from optvet.cli.render import node_line, text
 from optvet.engine import vetting
 from optvet.spec.records import CrossCheck
 from optvet.spec.records.structure import Inventory
@@ -71,7 +72,7 @@ def test_the_next_command_is_never_the_one_that_was_run(
         shown = run(*command).out
         (line,) = (x for x in shown.splitlines() if x.startswith("next "))
         assert line.split()[2:] != [str(word) for word in command]
-        return line.removeprefix("next ").strip()
+        return str(line.removeprefix("next ").strip())
 
     out = tmp_path / "bundles"
     assert follow("vet", faulty, "--reduce", "--out", out) == f"optvet replay {out}"
@@ -756,3 +757,16 @@ def test_structure_and_placement_are_told_on_demand(run: Run, clean: Path) -> No
     ran = run("vet", clean, "--optimizer", "onnxruntime", "--structure")
     assert "2 nodes became 1" in ran.out
     assert "after: 1 on CPUExecutionProvider; time: Relu 100%" in ran.out
+
+
+def test_names_of_values_are_wrapped_and_never_cut() -> None:
+    name = "StatefulPartitionedCall/model/layer_normalization_17/batchnorm/" + "x" * 30
+    for width in (60, 80, 200):
+        lines = node_line(f"y = Mul <epsilon = 1e-05> ({name}, {name}_scale)")
+        stream = io.StringIO()
+        grid = vet_screen._grid([("before", text(lines))])
+        Console(file=stream, width=width).print(grid)
+        shown = stream.getvalue()
+        plain = "".join(shown.split()).removeprefix("before")
+        assert plain == f"y=Mul<epsilon=1e-05>({name},{name}_scale)"
+        assert max(map(len, shown.splitlines())) <= width

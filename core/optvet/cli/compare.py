@@ -117,11 +117,10 @@ def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
         return
     layer = next(la for la in found.layers if la.name == found.diverges_at)
     line = Text("first difference at ", "bold red")
-    yield line.append_text(text(middle(found.diverges_at, _NAME_CHARS)))
+    yield line.append_text(text(one_line(found.diverges_at)))
     yield text(_layer_words(layer))
     if found.agreeing:
-        names = ", ".join(middle(n, _NAME_CHARS // 2) for n in found.agreeing)
-        yield text(one_line(f"still the same before: {names}", 2 * _NAME_CHARS), "dim")
+        yield text(node_line(f"still the same before: {', '.join(found.agreeing)}"), "dim")
     for label, nodes in (("A", found.before), ("B", found.after)):
         yield text(label, "dim")
         shown = [node_line(node) for node in nodes[:_NODES]]

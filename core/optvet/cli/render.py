@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import textwrap
 from collections.abc import Iterable
 
 from rich.table import Table
 from rich.text import Text
 
-from optvet.cli.terminal import one_line
 from optvet.spec.records import (
     Timing,
 )
 from optvet.spec.words import printable
 
 NODE_CHARS = 70
-_TOKEN = re.compile(r"[^\s,()<>=\[\]]+")
+_NODE_LINES = 6
 
 
 def text(words: str, style: str = "") -> Text:
@@ -54,12 +53,16 @@ def middle(words: str, limit: int) -> str:
 
 
 def node_line(node: str) -> str:
-    """A node as text on one line of the screen: long names are cut first, then the end."""
-    for longest in (2 * NODE_CHARS, 30, 20, 14):
-        short = _TOKEN.sub(lambda match, most=longest: middle(match[0], most), node)  # type: ignore[misc]
-        if len(short) <= NODE_CHARS:
-            break
-    return one_line(short, NODE_CHARS)
+    """A node as text, on several lines if it is long: names are searched for, so none is cut."""
+    lines = textwrap.wrap(
+        " ".join(node.split()),
+        NODE_CHARS,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    more = [] if len(lines) <= _NODE_LINES else [f"  … {count(len(lines), 'line')} in all"]
+    return "\n".join([*lines[: _NODE_LINES - len(more)], *more])
 
 
 def table_of(*columns: tuple[str, str]) -> Table:

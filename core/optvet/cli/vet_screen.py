@@ -16,7 +16,6 @@ from rich.text import Text
 from optvet.cli.layers import layers_text
 from optvet.cli.reduce import BUNDLES
 from optvet.cli.render import (
-    NODE_CHARS,
     count,
     middle,
     node_line,
@@ -188,7 +187,7 @@ def _blame(finding: Finding) -> Text:
         blame.append_text(text(f"\nseen{where}, not again in a fresh process", "yellow"))
     if finding.as_deployed:
         blame.append("\nonly under the runtime's own defaults", "dim")
-    if words := _words(_difference(finding)):
+    if words := _words(_difference(finding), 0):
         blame.append_text(text(f"\n{middle(words, _BRIEF_CHARS)}"))
     for line in _elsewhere(finding):
         blame.append_text(text(f"\n{line}", "dim"))
@@ -210,7 +209,7 @@ def _where(finding: Finding, several: bool) -> Table:
     if several:
         rows.append(("", text(finding.blamed(), "dim")))
     if found.value is not None:
-        line = text(one_line(found.value, NODE_CHARS), "bold")
+        line = text(one_line(found.value), "bold")
         words = " is the first value that differs by more than its noise"
         if finding.layer is not None:
             words = " is wrong for the quantized values that it is computed from"
@@ -218,7 +217,7 @@ def _where(finding: Finding, several: bool) -> Table:
             words += f": error {number(found.error)}, noise {number(found.noise)}"
         rows.append(("where", line.append_text(text(words, "not bold"))))
     if found.agreeing:
-        rows.append(("from", text(one_line(", ".join(found.agreeing), NODE_CHARS), "dim")))
+        rows.append(("from", text(node_line(", ".join(found.agreeing)), "dim")))
     for label, lines in (("before", found.before), ("after", found.after)):
         rows.append((label, _nodes(lines)))
     rows += [("", text(one_line(words, _ANSWER_CHARS))) for words in found.differs]
@@ -231,7 +230,7 @@ def _where(finding: Finding, several: bool) -> Table:
 
 
 def _nodes(lines: Sequence[str]) -> Text:
-    """One node per line, cut to the width; a dash where there is none."""
+    """The nodes, each on a line of its own; a dash where there is none."""
     shown = [node_line(line) for line in lines[:_LISTED_NODES]]
     if len(lines) > _LISTED_NODES:
         shown.append(f"… {count(len(lines) - _LISTED_NODES, 'more line')}")
@@ -244,8 +243,8 @@ def _sites(found: Divergence) -> list[tuple[str, RenderableType]]:
         return []
     rows: list[tuple[str, RenderableType]] = []
     for site in found.wrong[:_LISTED_SITES]:
-        words = f"{site.kind} {site.number} of {site.of}, {one_line(site.node, NODE_CHARS)}"
-        rows.append(("site", text(words)))
+        words = f"{site.kind} {site.number} of {site.of}, {site.node}"
+        rows.append(("site", text(node_line(words))))
     if len(found.wrong) > _LISTED_SITES:
         rows.append(("", text(f"… {len(found.wrong) - _LISTED_SITES} more", "dim")))
     rows += [("", text(words)) for words in found.distinction]
@@ -289,7 +288,7 @@ def _facts(result: VetResult, request: VetRequest) -> Table:
     for finding in result.findings:
         if finding.severity == "note":
             rows.append(("note", _note(finding)))
-        elif len(words := _words(_difference(finding))) > _BRIEF_CHARS:
+        elif len(words := _words(_difference(finding), 3 * _MESSAGE_CHARS)) > _BRIEF_CHARS:
             rows.append(("message", text(words)))
     if described := _inputs(result):
         rows.append(("inputs", text(described)))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
@@ -49,6 +50,11 @@ def attribute_text(attribute: AttributeProto, limit: int | None = 60) -> str:
     if isinstance(value, TensorProto):
         return f"a tensor {list(value.dims)}"
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    # Attributes are float32: 1e-05, not 9.999999747378752e-06.
+    if attribute.type == AttributeProto.FLOAT:
+        text = str(np.float32(value))
+    if attribute.type == AttributeProto.FLOATS:
+        text = f"[{', '.join(str(np.float32(each)) for each in value)}]"
     return text if limit is None or len(text) <= limit else f"{text[: limit - 1]}…"
 
 

@@ -54,7 +54,7 @@ def matchers() -> dict[str, Callable[[str], object]]:
         "base of an output": graph_output_of,
         "out of memory": NO_MEMORY.search,
         "requirement": extras._REQUIREMENT.match,
-        "token": render._TOKEN.findall,
+        "line of a node": render.node_line,
         "type": vet_screen._TYPE.match,
     }
     for module, name in (
