@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,7 @@ from optvet.spec.records import HuntFinding, HuntSummary
 
 if TYPE_CHECKING:
     from optvet.engine.hunt.run import HuntProgress
+    from optvet.engine.hunt.versions import Environment
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -191,37 +192,91 @@ def _screen(summary: HuntSummary, folder: Path) -> list[RenderableType]:
     return parts
 
 
+HuntFolder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder of a hunt.", show_default=False)
+]
+Pythons = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--python",
+        metavar="PYTHON",
+        help="A Python interpreter with other versions, such as that of a virtual environment: "
+        "it runs `repro.py` of each bundle, and a table says which findings it shows. "
+        "May be given several times. Only for your own hunts: it runs code of the folder.",
+        show_default=False,
+    ),
+]
+
+
 @add(app, "report")
 def _report(
     context: typer.Context,
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a hunt.", show_default=False)
-    ],
+    folder: HuntFolder,
     out: Annotated[
         str, typer.Option("--out", metavar="FILE|-", help="Where to write it; `-` is stdout.")
     ] = "-",
-    python: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--python",
-            metavar="PYTHON",
-            help="A Python interpreter with other versions, such as that of a virtual environment: "
-            "it runs `repro.py` of each bundle, and a table says which findings it shows. "
-            "May be given several times. Only for your own hunts: it runs code of the folder.",
-            show_default=False,
-        ),
-    ] = None,
+    python: Pythons = None,
     debug: Debug = False,
 ) -> None:
     """Write the findings of a hunt as Markdown, by pass, ready to file."""
-    from optvet.engine.hunt.findings_report import packages_of, read_summary, report_of
-    from optvet.engine.hunt.versions import environment_of
+    from optvet.engine.hunt.findings_report import report_of
 
     check_file("--out", out)
+    summary, environments = _read_hunt(folder, python)
+    document = report_of(summary, folder, environments)
+    write_document(context.ensure_object(Terminal), out, document.removesuffix("\n"))
+
+
+@add(app, "file")
+def _file(
+    context: typer.Context,
+    folder: HuntFolder,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder to make.", show_default="issues in DIR"),
+    ] = None,
+    python: Pythons = None,
+    debug: Debug = False,
+) -> None:
+    """Write one folder per probable cause of the faults, each ready to be filed as an issue.
+
+    The gravest cause comes first. With --python a cause is written only if it shows there.
+    """
+    from optvet.engine.hunt.file_issues import file_issues
+
+    summary, environments = _read_hunt(folder, python)
+    target = out or folder / "issues"
+    terminal = context.ensure_object(Terminal)
+    with terminal.progress() as progress:
+        filed = file_issues(
+            summary,
+            folder,
+            target,
+            environments,
+            lambda done, total: progress("running scripts", done, total),
+        )
+    table = table_of(("issue", "bold"), ("pass", ""), ("finding", ""))
+    for issue in filed:
+        finding = issue.finding
+        words = text(f"{finding.symptom}: {finding.gravity_in_words()}")
+        where = ", ".join(dict.fromkeys(issue.shown))
+        words.append_text(text(f"\n{where}" if where else "", "dim"))
+        passes = text(",\n".join(finding.culprit) or "import and export")
+        table.add_row(issue.folder[:2] or "–", passes, words)
+    written = sum(bool(issue.folder) for issue in filed)
+    total = text(f"{count(written, 'issue')} of {count(len(filed), 'cause')}, in {target}", "bold")
+    terminal.show(*([table, total] if filed else [total]))
+
+
+def _read_hunt(
+    folder: Path, python: Sequence[Path] | None
+) -> tuple[HuntSummary, list[Environment]]:
+    """The summary of a hunt, and the interpreters with the versions that its bundles need."""
+    from optvet.engine.hunt.findings_report import packages_of, read_summary
+    from optvet.engine.hunt.versions import environment_of
+
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the --out of a hunt")
     summary = read_summary(folder)
     packages = packages_of(summary, folder) if python else set[str]()
-    environments = [environment_of(path, packages) for path in python or ()]
-    document = report_of(summary, folder, environments)
-    write_document(context.ensure_object(Terminal), out, document.removesuffix("\n"))
+    return summary, [environment_of(path, packages) for path in python or ()]

@@ -58,6 +58,16 @@ def test_a_fault_of_a_real_optimizer_is_found_and_reported(run: Run) -> None:
     table = run("hunt", "report", "out", "--python", sys.executable)
     assert f"| `{found[0].bundle}` | shows | shows |" in table.out
     assert re.search(r"^1\. .*onnxoptimizer \d", table.out, re.MULTILINE)
+    filed = run("hunt", "file", "out", "--python", sys.executable)
+    assert filed.code == 0, filed.err
+    assert "in out/issues" in filed.out
+    folders = sorted(p for p in Path("out/issues").iterdir() if p.is_dir())
+    issues = [(p / "ISSUE.md").read_text() for p in folders]
+    assert folders[0].name.startswith("01-onnxoptimizer-")
+    assert all("## Severity" in text and "plausible model" in text for text in issues)
+    assert folders[0].name in Path("out/issues/README.md").read_text()
+    again = run("hunt", "file", "out")
+    assert (again.code, "give the name of a new folder" in again.err) == (2, True)
     none = run("hunt", "report", "out", "--python", "no-such-python")
     assert none.code == 2
     assert "it is no Python interpreter that runs" in none.err

@@ -12,8 +12,8 @@ from optvet.engine.scripts.confined_run import run_confined
 from optvet.spec.errors import UsageError
 
 _TIME_S = 120.0
-GONE = "gone"
-_ENDS = {0: GONE, 1: "shows", 2: "cannot be judged"}
+GONE, SHOWS = "gone", "shows"
+_ENDS = {0: GONE, 1: SHOWS, 2: "cannot be judged"}
 _ASK = """
 import importlib.metadata as metadata, json, sys
 found = {}
