@@ -18,7 +18,8 @@ from optvet.plugin import Comparison, Model, ModelConfig
 from optvet_detection import DetectionComparator, DetectionOptions, is_detection
 from optvet_detection.boxes import Detections, Proposals, box_iou, is_box, select, suppress
 from optvet_detection.coco import average_precision, is_available, truth_from_detections
-from optvet_detection.decoders import DECODERS, DecoderInput, choose, image_size
+from optvet_detection.decoders import DECODERS, choose, image_size
+from optvet_detection.heads import DecoderInput
 from optvet_detection.matching import THRESHOLDS, assign, count, difference, ratios
 
 coco = pytest.mark.skipif(not is_available(), reason="needs pycocotools (optvet[detection])")
@@ -593,7 +594,7 @@ def head_yolov8(masks: bool = False) -> Any:
 
 
 def head_yolov2() -> Any:
-    from optvet_detection.decoders import COCO_ANCHORS
+    from optvet_detection.grids import COCO_ANCHORS
 
     grid = np.full((1, 5, 5 + CLASSES, 2, 3), -12.0)
     for a, box, label, score in zip((1, 3, 4), centred(BOXES) / 32, LABELS, SCORES, strict=True):
@@ -608,7 +609,7 @@ def head_yolov2() -> Any:
 
 def head_levels(name: str) -> Any:
     """Grids at 8, 16 and 32; each box sits in the level of its number."""
-    from optvet_detection.decoders import YOLOV3_ANCHORS, YOLOV4_ANCHORS, YOLOV4_SCALES
+    from optvet_detection.grids import YOLOV3_ANCHORS, YOLOV4_ANCHORS, YOLOV4_SCALES
 
     outputs = {}
     published = YOLOV4_ANCHORS if name == "yolov4-grid" else YOLOV3_ANCHORS

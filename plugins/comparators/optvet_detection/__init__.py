@@ -42,7 +42,8 @@ from optvet_detection.coco import (
     is_available,
     truth_from_detections,
 )
-from optvet_detection.decoders import DECODERS, DecoderInput, Head, Outputs, choose, image_size
+from optvet_detection.decoders import DECODERS, choose, image_size
+from optvet_detection.heads import DecoderInput, Head, Outputs
 from optvet_detection.matching import (
     THRESHOLDS,
     Counts,
