@@ -195,3 +195,15 @@ def test_every_public_name_is_there(module: types.ModuleType) -> None:
 def test_a_name_for_authors_of_plugins_warns_in_the_package_itself() -> None:
     with pytest.warns(DeprecationWarning, match=r"import it from optvet\.plugin"):
         assert optvet.__getattr__("hookimpl") is optvet.plugin.hookimpl
+
+
+def test_help_lists_the_keywords_with_their_meanings() -> None:
+    for function in (optvet.vet, optvet.bench, optvet.convert, optvet.repair, optvet.hunt):
+        text = inspect.getdoc(function) or ""
+        assert "timeout: Wall-clock limit" in text or function is optvet.hunt
+        assert "seed: Seed of all random choices" in text
+    told = inspect.getdoc(optvet.vet) or ""
+    assert "strategy: How to search for culprits" in told
+    assert "By default 'auto'." in told
+    names = {name for name in optvet.VetRequest.model_fields if name not in ("model", "dataset")}
+    assert {name for name in names if f"\n        {name}: " not in told} == set()

@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from optvet.names import find
+from optvet.spec.keyword_help import describe_keywords
 
 if TYPE_CHECKING:
     from optvet.api import (
@@ -105,7 +106,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        globals()[name] = find(name)
+        globals()[name] = describe_keywords(find(name))
         return globals()[name]
     try:
         found = find(name)

@@ -24,7 +24,7 @@ from optvet.cli import vet_screen
 from optvet.cli.errors import worst
 from optvet.cli.render import node_line, text
 from optvet.engine import vetting
-from optvet.spec.records import CrossCheck
+from optvet.spec.records import CrossCheck, DatasetRecord
 from optvet.spec.records.structure import Inventory
 from optvet.spec.request import VetRequest
 
@@ -286,6 +286,30 @@ def test_answers_of_other_runtimes_stand_below_the_finding() -> None:
         "on three: cannot run onnx-session",
         "on four: no fault, but it computes the original differently",
     ]
+
+
+def test_changed_answers_on_random_inputs_are_called_random_noise(run: Run, clean: Path) -> None:
+    result = VetResult.model_validate_json(run("vet", clean, "--json", "-").out)
+    assert result.impact is not None
+    request = VetRequest(model=str(clean))
+
+    def show(*datasets: DatasetRecord, changed: int, verdict: str = "clean") -> str:
+        impact = result.impact and result.impact.model_copy(update={"changed": changed})
+        update = {"impact": impact, "datasets": list(datasets), "verdict": verdict}
+        other = result.model_copy(update=update)
+        stream = io.StringIO()
+        console = Console(file=stream, width=100)
+        console.print(vet_screen.headline(other), *vet_screen.first_part(other, request))
+        return stream.getvalue()
+
+    (unasked,) = result.datasets
+    given = unasked.model_copy(update={"chosen_by": "--dataset"})
+    words = "random noise, no data of the task"
+    assert words in show(unasked, changed=1)
+    assert words not in show(unasked, changed=0)
+    assert words not in show(given, changed=1)
+    assert "no answer of 10 compared samples changed" in show(given, changed=0, verdict="faulty")
+    assert "no answer" not in show(given, changed=1, verdict="faulty")
 
 
 def test_the_log_of_the_optimizer_is_told(run: Run, clean: Path) -> None:
@@ -698,6 +722,7 @@ def test_an_unmet_requirement_exits_1_and_stands_below_the_verdict(run: Run, cle
     verdict, line = vetted.out.splitlines()[:2]
     assert verdict == "DRIFT     zoo:digits-cnn"
     assert re.match(r" {10}not met: rtol=1e-09, atol=0 \(output 'probabilities': \d", line)
+    assert re.search(r"; the smallest that holds: --atol \d\S*, in units of the output\)$", line)
     assert "requirement  fuse_bn_into_conv" in vetted.out
     assert "verified  --pipeline default,-fuse_bn_into_conv" in vetted.out
 

@@ -76,8 +76,16 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
     told = [finding.consequence for finding in faults]
     if result.impact is not None and result.impact.headline not in told:
         rows.append(("impact", text(result.impact.headline)))
+    if result.impact is not None and result.impact.changed and _are_made_up(result):
+        words = "random noise, no data of the task: give yours with --dataset"
+        rows.append(("inputs", text(words, "yellow")))
     rows.append(("verified", text(_safe(result, request))))
     yield _grid(rows)
+
+
+def _are_made_up(result: VetResult) -> bool:
+    """Whether only the default inputs were used: nobody named a dataset or declared one."""
+    return [d.chosen_by for d in result.datasets] == [NOT_ASKED]
 
 
 def _faults(result: VetResult) -> list[Finding]:
@@ -105,12 +113,13 @@ def headline(result: VetResult) -> Text:
     impact = result.impact
     # If there is a fault that changes answers, its finding says what it means.
     if impact is not None and impact.changed + impact.sensitive and result.verdict != "faulty":
-        _append_line(line, impact.headline, "yellow")
+        _append_line(line, one_line(impact.headline, _ANSWER_CHARS), "yellow")
     elif impact is not None and not impact.changed and result.verdict == "faulty":
         line.append_text(text(f"; {_unmoved(impact)}", "not bold yellow"))
     for record in result.requirements:
         if record.met is False:
-            _append_line(line, f"not met: {record.requirement} ({record.detail})", "red")
+            words = f"not met: {record.requirement} ({record.detail})"
+            _append_line(line, one_line(words, 2 * _ANSWER_CHARS), "red")
     return line
 
 
@@ -120,7 +129,7 @@ def _unmoved(impact: Impact) -> str:
 
 
 def _append_line(to: Text, words: str, style: str) -> None:
-    indented = f"\n{'':<{_LABEL_COLUMNS}}{one_line(words, _ANSWER_CHARS)}"
+    indented = f"\n{'':<{_LABEL_COLUMNS}}{words}"
     to.append_text(text(indented, f"not bold {style}"))
 
 
@@ -325,7 +334,7 @@ def _control(control: Control) -> str:
 
 def _inputs(result: VetResult) -> str:
     """The datasets, unless only the default one was used, and samples that were left out."""
-    plain = [d.chosen_by for d in result.datasets] == [NOT_ASKED] and not result.skipped
+    plain = _are_made_up(result) and not result.skipped
     words = [] if plain else [_dataset(d) for d in result.datasets]
     if result.skipped:
         first = result.skipped[0]

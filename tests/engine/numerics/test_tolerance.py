@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from optvet.engine.numerics.tolerance import excess
+from optvet.engine.numerics.tolerance import excess, round_up
 
 ODD = st.sampled_from([0.0, -0.0, 1.0, 1e-8, 3e38, np.nan, np.inf, -np.inf])
 VALUES = arrays.arrays(np.float32, 5, elements=st.floats(width=32) | ODD.map(np.float32))
@@ -50,3 +50,18 @@ def test_whole_numbers_words_and_shapes_agree_only_if_equal(
     found = excess(ours, theirs, rtol=0, atol=0.5)
     assert (found.beyond, found.ratio > 1) == (beyond, beyond > 0)
     assert excess(ours, ours.copy(), rtol=0, atol=0).ratio == 0
+
+
+@pytest.mark.parametrize("value", [5.96e-7, 1e-8, 9.99e3, 0.101, 0.1, 1.0, 123.0])
+def test_a_bound_is_rounded_up_to_two_digits(value: float) -> None:
+    rounded = round_up(value)
+    assert value <= rounded <= value * 1.1
+    assert float(f"{rounded:.1e}") == rounded
+
+
+def test_the_least_absolute_part_lets_all_be_within() -> None:
+    r, c = np.array([1.0, 100.0]), np.array([1.5, 110.0])
+    assert excess(r, c, rtol=0.0, atol=0.1).least_atol == 10.0
+    assert excess(r, c, rtol=0.1, atol=0.1).least_atol == pytest.approx(0.4)
+    assert excess(r, c, rtol=0.1, atol=0.4).ratio <= 1.0
+    assert excess(r, np.array([1.0, np.nan]), rtol=0.0, atol=1.0).least_atol == np.inf

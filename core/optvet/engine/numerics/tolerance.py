@@ -17,11 +17,14 @@ class Excess:
             is within. Infinite where nothing is allowed, or where there is no number.
         beyond: Number of elements that are not within the tolerance.
         elements: Number of elements.
+        least_atol: Least absolute part, in units of the arrays, with which all would be within;
+            infinite where none suffices.
     """
 
     ratio: float
     beyond: int
     elements: int
+    least_atol: float = math.inf
 
 
 def excess(reference: np.ndarray, candidate: np.ndarray, *, rtol: float, atol: float) -> Excess:
@@ -35,7 +38,8 @@ def excess(reference: np.ndarray, candidate: np.ndarray, *, rtol: float, atol: f
         return Excess(math.inf, size, size)
     if reference.dtype.kind in "OUSbMm" or candidate.dtype.kind in "OUSbMm":
         beyond = int(np.count_nonzero(reference != candidate))
-        return Excess(math.inf if beyond else 0.0, beyond, reference.size)
+        ratio = math.inf if beyond else 0.0
+        return Excess(ratio, beyond, reference.size, ratio)
     wide = np.complex128 if reference.dtype.kind == "c" else np.float64
     r, c = reference.astype(wide), candidate.astype(wide)
     same = (reference == candidate) | (np.isnan(r) & np.isnan(c))
@@ -43,9 +47,19 @@ def excess(reference: np.ndarray, candidate: np.ndarray, *, rtol: float, atol: f
         # Whole numbers beyond 2**53 may differ by less than float64 can tell.
         least = 1.0 if reference.dtype.kind in "iu" else 0.0
         difference = np.maximum(np.abs(c - r), least)
-        ratio = difference / (atol + rtol * np.abs(r))
+        ratios = difference / (atol + rtol * np.abs(r))
+        lacking = difference - rtol * np.abs(r)
     # An infinite reference allows any number; that is no agreement.
     odd = ~(np.isfinite(r) & np.isfinite(c))
-    ratio = np.where(same, 0.0, np.where(odd | np.isnan(ratio), np.inf, ratio))
-    beyond = int(np.count_nonzero(ratio > 1.0))
-    return Excess(float(ratio.max(initial=0.0)), beyond, int(reference.size))
+    ratios = np.where(same, 0.0, np.where(odd | np.isnan(ratios), np.inf, ratios))
+    lacking = np.where(same, 0.0, np.where(odd, np.inf, lacking))
+    beyond = int(np.count_nonzero(ratios > 1.0))
+    worst, least = (float(values.max(initial=0.0)) for values in (ratios, lacking))
+    return Excess(worst, beyond, int(reference.size), least)
+
+
+def round_up(value: float, digits: int = 2) -> float:
+    """The least number of so many decimal digits that is at least ``value``, which is positive."""
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    rounded = float(f"{math.ceil(value / step) * step:.{digits - 1}e}")
+    return rounded if rounded >= value else float(f"{rounded + step:.{digits - 1}e}")

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from pydantic import BaseModel
 
-from optvet.engine.numerics.tolerance import excess
+from optvet.engine.numerics.tolerance import excess, round_up
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.impact.assess import begin, decode_answers
 from optvet.engine.vet.impact.comparator_options import calibrate_options, metrics_of
@@ -299,6 +299,7 @@ class _ToleranceGauge(Gauge):
     _worst: float = 0.0
     _words: str = ""
     _witness: Sample | None = None
+    _least_atol: float = 0.0
     _left_out: set[str] = field(default_factory=set)
     _beyond: dict[str, None] = field(default_factory=dict)
 
@@ -321,15 +322,12 @@ class _ToleranceGauge(Gauge):
         found = excess(value, theirs[name], rtol=self.required.rtol, atol=self.required.atol)
         if found.beyond:
             self._beyond[name] = None
+        self._least_atol = max(self._least_atol, found.least_atol)
         if self._witness is None or found.ratio > self._worst:
             self._worst, self._witness = found.ratio, replace(sample, feeds={})
             self._words = (
-                f"output {name!r}: {found.beyond:,} of {found.elements:,} elements exceed it, "
-                + (
-                    f"by a factor of up to {found.ratio:.3g}"
-                    if math.isfinite(found.ratio)
-                    else "where no difference is allowed"
-                )
+                f"output {name!r}: {found.beyond:,} of {found.elements:,} elements exceed it"
+                + (f", by up to {found.ratio:.3g} times" if math.isfinite(found.ratio) else "")
             )
 
     def reading(self) -> RequirementReading:
@@ -338,6 +336,10 @@ class _ToleranceGauge(Gauge):
             return _explain_no_agreement(self._left_out)
         met = self._worst <= 1
         words = self._words
+        if not met and 0 < self._least_atol < math.inf:
+            where = "" if self.required.output is None else f"{self.required.output}:"
+            least = f"{where}{round_up(self._least_atol):g}"
+            words += f"; the smallest that holds: --atol {least}, in units of the output"
         if met:
             words = f"the largest difference is {self._worst:.3g} of the allowed one"
             words = words if self._worst else "nothing differs"
