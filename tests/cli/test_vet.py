@@ -298,7 +298,7 @@ def test_changed_answers_on_random_inputs_are_called_random_noise(run: Run, clea
         update = {"impact": impact, "datasets": list(datasets), "verdict": verdict}
         other = result.model_copy(update=update)
         stream = io.StringIO()
-        console = Console(file=stream, width=100)
+        console = Console(file=stream, width=300)
         console.print(vet_screen.headline(other), *vet_screen.first_part(other, request))
         return stream.getvalue()
 
