@@ -175,7 +175,12 @@ def read_by(command: Command) -> Iterator[tuple[str, list[Command]]]:
         yield "one", [command_with("generate", "one")]
 
 
-@pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "optvet"], ids=label)
+def marked(command: Command) -> Any:
+    """Commands of the README are run each time."""
+    return pytest.param(command, marks=[] if command.page == "README.md" else pytest.mark.long)
+
+
+@pytest.mark.parametrize("command", [marked(c) for c in ALL if c.words[0] == "optvet"], ids=label)
 def test_command_of_the_docs_runs(
     command: Command, place: Path, caches: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +194,7 @@ def test_command_of_the_docs_runs(
     assert ran(command, capsys)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", LESSONS, ids=lambda p: p.stem)
 def test_a_lesson_runs_from_top_to_bottom(
     page: Path, place: Path, capsys: pytest.CaptureFixture[str]
@@ -220,6 +226,7 @@ def test_the_notebook_runs_and_shows_its_results(
 MODELS_AS_TESTS = [c for c in ALL if c.words[:2] == ["pytest", "--optvet"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", MODELS_AS_TESTS, ids=label)
 def test_models_of_the_docs_are_tests(command: Command, place: Path) -> None:
     done = subprocess.run(

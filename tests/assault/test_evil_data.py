@@ -21,7 +21,7 @@ from tests.assault.evil import PLAIN_FAULT
 from tests.assault.harness import LONG, SLACK_S, Place, answer, some
 from tests.assault.test_evil_models import is_contained
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 LIMITS = ("--timeout", 5, "--memory", "256M", "--limit", 2)
 
 

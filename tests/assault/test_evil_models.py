@@ -9,7 +9,7 @@ import pytest
 from tests.assault import mutants
 from tests.assault.harness import LONG, OWN_FAULT, SLACK_S, Place, Ran
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 LIMIT_S = 5.0
 LIMITS = ("--timeout", LIMIT_S, "--memory", "512M", "--limit", 2, "--no-cache")
 BATCH = 8

@@ -15,7 +15,7 @@ from tests.assault.evil import KINDS, PLAIN_FAULT
 from tests.assault.evil_states import SACRIFICE
 from tests.assault.harness import LONG, OWN_FAULT, SLACK_S, Place, Ran, answer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 LIMIT_S = 3.0
 LIMITS = ("--timeout", LIMIT_S, "--memory", "512M", "--limit", 2)
 SAMPLE = (

@@ -77,7 +77,14 @@ def test_what_is_no_file_is_refused_by_every_reader(place: Place, name: str) -> 
     assert place.orphans() == {}
 
 
-@pytest.mark.parametrize("pattern", ["/proc/**/*.onnx", "/sys/**/*.onnx", "/**/*.onnx"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        pytest.param("/proc/**/*.onnx", marks=pytest.mark.long),
+        "/sys/**/*.onnx",
+        pytest.param("/**/*.onnx", marks=pytest.mark.long),
+    ],
+)
 def test_a_pattern_over_everything_ends_and_says_so(place: Place, pattern: str) -> None:
     files = [toml(place, "vets", f'models = ["{pattern}"]')]
     files.append(toml(place, "conversions", f'models = ["{pattern}"]\nvia = ["onnx_version"]'))
@@ -89,6 +96,7 @@ def test_a_pattern_over_everything_ends_and_says_so(place: Place, pattern: str) 
             assert "a folder of the kernel" in ran.err, ran.err
 
 
+@pytest.mark.long
 def test_a_hostile_store_is_told_in_every_command(place: Place) -> None:
     stores: dict[str, Callable[[Path], object]] = {
         "object": lambda s: (s / DATABASE).write_text("{}"),

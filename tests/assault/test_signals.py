@@ -18,7 +18,7 @@ import pytest
 from tests.assault.evil import PLAIN_FAULT
 from tests.assault.harness import LONG, OWN_FAULT, Place, Ran, answer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 PATIENCE_S = 180.0
 TIMES = 40 if LONG else 3
 PIPELINE = ",".join(["keep_a", "slow", "keep_b", PLAIN_FAULT, "slow", "keep_c"])
