@@ -40,6 +40,9 @@ from optvet.spec.records.vet import DatasetRecord
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Failure, Model, Sample
 
+_EXTRA_S = 60.0
+"""Seconds that a variant's extra repeats may take."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -167,6 +170,7 @@ def _time(
         threshold=request.threshold,
         repeats=request.repeats,
         progress=progress,
+        more_s=_EXTRA_S if request.extra_repeats else 0.0,
     ) as watch:
         timed = watch.time(case.passes.pipeline)
         failure = failure_record(timed)

@@ -51,6 +51,9 @@ class BenchRequest(BaseModel):
     """Options of the runtime, in place of its defaults in production."""
     repeats: int = option(10, group=_HOW, ge=LEAST_REPEATS, le=1000)
     """Processes in which both models are timed in turn."""
+    extra_repeats: bool = option(True, group=_HOW)
+    """Add repeats, for a minute and up to four times as many, where the interval is too wide to
+    tell."""
     threshold: float = option(0.05, group=_HOW, gt=0, le=100, metavar="RATIO")
     """Relative difference that matters: 0.05 is 5 %."""
     comparator: str | None = option(

@@ -75,6 +75,7 @@ class BenchOptions(TypedDict, total=False):
     provider: Strings
     runtime_options: Options
     repeats: int
+    extra_repeats: bool
     threshold: float
     comparator: str | None
     comparator_options: Options

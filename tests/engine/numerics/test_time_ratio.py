@@ -15,6 +15,7 @@ from optvet.engine.numerics.time_ratio import (
     RatioInterval,
     call_of,
     confidence_of_a_look,
+    growing_looks,
     interval_of,
     looks,
     outliers,
@@ -75,12 +76,12 @@ def test_a_slowdown_by_a_fifth_is_found_where_processes_differ_by_a_few_percent(
     assert "faster" not in calls
 
 
-def test_few_looks_at_growing_evidence_err_as_seldom_as_one() -> None:
+@pytest.mark.parametrize("steps", [looks(10), growing_looks(5)], ids=str)
+def test_few_looks_at_growing_evidence_err_as_seldom_as_one(steps: tuple[int, ...]) -> None:
     random, wrong = np.random.default_rng(3), 0
-    steps = looks(10)
     confidence = confidence_of_a_look(len(steps))
     for _ in range(400):
-        repeats = simulated(random, between=0.05)
+        repeats = simulated(random, between=0.05, repeats=steps[-1])
         intervals = [interval_of(repeats[:n], confidence) for n in steps]
         wrong += any(i.low > 1 or i.high < 1 for i in intervals)
     assert wrong <= 400 * (1 - CONFIDENCE) + 8

@@ -114,6 +114,15 @@ def looks(repeats: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(n for n in (LEAST_REPEATS, 5, repeats) if n <= repeats))
 
 
+def growing_looks(repeats: int) -> tuple[int, ...]:
+    """Numbers of repeats after which it is looked whether the interval is narrow enough to tell.
+
+    >>> growing_looks(10)
+    (10, 20, 40)
+    """
+    return (repeats, 2 * repeats, 4 * repeats)
+
+
 def confidence_of_a_look(number_of_looks: int, confidence: float = CONFIDENCE) -> float:
     """Confidence of each interval, so that all of them hold together with ``confidence``.
 

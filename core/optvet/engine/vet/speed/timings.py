@@ -49,6 +49,7 @@ def stopwatch(
     threshold: float,
     repeats: int,
     progress: Progress,
+    more_s: float = 0.0,
 ) -> Iterator[Stopwatch]:
     """A stopwatch for ``case`` that uses the sandbox of ``session``."""
     is_large = large.is_large(case.model)
@@ -64,6 +65,7 @@ def stopwatch(
             repeats,
             is_large,
             progress,
+            more_s,
         )
 
 
@@ -148,5 +150,6 @@ def _detail(watch: Stopwatch, timed: Timed) -> str:
     return (
         f"the interval from {found.low:.2f} to {found.high:.2f} is too wide to tell faster from "
         f"slower at a threshold of {watch.threshold:.0%}; the ratio varies by {spread:.0%} from "
-        "process to process: use a quieter machine or more repeats"
+        f"process to process, of which there were {len(timed.repeats)}: use a quieter machine or "
+        "more repeats"
     )

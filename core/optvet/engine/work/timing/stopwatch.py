@@ -89,7 +89,9 @@ class Stopwatch:
         samples: Inputs.
         folder: Where products are kept while they are timed; removed by the caller.
         threshold: Relative difference that matters.
-        repeats: Repeats at most, each in a process of its own.
+        repeats: Repeats, each in a process of its own; at most so many where it is sequential.
+        more_s: Seconds that may be spent on more repeats where the interval of these is too wide
+            to tell; there are at most four times as many then.
         large: Whether the model is used from its file.
         progress: Told what is done.
         timed: The pass sequences that were timed so far.
@@ -103,6 +105,7 @@ class Stopwatch:
     repeats: int
     large: bool = False
     progress: Progress = lambda text, done, total: None
+    more_s: float = 0.0
     timed: set[Passes] = field(default_factory=set)
     _base: Passes | Literal["by traits"] | None = "by traits"
     _products: dict[Passes | None, Product | Failure] = field(default_factory=dict)
@@ -196,19 +199,24 @@ class Stopwatch:
         problem = sides[1].alignment.problem if sides[1].alignment else ""
         if problem:
             return Timed(passes, interface_problem=problem, facts=facts)
-        looks = time_ratio.looks(self.repeats) if sequential else (self.repeats,)
+        looks = self._looks(sequential)
         confidence = time_ratio.confidence_of_a_look(len(looks))
         repeats: list[Repeat] = []
         with exclusive_timing(self.progress):
-            for number in range(self.repeats):
-                self.progress("timing", number, self.repeats)
+            for number in range(looks[-1]):
+                if number == self.repeats:
+                    deadline = time.monotonic() + self.more_s
+                if number >= self.repeats and time.monotonic() > deadline:
+                    break
+                total = next(n for n in looks if n > number)
+                self.progress("timing", number, self.repeats if sequential else total)
                 measured = self._repeat(
                     *sides, number, _QUICK_REPEAT_S if sequential else _REPEAT_S
                 )
                 if isinstance(measured, SideFailure):
                     return Timed(passes, self._of_candidate(measured), facts=facts)
                 repeats.append(measured)
-                if number + 1 in looks and self._is_clear(repeats, confidence):
+                if number + 1 in looks and self._is_clear(repeats, confidence, sequential):
                     break
         interval = time_ratio.interval_of([r.log_ratios for r in repeats], confidence)
         call = time_ratio.call_of(interval, self.threshold)
@@ -221,8 +229,16 @@ class Stopwatch:
             call=call,
         )
 
-    def _is_clear(self, repeats: Sequence[Repeat], confidence: float) -> bool:
+    def _looks(self, sequential: bool) -> tuple[int, ...]:
+        """After how many repeats the interval is looked at; the last is their largest number."""
+        if sequential:
+            return time_ratio.looks(self.repeats)
+        return time_ratio.growing_looks(self.repeats) if self.more_s else (self.repeats,)
+
+    def _is_clear(self, repeats: Sequence[Repeat], confidence: float, sequential: bool) -> bool:
         found = time_ratio.interval_of([r.log_ratios for r in repeats], confidence)
+        if not sequential:
+            return time_ratio.call_of(found, self.threshold) != "undecided"
         return not found.low <= 1 + self.threshold <= found.high
 
     def _repeat(
