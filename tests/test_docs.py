@@ -356,6 +356,16 @@ def test_every_symptom_is_documented() -> None:
     assert [s for s in optvet.Symptom if s not in page and s != "slowdown"] == []
 
 
+@pytest.mark.parametrize(
+    ("family", "name"), [("reporter", "reports.md"), ("converter", "converters.md")]
+)
+def test_every_reporter_and_converter_has_a_line(family: str, name: str) -> None:
+    page = (ROOT / "docs" / name).read_text()
+    names = [e.name for e in Plugins().all() if e.family == family and e.built_in]
+    assert names
+    assert [n for n in names if f"`{n}`" not in page] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
     targets: Callable[[str], list[str]] = re.compile(r"\]\((?!https?:)([^)#]+)").findall

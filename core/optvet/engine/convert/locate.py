@@ -42,7 +42,7 @@ from optvet.spec.converters import ShowsInside, SourceInside, SourceValue
 from optvet.spec.records.convert import ConversionPlace, DifferingParameter
 from optvet.spec.types import Artifact, Sample
 
-SEEDS = range(3)
+INNER_SEEDS = range(3)
 _NODES = 12
 _FEW = 4
 """Limit of operators to list if the one to blame is unknown; and of arguments of one."""
@@ -63,7 +63,7 @@ def source_inside(
     if not shows_inside(config, source):
         return ()
     enter("run")
-    return tuple(inside_of(config, source, sample.feeds, seed) for seed in (None, *SEEDS))
+    return tuple(inside_of(config, source, sample.feeds, seed) for seed in (None, *INNER_SEEDS))
 
 
 def locate_beside(

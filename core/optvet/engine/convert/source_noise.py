@@ -20,12 +20,12 @@ from optvet.engine.judge.known_noise import Noise
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.noise_floor import INJECTIONS
 from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
 from optvet.spec.converters import Perturbs
 from optvet.spec.types import Artifact, Failure, Sample
 
 SEEDS = range(5)
-INJECTIONS = range(4)
 T = TypeVar("T")
 
 
@@ -66,7 +66,7 @@ class NoiseMeter:
                 worker_steps.run_perturbed, *about, list(SEEDS), False, role="judging"
             ),
             self.sandbox.submit(
-                worker_steps.run_perturbed, *about, list(INJECTIONS), True, role="judging"
+                worker_steps.run_perturbed, *about, list(range(INJECTIONS)), True, role="judging"
             ),
         ]
         exact = self.sandbox.submit(worker_steps.run_in_float64, *about, role="judging")

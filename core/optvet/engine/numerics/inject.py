@@ -34,6 +34,7 @@ from optvet.graph.walk import (
     schema_of,
 )
 from optvet.graph.weights import constant_tensors
+from optvet.spec.significance import KEPT_BITS
 
 ROUNDOFFS = 2.0
 """Largest error that is added, in unit roundoffs: that of a good kernel of one operator."""
@@ -80,12 +81,14 @@ _REDUCTIONS = frozenset(
 _DOMAINS = frozenset({ONNX_DOMAIN, "com.microsoft"})
 _ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub"})
 """Operators whose results on floats float64 holds, or comes close to: it tells which are exact."""
+_COMPUTED_BITS = {TensorProto.FLOAT16: 24, TensorProto.FLOAT: 24, TensorProto.DOUBLE: 53}
+"""Bits of the significands in which numbers are split; halves are split as floats. No runtime on a
+CPU runs the operators that would be injected for bfloat16."""
 _SPLITTERS: dict[int, float] = {
-    TensorProto.FLOAT16: 2.0**19 + 1,
-    TensorProto.FLOAT: 2.0**8 + 1,
-    TensorProto.DOUBLE: 2.0**21 + 1,
+    kind: 2.0 ** (bits - KEPT_BITS[helper.tensor_dtype_to_np_dtype(kind).name]) + 1
+    for kind, bits in _COMPUTED_BITS.items()
 }
-"""Factors that leave the first 5, 16 or 32 bits of a number; halves are split as floats.
+"""Factors that leave the first bits of a number: as many as an exact value may have.
 
 Source: Dekker 1971, "A Floating-Point Technique for Extending the Available Precision", Sec. 5.
 """

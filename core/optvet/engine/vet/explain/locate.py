@@ -28,7 +28,7 @@ from optvet.engine.vet.explain.site_search import (
     tried_sites,
 )
 from optvet.engine.vet.observe.divergence import (
-    JITTERS,
+    INNER_JITTERS,
     compare_values,
     record_with_jitter,
     told_values,
@@ -90,7 +90,7 @@ def explain(
         size = in_units(runner.model.size_bytes)
         return Divergence(note=f"inner values of a model of {size} are not compared")
     compares = not symptom.info.failed
-    jitters = JITTERS if inferences is None else min(JITTERS, inferences - 2)
+    jitters = INNER_JITTERS if inferences is None else min(INNER_JITTERS, inferences - 2)
     fixed = 2 + jitters if compares else 1
     task = ExplainTask(
         runner.build_spec(None),

@@ -46,7 +46,7 @@ from optvet.spec.types import Artifact, Inner
 
 Values = Mapping[str, np.ndarray]
 
-JITTERS = 4
+INNER_JITTERS = 4
 _LOOKED_AT = 1 << 22
 """Values with more elements than this are not searched under other names."""
 
@@ -120,7 +120,7 @@ def _compare_file(
     thresholds: Thresholds,
 ) -> ModelComparison:
     """Called in a worker."""
-    first = replace(record_with_jitter(ours, feeds, by_a, JITTERS), thresholds=thresholds)
+    first = replace(record_with_jitter(ours, feeds, by_a, INNER_JITTERS), thresholds=thresholds)
     enter("run")
     assert isinstance(by_b.runtime, ReadsFiles)
     inside = by_b.runtime.inner_values(file, feeds, by_b.options)
@@ -165,7 +165,7 @@ def _compare(
     ours: bytes, theirs: bytes, feeds: Values, renamed: Values, by: RuntimeConfig
 ) -> ModelComparison:
     """Called in a worker, where all the values stay."""
-    first = record_with_jitter(ours, feeds, by, JITTERS)
+    first = record_with_jitter(ours, feeds, by, INNER_JITTERS)
     second = record_with_jitter(theirs, renamed, by, 0)
     enter("compare")
     a, b = onnx.load_from_string(ours), onnx.load_from_string(theirs)

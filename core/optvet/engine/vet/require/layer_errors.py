@@ -14,7 +14,7 @@ import onnx
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.vet.observe.divergence import (
-    JITTERS,
+    INNER_JITTERS,
     compare_values,
     record_with_jitter,
     told_values,
@@ -112,7 +112,7 @@ def shared_values(artifact: Artifact, task: InnerErrorTask) -> list[Layer]:
     """
     enter("build")
     ours = build(task.original).data
-    first = record_with_jitter(ours, task.feeds, task.reference, JITTERS)
+    first = record_with_jitter(ours, task.feeds, task.reference, INNER_JITTERS)
     onnx_bytes = artifact.data if artifact.format == "onnx" else None
     # An artifact of another format stays in the optimizer's process, so it is made again here.
     after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)

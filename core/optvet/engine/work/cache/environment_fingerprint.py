@@ -12,12 +12,13 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from optvet.engine import numerics
 from optvet.engine.work.cache.modified_installs import modified_code_digest, owners_of
 from optvet.engine.work.sandbox import landlock
 from optvet.spec.protocols import Optimizer, Runtime, UsesLibraries
 
 CODE_VERSION = 11
-"""Raised when the meaning of a cached fact changes."""
+"""Raised when the meaning of a cached fact changes, and what measures noise aside."""
 _LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", "ml_dtypes")
 """They read, check and evaluate models for everybody."""
 
@@ -29,6 +30,13 @@ def fingerprint_environment() -> tuple[object, ...]:
     confined = landlock.setting()
     where = (confined,) if confined else ()
     return CODE_VERSION, *sys.version_info[:3], *versions, modified_code_digest("onnx"), *where
+
+
+@cache
+def numerics_digest() -> str:
+    """A digest of the code that measures noise: a change of it is not answered from the cache."""
+    files = sorted(Path(numerics.__file__ or "").parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def about_plugin(plugin: Optimizer | Runtime) -> tuple[object, ...]:

@@ -111,6 +111,7 @@ def work(
     if limits.writable is not None:
         confine((own_folder, *limits.writable))
     channel = socket.socket(fileno=socket_fd)
+    # A limit of the process is set before this: a worker whose limits differ later is replaced.
     start, me, state = _address_space(), os.getpid(), _ProcessState()
     while True:
         try:

@@ -26,7 +26,10 @@ from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
-from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
+from optvet.engine.work.cache.environment_fingerprint import (
+    fingerprint_environment,
+    numerics_digest,
+)
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.from_file import graph_of
@@ -384,7 +387,8 @@ def _evaluate(build_spec: BuildSpec, sample: Sample) -> Outputs:
 
 
 def _key(runner: TrialRunner, kind: str, sample: Sample, *more: object) -> str:
-    return caching.key(kind, runner.reference_identity, runner.sample_digest(sample), *more)
+    about = runner.reference_identity, runner.sample_digest(sample)
+    return caching.key(kind, numerics_digest(), *about, *more)
 
 
 def pack_runs(runs: Sequence[Mapping[str, np.ndarray]]) -> bytes:
