@@ -159,3 +159,9 @@ def test_a_wrong_name_suggests_what_was_meant(
     ran = run(*(clean if word == "M" else word for word in typed.split()))
     assert (ran.code, ran.out) == (2, "")
     assert words in " ".join(ran.err.split())
+
+
+def test_a_quiet_conversion_prints_the_verdict_alone(run: Run, clean: Path) -> None:
+    ran = run("convert", clean, "--via", "onnx_version", "--random", "1", "--quiet")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.split() == ["RIGHT", str(clean), "→", "onnx_version"]

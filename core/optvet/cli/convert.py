@@ -46,6 +46,9 @@ def command(
         ),
     ] = None,
     json_to: Json = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the verdict alone, no progress.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Say whether converters keep a model intact, and which of their stages is to blame."""
@@ -59,7 +62,7 @@ def command(
         check_folder("--out", request.out)
     if reduce_to is not None:
         check_folder("--reduce", reduce_to)
-    with terminal.progress() as progress:
+    with terminal.progress(quiet) as progress:
         result = convert_model(request, Plugins(), progress=progress)
         if reduce_to is not None and result.verdict == "faulty":
             about = (request, result, Plugins(), reduce_to)
@@ -69,7 +72,8 @@ def command(
         write_document(terminal, json_to, result.to_json())
     if json_to != "-":
         terminal.show(headline(result), soft_wrap=True)
-        terminal.show(*screen(result))
+        if not quiet:
+            terminal.show(*screen(result))
     raise typer.Exit(_CODES[result.verdict])
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.engine.convert import plain
 
 from optvet import NothingTested, OptvetError, UsageError
+from optvet.engine.convert.chain import links_of
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import keep_servers
@@ -249,7 +250,8 @@ def test_a_source_that_cannot_be_used_is_told_in_one_message(
     [
         ("gone.py:net", ["plain_to_onnx"], "there is no file gone.py"),
         ("source.py", ["plain_to_onnx"], "say which function makes the model"),
-        ("source.py:net", [], "--via is missing"),
+        ("source.py:net", [], r"--via is missing: .*torch: openvino, torch_dynamo"),
+        ("model.onnx", [], r"--via is missing: .*\(onnx: onnx2torch, onnx_version, "),
         ("source.py:net", ["nope"], "unknown converter 'nope'"),
         ("source.py:net", ["plain_to_onnx", "plain_to_onnx"], "plain_to_onnx makes onnx, but"),
         ("model.onnx", ["plain_to_onnx"], "converter 'plain_to_onnx' takes .py"),
@@ -268,6 +270,14 @@ def test_a_question_that_cannot_be_asked_is_refused(
         Path(name).write_text("")
     with pytest.raises(UsageError, match=message):
         convert_model(ConvertRequest(model=model, via=tuple(via)), plugins)
+
+
+def test_a_source_that_only_one_converter_takes_to_onnx_needs_no_chain() -> None:
+    plugins = Plugins()
+    if "torch_dynamo" not in plugins.names("converter"):
+        pytest.skip("needs torch")
+    (link,) = links_of(ConvertRequest(model="net.pt2"), plugins)
+    assert link.converter.name == "torch_dynamo"
 
 
 def test_a_wrong_option_names_the_right_ones(convert: Convert) -> None:

@@ -54,10 +54,8 @@ def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
     """
     if request.converted is not None:
         return [_link_of_request(request, plugins)]
-    if not request.via:
-        names = ", ".join(plugins.names("converter")) or "none is installed"
-        raise UsageError(f"--via is missing: name one or several converters ({names})")
-    converters = [plugins.converter(name) for name in request.via]
+    via = request.via or _choose_converter(request.model, plugins)
+    converters = [plugins.converter(name) for name in via]
     for before, after in itertools.pairwise(converters):
         if before.produces not in after.consumes:
             takes = ", ".join(sorted(after.consumes))
@@ -66,6 +64,30 @@ def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
                 f"{after.name} takes {takes}; choose converters whose formats match"
             )
     return [_link(c, given) for c, given in _options(request, converters)]
+
+
+def _choose_converter(model: str, plugins: Plugins) -> tuple[str, ...]:
+    """The converter to ONNX that takes files like ``model``, if there is just one.
+
+    Raises:
+        UsageError: There is none, or several; the message lists those that fit.
+    """
+    suffix = Path(parts_of(model)[0]).suffix.lower()
+    usable = map(plugins.runtime, plugins.names("runtime"))
+    sources = [r.source_formats for r in usable if isinstance(r, TellsSource)]
+    formats = {known[suffix] for known in sources if suffix in known}
+    formats |= {"onnx"} if suffix == ".onnx" else set()
+    converters = [plugins.converter(name) for name in plugins.names("converter")]
+    fitting = [c for c in converters if c.consumes & formats]
+    to_onnx = [c.name for c in fitting if c.produces == "onnx" and "onnx" not in formats]
+    if len(to_onnx) == 1:
+        return (to_onnx[0],)
+    by_format = [
+        f"{format}: {', '.join(c.name for c in fitting if format in c.consumes)}"
+        for format in sorted(formats)
+    ]
+    names = "; ".join(by_format) or ", ".join(c.name for c in converters) or "none is installed"
+    raise UsageError(f"--via is missing: name one or several converters ({names})")
 
 
 def _link_of_request(request: ConvertRequest, plugins: Plugins) -> Link:
