@@ -234,6 +234,11 @@ BROKEN = {
 }
 
 
+def test_a_model_by_its_name_is_a_source(plugins: Plugins) -> None:
+    request = ConvertRequest(model="zoo:digits-mlp", via=("onnx_version",), random=1, edges=False)
+    assert convert_model(request, plugins).verdict == "right"
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_source_that_cannot_be_used_is_told_in_one_message(
     name: str, tmp_path: Path, plugins: Plugins
@@ -248,10 +253,11 @@ def test_a_source_that_cannot_be_used_is_told_in_one_message(
 @pytest.mark.parametrize(
     ("model", "via", "message"),
     [
-        ("gone.py:net", ["plain_to_onnx"], "there is no file gone.py"),
+        ("gone.py:net", ["plain_to_onnx"], "gone.py: there is no such file"),
         ("source.py", ["plain_to_onnx"], "say which function makes the model"),
         ("source.py:net", [], r"--via is missing: .*torch: openvino, torch_dynamo"),
         ("model.onnx", [], r"--via is missing: .*\(onnx: onnx2torch, onnx_version, "),
+        ("zoo:digits-nlp", ["onnx_version"], "did you mean 'digits-mlp'"),
         ("source.py:net", ["nope"], "unknown converter 'nope'"),
         ("source.py:net", ["plain_to_onnx", "plain_to_onnx"], "plain_to_onnx makes onnx, but"),
         ("model.onnx", ["plain_to_onnx"], "converter 'plain_to_onnx' takes .py"),

@@ -15,8 +15,10 @@ from pydantic import BaseModel
 from optvet.engine import contract
 from optvet.engine.convert.converted_elsewhere import GivenConverter
 from optvet.engine.discovery import Plugins
+from optvet.engine.models.sources import resolve_model
 from optvet.engine.options import parse_options
 from optvet.engine.trust import check_source
+from optvet.engine.work.cache.disk import cache_root
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
 from optvet.spec.errors import InputError, UnknownName, UsageError
@@ -161,9 +163,7 @@ def sources_of(
         UsageError: There is no such file, or no such format is known.
     """
     path, function = parts_of(request.model)
-    file = Path(path).expanduser()
-    if not os.path.exists(file):
-        raise UsageError(f"{request.model}: there is no file {path}; check the path")
+    file = _file_of(path, plugins)
     suffix = file.suffix.lower()
     if suffix == ".py" and not function:
         raise UsageError(
@@ -180,6 +180,19 @@ def sources_of(
         artifact = whole or Artifact(format, path=file.absolute(), handle=handle)
         found.append(ConversionSource(artifact, runtime, digest))
     return found
+
+
+def _file_of(path: str, plugins: Plugins) -> Path:
+    """The file of a source: a path, or a model in ONNX by the name that a model source gives it."""
+    file = Path(path).expanduser()
+    if os.path.exists(file):
+        return file
+    if path.partition(":")[0] not in plugins.names("model source"):
+        raise UsageError(f"{path}: there is no such file; check the path")
+    models = resolve_model(path, plugins, cache_root())
+    if len(models) != 1:
+        raise UsageError(f"{path}: {len(models)} models; convert one at a time")
+    return models[0].blob
 
 
 def runtimes_for(
