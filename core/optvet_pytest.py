@@ -88,8 +88,8 @@ def vet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             path = tmp_path_factory.mktemp("optvet") / "model.onnx"
             path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
             reference = str(path)
-        given = {name: _plain(value) for name, value in options.items()}
-        return _vet(config, {**_options(config), **given, "model": reference})
+        fields = {name: _plain(value) for name, value in options.items()}
+        return _vet(config, {**_options(config), **fields, "model": reference})
 
     return vet
 
@@ -119,8 +119,8 @@ class ModelItem(pytest.Item):
     def runtest(self) -> None:
         """Vet it."""
         path = _relative(self.path)
-        asked = {**_options(self.config), "model": path, "optimizer": self.name}
-        _vet(self.config, asked)
+        fields = {**_options(self.config), "model": path, "optimizer": self.name}
+        _vet(self.config, fields)
 
     def reportinfo(self) -> tuple[Path, None, str]:
         """File, line and name of the test in reports."""
@@ -184,12 +184,12 @@ def _message(result: VetResult, request: VetRequest) -> str:
     found = (f"{f.symptom}: {f.blamed()}" for f in counted)
     first = f"{request.model} under {result.optimizer.name}: {'; '.join(found)}\n"
 
-    asked = request.model_copy(update={"jobs": None, "cache_dir": None})
-    again = shlex.join(["optvet", "vet", *asked.arguments()])
+    question = request.model_copy(update={"jobs": None, "cache_dir": None})
+    again = shlex.join(["optvet", "vet", *question.arguments()])
     width = min(_WIDEST, int(os.environ.get("COLUMNS") or _WIDEST))
     head = plain(text(first), soft_wrap=True)
-    shown = plain(headline(result), *screen(result, asked), width=width)
-    following = plain(text(f"repeat    {again}"), next_command(result, asked), soft_wrap=True)
+    shown = plain(headline(result), *screen(result, question), width=width)
+    following = plain(text(f"repeat    {again}"), next_command(result, question), soft_wrap=True)
     return f"{head}{shown}{following}".rstrip()
 
 

@@ -141,14 +141,14 @@ def compare(
     from optvet.engine.compare import compare_files
     from optvet.engine.vetting import resolve_inputs
 
-    asked: dict[str, Any] = {**options}
-    root = Path(asked.pop("cache_dir", None) or cache_root())
+    fields: dict[str, Any] = {**options}
+    root = Path(fields.pop("cache_dir", None) or cache_root())
     with (
         resolve_inputs(a, dataset) as (first, plugins, names),
         resolve_inputs(b, ()) as (second, _, _),
     ):
         return compare_files(
-            first, second, plugins, dataset=names[0], cache_dir=root, progress=progress, **asked
+            first, second, plugins, dataset=names[0], cache_dir=root, progress=progress, **fields
         )
 
 
@@ -216,8 +216,8 @@ def repair(
     from optvet.spec.repair import RepairRequest
 
     with resolve_inputs(model, dataset) as (reference, plugins, names):
-        asked = {"model": reference, "dataset": names, **options, "out": out}
-        return repair_model(request_of(RepairRequest, asked), plugins, progress=progress)
+        fields = {"model": reference, "dataset": names, **options, "out": out}
+        return repair_model(request_of(RepairRequest, fields), plugins, progress=progress)
 
 
 def hunt(
@@ -353,5 +353,5 @@ def _answer(
     if known is not None:
         return with_bundles(known, *about, draw=draw, progress=progress)
     with vetted(request, plugins, progress=progress, keep=keep) as answer:
-        held = answer.session
-        return with_bundles(answer.result, *about, session=held, draw=draw, progress=progress)
+        session = answer.session
+        return with_bundles(answer.result, *about, session=session, draw=draw, progress=progress)

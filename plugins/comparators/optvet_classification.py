@@ -440,10 +440,10 @@ def labels_of(
         return None
     if isinstance(label, np.ndarray):
         label = label.tolist()
-    given = [label] if rows == 1 and not _is_nested(label) else label
-    if not isinstance(given, (list, tuple)) or len(given) != rows:
+    labels = [label] if rows == 1 and not _is_nested(label) else label
+    if not isinstance(labels, (list, tuple)) or len(labels) != rows:
         return None
-    found = [_acceptable(one, keys) for one in given]
+    found = [_acceptable(one, keys) for one in labels]
     return None if any(f is None for f in found) else [f for f in found if f is not None]
 
 

@@ -280,8 +280,8 @@ def usual_range(low: float, high: float, dtype: np.dtype, *, whole: bool = False
         limits = np.iinfo(dtype)
         return float(int(limits.max) - int(limits.min))
     for bottom, top in _USUAL:
-        told = top < 255 or high >= top / 2 or (whole and high > 1)
-        if told and _fits(low, high, bottom, top):
+        certain = top < 255 or high >= top / 2 or (whole and high > 1)
+        if certain and _fits(low, high, bottom, top):
             return top - bottom
     # Python's own numbers do not warn where a difference is too large for them.
     return min(high - low, float(np.finfo(np.float64).max))
@@ -409,8 +409,8 @@ def limits_of(graph: onnx.GraphProto, name: str) -> tuple[float, float] | None:
 def _interval(node: onnx.NodeProto, constant: Constant) -> tuple[float, float] | None:
     if node.op_type != "Clip":
         return _BOUNDED.get(node.op_type)
-    given = {a.name: float(a.f) for a in node.attribute}
-    ends = [given.get("min"), given.get("max")]
+    attributes = {a.name: float(a.f) for a in node.attribute}
+    ends = [attributes.get("min"), attributes.get("max")]
     for i, value in enumerate(node.input[1:3]):
         array = constant(value) if value else None
         ends[i] = float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
@@ -423,8 +423,8 @@ def _interval(node: onnx.NodeProto, constant: Constant) -> tuple[float, float] |
 def _affine(node: onnx.NodeProto, constant: Constant) -> tuple[_Affine, str] | None:
     """What ``node`` does as one factor and one term, and what it reads; None for others."""
     if node.op_type == "Affine":
-        given = {"alpha": 1.0, "beta": 0.0} | {a.name: float(a.f) for a in node.attribute}
-        return _Affine(given["alpha"], given["beta"]), node.input[0]
+        attributes = {"alpha": 1.0, "beta": 0.0} | {a.name: float(a.f) for a in node.attribute}
+        return _Affine(attributes["alpha"], attributes["beta"]), node.input[0]
     if node.op_type not in ("Add", "Sub", "Mul", "Div") or len(node.input) != 2:
         return None
     values = [constant(n) for n in node.input]

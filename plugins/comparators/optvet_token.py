@@ -155,9 +155,9 @@ def scores_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
 
 def _positions(sample: Sample, mask: str, shape: tuple[int, ...]) -> np.ndarray:
     """Positions, counted through the batch, that are not padding."""
-    given = sample.feeds.get(mask)
-    if given is not None and given.shape == shape and given.any():
-        return np.flatnonzero(given)
+    mask_values = sample.feeds.get(mask)
+    if mask_values is not None and mask_values.shape == shape and mask_values.any():
+        return np.flatnonzero(mask_values)
     return np.arange(int(np.prod(shape)))
 
 

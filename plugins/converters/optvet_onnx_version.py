@@ -45,8 +45,8 @@ class VersionConverter:
         from onnx import version_converter
 
         model = onnx.load_from_string(source.data)
-        made = version_converter.convert_version(model, options.opset)
-        yield Artifact("onnx", made.SerializeToString())
+        converted = version_converter.convert_version(model, options.opset)
+        yield Artifact("onnx", converted.SerializeToString())
 
 
 @hookimpl

@@ -68,16 +68,16 @@ class Skl2Onnx:
         from skl2onnx import convert_sklearn
         from skl2onnx.common import data_types
 
-        made = load_factory(source)
+        code = load_factory(source)
         settings: dict[str, Any] = {}
         if opsets := _opsets(options):
             settings["target_opset"] = opsets
-        types = _types(made.facts.inputs, data_types)
-        for wanted in _wishes(made.model, options):
-            given = {"options": wanted} if wanted else {}
+        types = _types(code.facts.inputs, data_types)
+        for wanted in _wishes(code.model, options):
+            extra = {"options": wanted} if wanted else {}
             # A converter without such an option raises a NameError; the last wish has none.
             with contextlib.suppress(*([NameError] if wanted else [])):
-                proto = convert_sklearn(made.model, initial_types=types, **settings, **given)
+                proto = convert_sklearn(code.model, initial_types=types, **settings, **extra)
                 break
         yield Artifact("onnx", proto.SerializeToString())
 
@@ -109,19 +109,19 @@ class OnnxMlTools:
         import onnxmltools
         from onnxmltools.convert.common import data_types
 
-        made = load_factory(source)
+        code = load_factory(source)
         settings: dict[str, Any] = {"target_opset": options.opset} if options.opset else {}
-        types = _types(made.facts.inputs, data_types)
-        library = type(made.model).__module__.partition(".")[0]
+        types = _types(code.facts.inputs, data_types)
+        library = type(code.model).__module__.partition(".")[0]
         if library == "lightgbm":
-            if hasattr(made.model, "predict_proba"):
+            if hasattr(code.model, "predict_proba"):
                 settings["zipmap"] = False
-            proto = onnxmltools.convert_lightgbm(made.model, initial_types=types, **settings)
+            proto = onnxmltools.convert_lightgbm(code.model, initial_types=types, **settings)
         elif library == "xgboost":
-            proto = onnxmltools.convert_xgboost(made.model, initial_types=types, **settings)
+            proto = onnxmltools.convert_xgboost(code.model, initial_types=types, **settings)
         else:
             raise Unsupported(
-                f"{type(made.model).__name__} is of {library}, expected xgboost or lightgbm"
+                f"{type(code.model).__name__} is of {library}, expected xgboost or lightgbm"
             )
         yield Artifact("onnx", proto.SerializeToString())
 
@@ -143,8 +143,8 @@ def _wishes(model: Any, options: SklOptions) -> list[dict[int, dict[str, bool]]]
 
 
 def _opsets(options: SklOptions) -> dict[str, int]:
-    given = {"": options.opset, "ai.onnx.ml": options.ml_opset}
-    return {domain: version for domain, version in given.items() if version is not None}
+    versions = {"": options.opset, "ai.onnx.ml": options.ml_opset}
+    return {domain: version for domain, version in versions.items() if version is not None}
 
 
 _TYPES = {

@@ -525,12 +525,12 @@ def _samples(
     fitted = [
         Sample(
             id=id,
-            feeds={i.name: _fit(part[i.name], i, where) for i in given},
+            feeds={i.name: _fit(part[i.name], i, where) for i in wanted},
             origin=where,
         )
         for name, arrays in _number(source.id, _read(source, (*inputs, *optional)), inputs)
-        for given in [(*inputs, *(i for i in optional if i.name in arrays))]
-        for id, part in _split(name, _by_input(arrays, given, where), given)
+        for wanted in [(*inputs, *(i for i in optional if i.name in arrays))]
+        for id, part in _split(name, _by_input(arrays, wanted, where), wanted)
     ]
     yield from fitted
 

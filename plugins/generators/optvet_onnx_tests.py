@@ -44,8 +44,8 @@ class OnnxTests:
         for case in cases[: request.limit]:
             if case.model is None or not case.data_sets:
                 continue
-            read, made = case.data_sets[0]
-            if fragment := _fragment(f"onnx-tests/{case.name}", case.model, read, made):
+            read, results = case.data_sets[0]
+            if fragment := _fragment(f"onnx-tests/{case.name}", case.model, read, results):
                 yield fragment
 
 
@@ -65,10 +65,10 @@ class OnnxModels:
             model = onnx.load(folder / "model.onnx")
             data = folder / "test_data_set_0"
             try:
-                read, made = (_tensors(data, kind) for kind in ("input", "output"))
+                read, results = (_tensors(data, kind) for kind in ("input", "output"))
             except (DecodeError, ValueError, OSError):
                 continue  # values that are no tensors
-            if fragment := _fragment(f"onnx-models/{folder.name}", model, read, made):
+            if fragment := _fragment(f"onnx-models/{folder.name}", model, read, results):
                 yield fragment
 
 
@@ -93,9 +93,9 @@ class Untested:
             except Exception as error:  # what a runtime raises is its own matter
                 warnings.warn(f"fragment {name} does not run: {error}", stacklevel=1)
                 continue
-            made = [values.get(o.name) for o in model.graph.output]
+            results = [values.get(o.name) for o in model.graph.output]
             read = list(feeds.values())
-            if fragment := _fragment(f"untested/{name}", model, read, made):
+            if fragment := _fragment(f"untested/{name}", model, read, results):
                 yield fragment
 
 

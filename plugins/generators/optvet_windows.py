@@ -50,11 +50,11 @@ class Windows:
         reason, found = "", False
         for file in files:
             # Not every file of a folder is a model that runs on inputs of this kind.
-            made = _run(file, request)
-            if isinstance(made, str):
-                reason = reason or f"{file.name}: {made}"
+            values_of_run = _run(file, request)
+            if isinstance(values_of_run, str):
+                reason = reason or f"{file.name}: {values_of_run}"
                 continue
-            for fragment in _windows(file.stem, *made, random):
+            for fragment in _windows(file.stem, *values_of_run, random):
                 if left == 0:
                     return
                 left, found = left - 1, True
@@ -73,8 +73,8 @@ def _run(file: Path, request: PoolRequest) -> tuple[ModelProto, dict[str, np.nda
         values = dict(request.values(model.SerializeToString(), feeds))
     except Exception as error:  # of any kind: what the parser or the runtime raises
         return f"{type(error).__name__}: {' '.join(str(error).split())[:_WORDS]}"
-    held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    return model, values | held | feeds
+    weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    return model, values | weights | feeds
 
 
 def _windows(
@@ -93,10 +93,10 @@ def _windows(
 
 def _feeds(graph: GraphProto, seed: int) -> dict[str, np.ndarray]:
     """Values for the inputs: 1 for dimensions that are not known, up to 1 for numbers."""
-    generator, given = np.random.default_rng(seed), {t.name for t in graph.initializer}
+    generator, weights = np.random.default_rng(seed), {t.name for t in graph.initializer}
     feeds = {}
     for info in graph.input:
-        if info.name in given:
+        if info.name in weights:
             continue
         tensor = info.type.tensor_type
         shape = [d.dim_value if d.HasField("dim_value") else 1 for d in tensor.shape.dim]
@@ -123,11 +123,11 @@ def _window(
         chosen.add(random.choice(before))
         border = [n for i in sorted(chosen) for n in reads(nodes[i])]
     picked = [nodes[i] for i in sorted(chosen)]
-    made = {o for node in picked for o in node.output if o}
-    needed = dict.fromkeys(n for node in picked for n in reads(node) if n not in made)
-    inner = {n for node in picked for n in reads(node) if n in made}
+    computed = {o for node in picked for o in node.output if o}
+    needed = dict.fromkeys(n for node in picked for n in reads(node) if n not in computed)
+    inner = {n for node in picked for n in reads(node) if n in computed}
     inputs = {n: _small(values[n]) for n in needed if n in values}
-    outputs = {n: values[n] for n in made - inner if n in values}
+    outputs = {n: values[n] for n in computed - inner if n in values}
     if not picked or len(inputs) != len(needed) or any(v is None for v in inputs.values()):
         return None
     versions = opset_versions(model)

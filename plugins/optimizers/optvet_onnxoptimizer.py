@@ -123,8 +123,8 @@ class OnnxOptimizer:
             path = Path(name, "model.onnx")
             model = onnx.load_from_string(source.data)
             onnx.save(model, path, save_as_external_data=True, location="data", size_threshold=0)
-            made = self.apply_file(Artifact("onnx", path=path), passes, options, Path(name))
-            optimized = onnx.load(str(made.path))
+            artifact = self.apply_file(Artifact("onnx", path=path), passes, options, Path(name))
+            optimized = onnx.load(str(artifact.path))
         return Artifact("onnx", optimized.SerializeToString(deterministic=True))
 
     # Message, its graph, the message made of that, and its text: onnxoptimizer 0.4.2.

@@ -188,8 +188,8 @@ class Onnxscript:
             return []
         defaults = type(options)().model_dump()
         changed = {n: v for n, v in options.model_dump().items() if v != defaults[n]}
-        given = ", ".join(("model", *(f"{name}={value!r}" for name, value in changed.items())))
-        return [f"import onnxscript.optimizer\n\nreturn onnxscript.optimizer.optimize({given})"]
+        arguments = ", ".join(("model", *(f"{name}={value!r}" for name, value in changed.items())))
+        return [f"import onnxscript.optimizer\n\nreturn onnxscript.optimizer.optimize({arguments})"]
 
     def _steps(self, options: OnnxscriptOptions) -> tuple[dict[str, Any], list[str]]:
         """Passes, and lists of rules, by name; and the names in the default pipeline."""
@@ -293,11 +293,11 @@ def _spell(
         import onnx_ir.passes.common as passes
 
         name = type(step).__name__
-        given = ", ".join(f"{n}={v!r}" for n, v in _arguments_of(step))
+        arguments = ", ".join(f"{n}={v!r}" for n, v in _arguments_of(step))
         if hasattr(passes, name):
-            call = f"passes.{name}({given})(graph)"
+            call = f"passes.{name}({arguments})(graph)"
             return [call], ["import onnx_ir.passes.common as passes"]
-        return [f"{name}({given})(graph)"], [f"from {type(step).__module__} import {name}"]
+        return [f"{name}({arguments})(graph)"], [f"from {type(step).__module__} import {name}"]
     from onnxscript.rewriter import RewriteRule
     from onnxscript.rewriter.rules import common
 

@@ -151,8 +151,10 @@ def _arguments(passes: Sequence[str], options: OnnxsimOptions) -> dict[str, Any]
 
 def _call(arguments: Mapping[str, object]) -> str:
     """Code that simplifies ``model`` with ``arguments``."""
-    given = ", ".join(("model", *(f"{name}={value!r}" for name, value in arguments.items())))
-    call = textwrap.fill(f"simplified, _ = onnxsim.simplify({given})", 92, subsequent_indent="    ")
+    operands = ", ".join(("model", *(f"{name}={value!r}" for name, value in arguments.items())))
+    call = textwrap.fill(
+        f"simplified, _ = onnxsim.simplify({operands})", 92, subsequent_indent="    "
+    )
     return f"import onnxsim\n\n{call}\nreturn simplified"
 
 

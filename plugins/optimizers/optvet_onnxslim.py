@@ -143,11 +143,11 @@ def _call(
     options: OnnxslimOptions, arguments: Mapping[str, object], returned: str = "model"
 ) -> str:
     """Code that slims ``model`` with ``arguments``."""
-    given = ", ".join(("model", *(f"{name}={value!r}" for name, value in arguments.items())))
+    operands = ", ".join(("model", *(f"{name}={value!r}" for name, value in arguments.items())))
     default = type(options).model_fields["max_iterations"].default
     rounds = f"os.environ['ONNXSLIM_MAX_ITER'] = '{options.max_iterations}'"
     lines = [] if options.max_iterations == default else ["import os\n", rounds]
-    lines += ["import onnxslim\n", *_wrap("model = onnxslim.slim(", given)]
+    lines += ["import onnxslim\n", *_wrap("model = onnxslim.slim(", operands)]
     return "\n".join([*lines, f"return {returned}"])
 
 

@@ -35,11 +35,11 @@ def _lines(report: CampaignReport) -> Iterator[str]:
     yield f"{_outcome(report)}\n"
     judged = ("clean", "drift", "right", "faulty")
     names = (*judged, *_WITHOUT_VERDICT, "queued", "running")
-    asked: dict[str, Counter[str]] = {}
+    tally: dict[str, Counter[str]] = {}
     for trial in report.trials:
-        asked.setdefault(trial.question, Counter())[trial.status] += 1
-    seen = [n for n in names if any(counts[n] for counts in asked.values())]
-    rows = [[q, *(str(counts[n] or "") for n in seen)] for q, counts in asked.items()]
+        tally.setdefault(trial.question, Counter())[trial.status] += 1
+    seen = [n for n in names if any(counts[n] for counts in tally.values())]
+    rows = [[q, *(str(counts[n] or "") for n in seen)] for q, counts in tally.items()]
     yield from _table(["", *seen], rows)
     yield from _findings("Findings", [f for f in report.findings if f.counts])
     yield from _findings("Known findings", [f for f in report.findings if f.known])

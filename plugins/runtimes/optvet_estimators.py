@@ -56,9 +56,11 @@ class EstimatorRuntime:
 
     def source_facts(self, artifact: Artifact, options: EstimatorOptions) -> SourceFacts:
         """Example inputs of the factory; the number of rows may always change."""
-        made = estimator_of(artifact)
-        rows = {n: {0: "rows"} for n, v in made.facts.inputs.items() if v.ndim}
-        return SourceFacts(made.facts.inputs, made.facts.others, made.facts.dynamic or rows)
+        estimator = estimator_of(artifact)
+        rows = {n: {0: "rows"} for n, v in estimator.facts.inputs.items() if v.ndim}
+        return SourceFacts(
+            estimator.facts.inputs, estimator.facts.others, estimator.facts.dynamic or rows
+        )
 
     def load(self, artifact: Artifact, options: EstimatorOptions) -> Session:
         """The estimator, ready to be called."""
@@ -72,9 +74,9 @@ class EstimatorRuntime:
         Estimators compute in float64 and their models in float32, so what they give is moved by the
         latter's roundoff.
         """
-        made = estimator_of(artifact)
+        estimator = estimator_of(artifact)
         x, values = _table(feeds), list[SourceValue]()
-        steps = list(getattr(made.model, "steps", ()))
+        steps = list(getattr(estimator.model, "steps", ()))
         for name, step in steps[:-1]:
             if step in (None, "passthrough"):
                 continue
@@ -82,8 +84,8 @@ class EstimatorRuntime:
             reads = (len(values) - 1,) if values else ()
             values.append(_step(step, name, _array(x), reads))
         reads = (len(values) - 1,) if values else ()
-        name, last = steps[-1] if steps else ("", made.model)
-        outputs = EstimatorSession(made).run(feeds)
+        name, last = steps[-1] if steps else ("", estimator.model)
+        outputs = EstimatorSession(estimator).run(feeds)
         first = len(values)
         values += [_step(last, name, value, reads) for value in outputs.values()]
         if seed is not None:
@@ -95,8 +97,8 @@ class EstimatorRuntime:
         self, artifact: Artifact, feeds: Feeds, options: EstimatorOptions
     ) -> Sequence[SourcePart]:
         """The steps of a pipeline, and its beginnings; of another estimator the whole."""
-        made = _divisible(artifact)
-        return [part for part, _, _ in _parts(made.model, feeds)]
+        divisible = _divisible(artifact)
+        return [part for part, _, _ in _parts(divisible.model, feeds)]
 
     def write_part(
         self, artifact: Artifact, feeds: Feeds, options: EstimatorOptions, name: str, folder: Path
@@ -104,8 +106,8 @@ class EstimatorRuntime:
         """An estimator by joblib, and its inputs beside it."""
         import joblib  # type: ignore[import-untyped]  # ships no types
 
-        made = _divisible(artifact)
-        wanted = ((m, x) for part, m, x in _parts(made.model, feeds) if part.name == name)
+        divisible = _divisible(artifact)
+        wanted = ((m, x) for part, m, x in _parts(divisible.model, feeds) if part.name == name)
         joblib.dump(next(wanted), folder / "part.joblib")
         (folder / "part.py").write_text(_SOURCE)
         return "part.py"
@@ -114,8 +116,8 @@ class EstimatorRuntime:
         """For skl2onnx, of estimators with one table as their input."""
         if converter != "skl2onnx":
             return None
-        given = {"": options.get("opset"), "ai.onnx.ml": options.get("ml_opset")}
-        opsets = {domain: version for domain, version in given.items() if version}
+        versions = {"": options.get("opset"), "ai.onnx.ml": options.get("ml_opset")}
+        opsets = {domain: version for domain, version in versions.items() if version}
         settings = f", target_opset={opsets!r}" if opsets else ""
         call = f"target.write_bytes(to_onnx(model, x[:1]{settings}, **plain).SerializeToString())"
         needs = ("scikit-learn", "skl2onnx", "onnxruntime")
@@ -155,10 +157,10 @@ def _divisible(artifact: Artifact) -> Made:
     Raises:
         InputError: The file says by ``run`` how it is called.
     """
-    made = estimator_of(artifact)
-    if made.call is not None:
+    estimator = estimator_of(artifact)
+    if estimator.call is not None:
         raise InputError("a model that the file's own run() calls cannot be taken apart")
-    return made
+    return estimator
 
 
 def _parts(model: Any, feeds: Feeds) -> list[tuple[SourcePart, Any, dict[str, Any]]]:
@@ -170,8 +172,8 @@ def _parts(model: Any, feeds: Feeds) -> list[tuple[SourcePart, Any, dict[str, An
     for number, (name, step) in enumerate(steps if len(steps) > 1 else ()):
         if step in (None, "passthrough"):
             continue
-        given = {"x": _array(x)} if number else dict(feeds)
-        found.append((SourcePart(name, 1, frozenset({name})), step, given))
+        fed = {"x": _array(x)} if number else dict(feeds)
+        found.append((SourcePart(name, 1, frozenset({name})), step, fed))
         if 0 < number < len(steps) - 1:
             beginning = SourcePart(f":{number + 1}", number + 1, frozenset(names[: number + 1]))
             found.append((beginning, model[: number + 1], dict(feeds)))
@@ -194,8 +196,8 @@ def _settings(estimator: Any) -> dict[str, object]:
         return {}
     inits = [vars(c)["__init__"] for c in type(estimator).__mro__[-2::-1] if "__init__" in vars(c)]
     usual = {n: p for init in inits for n, p in inspect.signature(init).parameters.items()}
-    given = {n: v for n, v in estimator.get_params(deep=False).items() if n not in _IRRELEVANT}
-    plain = {n: v for n, v in given.items() if isinstance(v, (str, bool, int, float))}
+    settings = {n: v for n, v in estimator.get_params(deep=False).items() if n not in _IRRELEVANT}
+    plain = {n: v for n, v in settings.items() if isinstance(v, (str, bool, int, float))}
     defaults = {n: usual[n].default for n in plain if n in usual}
     changed = {n: v for n, v in plain.items() if not _is_same(defaults.get(n), v)}
     return dict(sorted(changed.items(), key=lambda item: not isinstance(item[1], (str, bool))))
@@ -226,8 +228,8 @@ class EstimatorSession:
         """Labels and probabilities, predictions or features."""
         model = self._made.model
         if self._made.call is not None:
-            given = self._made.call(model, *feeds.values())
-            listed = given if isinstance(given, (tuple, list)) else [given]
+            outputs = self._made.call(model, *feeds.values())
+            listed = outputs if isinstance(outputs, (tuple, list)) else [outputs]
             return {f"output_{i}": _array(v) for i, v in enumerate(listed)}
         return _outputs(model, _table(feeds))
 
@@ -238,14 +240,14 @@ def estimator_of(artifact: Artifact) -> Made:
     Raises:
         InputError: It is none.
     """
-    made = load_factory(artifact)
-    if not any(hasattr(made.model, name) for name in ("predict", "transform")):
+    loaded = load_factory(artifact)
+    if not any(hasattr(loaded.model, name) for name in ("predict", "transform")):
         assert artifact.path is not None
         raise InputError(
             f"{artifact.path.name}:{artifact.handle.name}() returned a "
-            f"{type(made.model).__name__}, expected a fitted estimator with predict or transform"
+            f"{type(loaded.model).__name__}, expected a fitted estimator with predict or transform"
         )
-    return made
+    return loaded
 
 
 def _table(feeds: Feeds) -> Any:
@@ -275,8 +277,8 @@ def _outputs(model: Any, x: Any) -> dict[str, np.ndarray]:
 
 def _probabilities(model: Any, x: Any) -> np.ndarray:
     """Probabilities; those of several labels at once, as one array of (label, row, class)."""
-    given = model.predict_proba(x)
-    return np.stack(given) if isinstance(given, list) else _array(given)
+    predicted = model.predict_proba(x)
+    return np.stack(predicted) if isinstance(predicted, list) else _array(predicted)
 
 
 def _scores(model: Any, x: Any) -> np.ndarray:

@@ -384,15 +384,15 @@ def _repair(
     from optvet.engine.campaign import rescue_store
 
     terminal = context.ensure_object(Terminal)
-    made = rescue_store(
+    rescued = rescue_store(
         store, out or store.absolute().with_name(f"{store.absolute().name}.repaired")
     )
     terminal.show(
-        f"wrote {made.path}: {made.campaigns} campaigns, {made.jobs} jobs, {made.answers} of them "
-        f"answered, {made.files} files of findings",
+        f"wrote {rescued.path}: {rescued.campaigns} campaigns, {rescued.jobs} jobs, "
+        f"{rescued.answers} of them answered, {rescued.files} files of findings",
         soft_wrap=True,
     )
-    for words in made.lost or ["nothing was lost"]:
+    for words in rescued.lost or ["nothing was lost"]:
         terminal.show(words, soft_wrap=True)
 
 
@@ -425,7 +425,7 @@ def _go_on(
     from optvet.engine.campaign import run_on_executor, states
     from optvet.report.graph_svg import draw
 
-    given = mapping_of("--executor-option", chosen.options)
+    executor_options = mapping_of("--executor-option", chosen.options)
     try:
         with following(terminal, sum(states(store, campaign).values()), quiet=quiet) as on_event:
             run_on_executor(
@@ -434,7 +434,7 @@ def _go_on(
                 chosen.requests,
                 plugins,
                 executor=chosen.name,
-                executor_options=given,
+                executor_options=executor_options,
                 jobs=chosen.jobs,
                 retry_failed=retry,
                 draw=draw,

@@ -116,11 +116,11 @@ def show_plan(name: str, requests: Sequence[JobRequest]) -> Iterator[RenderableT
 def _matrix(trials: Sequence[TrialSummary]) -> Table:
     """A row per model, a column per optimizer and pipeline; a list for too many columns."""
     rows = list(dict.fromkeys(t.model for t in trials))
-    asked = questions(trials)
-    columns = list(dict.fromkeys(asked.values()))
+    columns_asked = questions(trials)
+    columns = list(dict.fromkeys(columns_asked.values()))
     if len(columns) > _COLUMNS:
         return _list(trials)
-    cells = {(trial.model, asked[trial.key]): trial for trial in trials}
+    cells = {(trial.model, columns_asked[trial.key]): trial for trial in trials}
     table = table_of(("model", ""))
     for label in _labels(columns):
         table.add_column(text(label), overflow="fold")
@@ -149,8 +149,8 @@ def _list(trials: Sequence[TrialSummary]) -> Table:
     table = table_of(("model", ""), ("optimizer", ""), ("pipeline", ""), ("verdict", ""))
     for trial in trials:
         if trial.verdict not in _INTACT:
-            asked = " ".join(part for part in (trial.pipeline, trial.options) if part)
-            cells = (text(trial.optimizer), text(one_line(asked, 40)), _cell(trial))
+            setting = " ".join(part for part in (trial.pipeline, trial.options) if part)
+            cells = (text(trial.optimizer), text(one_line(setting, 40)), _cell(trial))
             table.add_row(text(short_model(trial.model)), *cells)
     intact = sum(t.verdict in _INTACT for t in trials)
     table.add_row(Text(f"{intact} others", "dim"), "", "", Text("intact", "green"))

@@ -97,16 +97,16 @@ def command(
     terminal = context.ensure_object(Terminal)
     entries = None if known is None else read_tracked(known)
     plugins = Plugins()
-    asked = study_of(study, plugins)
+    chosen_study = study_of(study, plugins)
     theirs = [] if study is None else models_with_tag(plugins, study)
     folders = list(answers or ())
-    if folders and asked is None:
+    if folders and chosen_study is None:
         raise UsageError("--answers are for the tables of a study; say --study NAME")
     reach = partial(reachable_formats, plugins)
     name, number = str(store), 0
-    if asked is not None and store.is_dir() and not (store / DATABASE).is_file():
+    if chosen_study is not None and store.is_dir() and not (store / DATABASE).is_file():
         kept = read_answers([store, *folders])
-        tables = tables_of_answers(asked, kept, theirs=theirs, reach=reach)
+        tables = tables_of_answers(chosen_study, kept, theirs=theirs, reach=reach)
     else:
         with open_store(store, to_read=True) as opened:
             campaign = find_campaign(opened, which)
@@ -114,7 +114,7 @@ def command(
             tables = tables_of(
                 opened,
                 campaign,
-                study=asked,
+                study=chosen_study,
                 known=entries,
                 theirs=theirs,
                 reach=reach,

@@ -97,8 +97,8 @@ def _in_list(names: Iterable[str], incomplete: str) -> list[str]:
 
 def _optimizer(ctx: typer.Context, names: Names) -> Mapping[str, list[str]]:
     """Passes and pipelines of the optimizer that was typed, or of the default."""
-    given = ctx.params.get("optimizer") or names["default"]
-    chosen = given if isinstance(given, str) else given[0]
+    named = ctx.params.get("optimizer") or names["default"]
+    chosen = named if isinstance(named, str) else named[0]
     found: Mapping[str, list[str]] = names["optimizer"].get(chosen, {"passes": [], "pipelines": []})
     return found
 
@@ -108,16 +108,16 @@ def _passes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _pipelines(ctx: typer.Context, incomplete: str) -> list[str]:
-    asked = _optimizer(ctx, known_names())
-    left_out = [f"-{name}" for name in asked["passes"]]
-    return _in_list([*asked["pipelines"], *asked["passes"], *left_out], incomplete)
+    optimizer = _optimizer(ctx, known_names())
+    left_out = [f"-{name}" for name in optimizer["passes"]]
+    return _in_list([*optimizer["pipelines"], *optimizer["passes"], *left_out], incomplete)
 
 
 def _models(ctx: typer.Context, incomplete: str) -> list[str]:
     names: list[str] = known_names()["model"]
     # bash parts words at colons, and asks for what follows: zoo : digits
-    given = ctx.params.get("model") or ()
-    typed = [given] if isinstance(given, str) else list(given)
+    references = ctx.params.get("model") or ()
+    typed = [references] if isinstance(references, str) else list(references)
     if typed[-1:] == [":"]:
         source = f"{typed[-2]}:"
         return [n.removeprefix(source) for n in names if n.startswith(source)]

@@ -54,8 +54,8 @@ def _make(
     environment = environment_of(name, Plugins())
     target = environments_root() / name if into is None else into.expanduser()
     with terminal.progress() as progress:
-        made = make(environment, target, force=force, say=lambda words: progress(words, 0, None))
-    terminal.show(text(str(made)), soft_wrap=True)
+        python = make(environment, target, force=force, say=lambda words: progress(words, 0, None))
+    terminal.show(text(str(python)), soft_wrap=True)
     if into is not None:
         terminal.show(text(f"use it with: --environment {name}={target}"), soft_wrap=True)
 

@@ -62,8 +62,8 @@ def command(
             table.add_row(text(name), text(meaning))
         terminal.show(table)
         return
-    asked = " ".join(term.lower().split())
-    known = _ALIASES.get(asked, asked)
+    wanted = " ".join(term.lower().split())
+    known = _ALIASES.get(wanted, wanted)
     if known not in TERMS:
         known = known.removesuffix("s")
     if known not in TERMS:

@@ -44,17 +44,17 @@ def _generate(
     terminal = context.ensure_object(Terminal)
     try:
         if quiet:
-            made = generate(request, Plugins())
+            generated = generate(request, Plugins())
         else:
             with terminal.progress() as progress:
-                made = generate(request, Plugins(), progress=progress)
+                generated = generate(request, Plugins(), progress=progress)
     except KeyboardInterrupt:
         words = f"the finished models are in {request.out}"
         raise Interrupted(words) from None
     if json_to is not None:
-        write_document(terminal, json_to, made.to_json())
+        write_document(terminal, json_to, generated.to_json())
     if json_to != "-":
-        terminal.show(*_screen(made))
+        terminal.show(*_screen(generated))
 
 
 def _screen(made: GeneratedModels) -> Iterator[RenderableType]:

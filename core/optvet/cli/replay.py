@@ -46,7 +46,7 @@ def command(
     from optvet.engine.bundle.replay import bundles_in
 
     terminal = context.ensure_object(Terminal)
-    found = list(dict.fromkeys(path for given in bundles for path in bundles_in(given)))
+    found = list(dict.fromkeys(path for folder in bundles for path in bundles_in(folder)))
     if len(found) == 1:
         raise typer.Exit(_one(terminal, found[0], json_to, trust=trust))
     raise typer.Exit(_several(terminal, found, json_to, trust=trust))
@@ -73,18 +73,18 @@ def _several(terminal: Terminal, bundles: list[Path], json_to: str | None, *, tr
     from optvet.engine.discovery import Plugins
     from optvet.spec.records import Replays
 
-    made: list[Replayed | ErrorRecord] = []
+    replayed: list[Replayed | ErrorRecord] = []
     with terminal.progress() as progress:
         progress(f"judging {bundles[0].name} again", 0, len(bundles))
         for number, found in enumerate(replay_each(bundles, Plugins(), trust=trust), 1):
-            made.append(found)
+            replayed.append(found)
             progress("judging again", number, len(bundles))
     if json_to is not None:
-        document = Replays(schema="optvet.replays/1", results=made)
+        document = Replays(schema="optvet.replays/1", results=replayed)
         write_document(terminal, json_to, document.to_json())
     if json_to != "-":
-        terminal.show(_table(list(zip(bundles, made, strict=True))), _totals(made))
-    codes = [r.exit_code if isinstance(r, ErrorRecord) else _CODES[r.outcome] for r in made]
+        terminal.show(_table(list(zip(bundles, replayed, strict=True))), _totals(replayed))
+    codes = [r.exit_code if isinstance(r, ErrorRecord) else _CODES[r.outcome] for r in replayed]
     return worst(codes)
 
 

@@ -60,8 +60,8 @@ def command(
         if study is not None:
             theirs = models_with_tag(plugins, study)
             reach = partial(reachable_formats, plugins)
-            asked = study_of(study, plugins)
-            tables += tables_of(opened, campaign, study=asked, theirs=theirs, reach=reach)
+            chosen_study = study_of(study, plugins)
+            tables += tables_of(opened, campaign, study=chosen_study, theirs=theirs, reach=reach)
         report = report_of(opened, campaign, tables, charts_of(opened, campaign))
         document = render_report(reporter, report, lambda finding: files_of(opened, finding))
     write_document(terminal, out, document.removesuffix("\n"))

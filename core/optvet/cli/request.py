@@ -69,18 +69,20 @@ def takes(
         def command(**given: Any) -> None:
             if given["context"].invoked_subcommand is not None:
                 return
-            asked = {name: given.pop(name) for name in fields}
-            choices = {name: asked[name] or [] for name in several}
-            asked |= {name: values[0] if values else None for name, values in choices.items()}
-            trust = bool(asked.get("trust"))
+            fields_given = {name: given.pop(name) for name in fields}
+            choices = {name: fields_given[name] or [] for name in several}
+            fields_given |= {
+                name: values[0] if values else None for name, values in choices.items()
+            }
+            trust = bool(fields_given.get("trust"))
             stored = {
                 **project_defaults(given["context"].command_path, kind, trust),
                 **_from_file(kind, given.pop("config"), trust),
             }
             typed = {
-                n: _value(n, f, asked[n])
+                n: _value(n, f, fields_given[n])
                 for n, f in kind.model_fields.items()
-                if asked[n] is not None
+                if fields_given[n] is not None
             }
             request = request_of(kind, {**stored, **typed})
             more = {"choices": choices} if several else {}

@@ -48,13 +48,13 @@ def _least(table: ReportTable, index: int) -> int:
 
 
 def _part(table: ReportTable, columns: Sequence[int], width: int) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    part = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for index in columns:
         values = [row[index] for row in table.rows]
         numeric = all(not isinstance(value, str) for value in values)
         links = any("://" in cell_text(value) for value in values)
         short = index == 0 and max(len(cell_text(value)) for value in values) <= width // 3
-        made.add_column(
+        part.add_column(
             text(table.columns[index]),
             justify="right" if numeric else "left",
             overflow="fold",
@@ -62,8 +62,8 @@ def _part(table: ReportTable, columns: Sequence[int], width: int) -> Table:
             no_wrap=links or short,
         )
     for row in table.rows:
-        made.add_row(*(text(cell_text(row[index])) for index in columns))
-    return made
+        part.add_row(*(text(cell_text(row[index])) for index in columns))
+    return part
 
 
 def cell_text(value: str | int | float | None) -> str:

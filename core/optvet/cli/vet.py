@@ -106,11 +106,11 @@ def _vet(
     )
     if len(requests) > 1:
         return _vet_several(requests, plugins, terminal, view)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with terminal.progress(view.quiet) as progress:
-            answer = held.enter_context(vetted(requests[0], plugins, progress=progress, keep=True))
+            answer = stack.enter_context(vetted(requests[0], plugins, progress=progress, keep=True))
         if (bundler := _bundler(request, terminal, view)) is None:
-            held.close()
+            stack.close()
         return _show_answer(answer.result, requests[0], terminal, view, bundler, answer.session)
 
 

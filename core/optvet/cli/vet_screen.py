@@ -73,8 +73,8 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
     rows: list[tuple[str, RenderableType]] = []
     if result.reason:
         rows.append(("because", text(_words(result.reason), "yellow")))
-    told = [finding.consequence for finding in faults]
-    if result.impact is not None and result.impact.headline not in told:
+    consequences = [finding.consequence for finding in faults]
+    if result.impact is not None and result.impact.headline not in consequences:
         rows.append(("impact", text(result.impact.headline)))
     if result.impact is not None and result.impact.changed and _are_made_up(result):
         words = "random noise, no data of the task: give yours with --dataset"
@@ -346,10 +346,10 @@ def _inputs(result: VetResult) -> str:
 
 
 def _dataset(record: DatasetRecord) -> str:
-    made = "; ".join(f"{k} {v}" for k, v in record.provenance.items())
+    provenance = "; ".join(f"{k} {v}" for k, v in record.provenance.items())
     why = "" if record.chosen_by == "--dataset" else f" ({record.chosen_by})"
     line = f"{record.name}{why}, {count(record.samples, 'sample')}"
-    return f"{line}: {made}" if made else line
+    return f"{line}: {provenance}" if provenance else line
 
 
 def _metrics(impact: Impact) -> str:

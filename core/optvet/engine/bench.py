@@ -109,18 +109,20 @@ def _variants(request: BenchRequest, plugins: Plugins, model: Model) -> Iterator
     for name in request.optimizer or (plugins.default("optimizer"),):
         seen: set[tuple[str, ...]] = set()
         for pipeline in _pipelines(request, plugins, name):
-            asked = request.of(name, pipeline)
-            case = with_runtime_defaults(case_of(asked, plugins, model), asked.runtime_options)
+            variant_options = request.of(name, pipeline)
+            case = with_runtime_defaults(
+                case_of(variant_options, plugins, model), variant_options.runtime_options
+            )
             if case.passes.pipeline not in seen:
                 seen.add(case.passes.pipeline)
-                yield Variant(asked, case)
+                yield Variant(variant_options, case)
 
 
 def _pipelines(request: BenchRequest, plugins: Plugins, optimizer: str) -> Sequence[str]:
     named = plugins.optimizer(optimizer).pipelines()
     # "default" names passes that another name may name too, and that one says more.
     each = sorted((n for n, passes in named.items() if passes), key=lambda n: n == "default")
-    return [p for asked in request.pipeline for p in (each if asked == EACH else (asked,))]
+    return [p for wanted in request.pipeline for p in (each if wanted == EACH else (wanted,))]
 
 
 def _sandbox(request: BenchRequest, variants: Sequence[Variant], model: Model) -> Sandbox:

@@ -83,9 +83,9 @@ def compare_files(
             )
         else:
             assert second is not None
-            made, config_b = second.load(), config
-            found = compare_models(graph, made, feeds, config, sandbox)
-            b_side = made.SerializeToString()
+            second_model, config_b = second.load(), config
+            found = compare_models(graph, second_model, feeds, config, sandbox)
+            b_side = second_model.SerializeToString()
         if limit == 1:
             return found
         sides = ComparedSides(graph.SerializeToString(), b_side, config, config_b)

@@ -106,8 +106,8 @@ def list_items(
     """
 
     def gather() -> Any:
-        given = call()
-        return list(given) if isinstance(given, Iterable) else given
+        items = call()
+        return list(items) if isinstance(items, Iterable) else items
 
     expected = f"an iterable of {item.__name__}"
     items: list[Any] = ask(family, plugin, method, gather, list, expected, origin)
@@ -159,8 +159,10 @@ def artifact(optimizer: Optimizer, value: Any) -> Artifact:
     wrong = mismatch("apply()", value, Artifact, "an Artifact")
     wrong = wrong or mismatch("apply()", value.format, str, "a text as the Artifact's format")
     if wrong is None and _plain(value.format) != optimizer.traits.produces:
-        got, made = value.format, optimizer.traits.produces
-        wrong = f"apply() gave an Artifact of format {got!r}, expected {made!r}, as its traits say"
+        got, promised = value.format, optimizer.traits.produces
+        wrong = (
+            f"apply() gave an Artifact of format {got!r}, expected {promised!r}, as its traits say"
+        )
     wrong = wrong or mismatch("apply()", value.data, bytes, "bytes as the Artifact's data")
     wrong = wrong or mismatch(
         "apply()", value.fingerprint, (str, _NONE), "a text or None as the Artifact's fingerprint"
@@ -351,8 +353,8 @@ def check_calibrated(
     """What ``call``, a call of ``calibrated``, gives; ContractError if it is no such options."""
     kind: type[BaseModel] = type(options)
     words = f"options of type {kind.__name__}"
-    given: BaseModel = ask("comparator", comparator, "calibrated", call, kind, words)
-    return given
+    calibrated: BaseModel = ask("comparator", comparator, "calibrated", call, kind, words)
+    return calibrated
 
 
 def check_decoded(comparator: Decodes, value: Any) -> Mapping[str, Any]:
@@ -453,11 +455,11 @@ def check_artifacts(converter: Converter, value: Any) -> Iterable[Any]:
 
 def check_fragments(pool: Pool, call: Callable[[], Any]) -> list[Fragment | Pattern]:
     """What ``call``, a call of ``fragments``, gives; ContractError if that is something else."""
-    given = list_items("pool", pool, "fragments", call, object)
-    for item in given:
+    fragments = list_items("pool", pool, "fragments", call, object)
+    for item in fragments:
         if wrong := mismatch("fragments()", item, (Fragment, Pattern), "Fragment or Pattern"):
             raise blame("pool", pool, wrong)
-    return given  # type: ignore[return-value]  # checked above
+    return fragments  # type: ignore[return-value]  # checked above
 
 
 def check_mutated(mutator: Mutator, call: Callable[[], Any]) -> Candidate | None:

@@ -178,10 +178,10 @@ class _Process:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        held, self._life = os.pipe()
+        read_end, self._life = os.pipe()
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; from optvet.engine import processes; "
-            f"processes.serve({theirs.fileno()}, {held})"
+            f"processes.serve({theirs.fileno()}, {read_end})"
         )
         try:
             self._process = subprocess.Popen(
@@ -189,7 +189,7 @@ class _Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), held],
+                pass_fds=[theirs.fileno(), read_end],
                 env={**dict.fromkeys(_THREADS, "1"), **os.environ, **temporary_variables()},
                 start_new_session=True,  # Ctrl-C is for the parent, which then ends the workers.
             )
@@ -200,7 +200,7 @@ class _Process:
             raise
         finally:
             theirs.close()
-            os.close(held)
+            os.close(read_end)
         self._channel = Connection(ours.detach())
         self._lock = threading.Lock()
 

@@ -88,15 +88,17 @@ def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> No
     if environments := request.get("environments"):
         raise _refusal(file, "environments", environments, "names programs that are executed")
     for table, family in _TABLES.items():
-        given = request.get(table)
-        if not isinstance(given, Mapping):
+        table_options = request.get(table)
+        if not isinstance(table_options, Mapping):
             continue
         if family == "converter":
-            given = {key.rpartition(".")[2]: value for key, value in given.items()}
+            table_options = {key.rpartition(".")[2]: value for key, value in table_options.items()}
         for name in plugins.names(family):
             options = getattr(plugins, family)(name).options
             marks = sensitive_options(type(options))
-            named = {k: v for k, v in given.items() if k in marks and not marks[k].reads_data}
+            named = {
+                k: v for k, v in table_options.items() if k in marks and not marks[k].reads_data
+            }
             options_from(file, table, options, named, folder=None, trust=False)
 
 

@@ -179,11 +179,11 @@ class _Scores:
 
     def _score(self, sample: Sample, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
         where = f"{self.name}.score(), {sample.id}"
-        given = _call(where, partial(self.user.score, sample.label, outputs))
+        scores = _call(where, partial(self.user.score, sample.label, outputs))
         try:
-            return {str(name): float(value) for name, value in given.items()}
+            return {str(name): float(value) for name, value in scores.items()}
         except (AttributeError, TypeError, ValueError) as error:
-            raise InputError(f"{where}: expected numbers by metric, got {given!r:.100}") from error
+            raise InputError(f"{where}: expected numbers by metric, got {scores!r:.100}") from error
 
     def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
         names = list(dict.fromkeys(n for c in comparisons for n in c.metrics))

@@ -48,10 +48,10 @@ def join(candidate: Candidate, fragment: Fragment, random: Random) -> Candidate 
     """
     model = candidate.model
     typed = types_of(model)
-    made = [o for node in model.graph.node for o in node.output if o in typed]
+    typed_outputs = [o for node in model.graph.node for o in node.output if o in typed]
     best: list[tuple[str, str]] = []
     score = -1
-    for name in made:
+    for name in typed_outputs:
         for wanted, value in fragment.inputs.items():
             found = _fit(typed[name], value)
             if found > score:
@@ -87,29 +87,29 @@ def fit_to_shape(fragment: Fragment, wanted: tuple[int, ...], random: Random) ->
             continue
         inputs = {**fragment.inputs, name: np.resize(value, shape)}
         nodes = (_of_rank(fragment.nodes[0], value.ndim, len(shape)),)
-        made = replace(fragment, nodes=nodes, inputs=inputs)
-        types = types_of(candidate_of(made, random).model)
+        fitted = replace(fragment, nodes=nodes, inputs=inputs)
+        types = types_of(candidate_of(fitted, random).model)
         if any(types.get(o, (0, None))[1] == wanted for o in fragment.outputs):
-            return made
+            return fitted
     return None
 
 
 def _of_rank(node: NodeProto, was: int, now: int) -> NodeProto:
     """``node`` with lists of one number per dimension made as long as the new rank."""
-    made = NodeProto()
-    made.CopyFrom(node)
-    for given in made.attribute:
-        numbers = list(given.ints)
+    changed = NodeProto()
+    changed.CopyFrom(node)
+    for attribute in changed.attribute:
+        numbers = list(attribute.ints)
         if was == now or not numbers:
             continue
         if sorted(numbers) == list(range(was)):
-            given.ints[:] = reversed(range(now))
+            attribute.ints[:] = reversed(range(now))
         elif len(numbers) == was:
-            given.ints[:] = [*numbers, *numbers[-1:] * now][:now]
+            attribute.ints[:] = [*numbers, *numbers[-1:] * now][:now]
         elif len(numbers) == 2 * was:  # begins and ends
             begins, ends = numbers[:was], numbers[was:]
-            given.ints[:] = [*([0] * now + begins)[-now:], *([0] * now + ends)[-now:]]
-    return made
+            attribute.ints[:] = [*([0] * now + begins)[-now:], *([0] * now + ends)[-now:]]
+    return changed
 
 
 def types_of(model: ModelProto) -> dict[str, tuple[int, tuple[int | None, ...]]]:
@@ -211,9 +211,9 @@ def _append(
     ours = {domain_of(e): e.version for e in candidate.model.opset_import}
     values = {names[n]: v for n, v in fragment.inputs.items()}
     for node in fragment.nodes:
-        made = rename_node_values(node, names)
+        renamed = rename_node_values(node, names)
         was = fragment.opsets.get(domain_of(node), 1)
-        graph.node.extend(at_opset(made, was, ours.get(domain_of(node), was), values))
+        graph.node.extend(at_opset(renamed, was, ours.get(domain_of(node), was), values))
     outputs = [names[o] for o in fragment.outputs if o in names]
     graph.output.extend(helper.make_empty_tensor_value_info(o) for o in outputs)
     there = {(f.domain, f.name) for f in candidate.model.functions}
@@ -223,17 +223,17 @@ def _append(
 
 def rename_node_values(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
     """A copy whose values are called by ``names``; so are captured ones in nested graphs."""
-    made = NodeProto()
-    made.CopyFrom(node)
-    for body in bodies_of(made):
+    renamed = NodeProto()
+    renamed.CopyFrom(node)
+    for body in bodies_of(renamed):
         inner = all_names(body.node) & names.keys()
         if inner:
             _rename_captured_values(body.node, {n: names[n] for n in inner})
             for output in body.output:
                 output.name = names.get(output.name, output.name)
-    made.input[:] = [names.get(n, n) for n in made.input]
-    made.output[:] = [names.get(n, n) for n in made.output]
-    return made
+    renamed.input[:] = [names.get(n, n) for n in renamed.input]
+    renamed.output[:] = [names.get(n, n) for n in renamed.output]
+    return renamed
 
 
 def _rename_captured_values(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:

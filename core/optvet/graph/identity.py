@@ -16,10 +16,10 @@ def structure_of(model: ModelProto) -> list[str]:
     It depends only on operators and on their connections, not on names, sizes, values, or the order
     of independent nodes.
     """
-    made: dict[str, str] = {}
+    keys: dict[str, str] = {}
     digests = []
     for node in model.graph.node:
-        read = [made.get(name, "leaf" if name else "") for name in node.input]
+        read = [keys.get(name, "leaf" if name else "") for name in node.input]
         inner = [
             structure_of(ModelProto(graph=a.g))
             for a in sorted(node.attribute, key=lambda a: a.name)
@@ -29,5 +29,5 @@ def structure_of(model: ModelProto) -> list[str]:
         about = json.dumps([domain, node.op_type, read, inner])
         digest = hashlib.sha256(about.encode()).hexdigest()[:16]
         digests.append(digest)
-        made |= {name: f"{digest}.{i}" for i, name in enumerate(node.output) if name}
+        keys |= {name: f"{digest}.{i}" for i, name in enumerate(node.output) if name}
     return sorted(digests)

@@ -75,8 +75,8 @@ def interface_of(model: ModelProto, *, by_habit: bool = True) -> Interface:
     """
     listed = by_habit or not lists_weights(model)
     optional = optional_inputs(model) if listed else ()
-    given = zip(graph_outputs(model), model.graph.output, strict=True)
-    outputs = tuple(replace(v, dtype=_element_type(o.type) or v.dtype) for v, o in given)
+    pairs = zip(graph_outputs(model), model.graph.output, strict=True)
+    outputs = tuple(replace(v, dtype=_element_type(o.type) or v.dtype) for v, o in pairs)
     return Interface(graph_inputs(model), outputs, optional)
 
 

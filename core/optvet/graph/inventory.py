@@ -28,11 +28,11 @@ def inventory_of(model: ModelProto, size_bytes: int, shapes: Shapes | None = Non
     constants, unused = 0, 0
     for graph in graphs(model.graph):
         sparse = [each.values for each in graph.sparse_initializer]
-        held = [*graph.initializer, *sparse]
+        tensors = [*graph.initializer, *sparse]
         used = {name for node in graph.node for name in reads(node)}
         used |= {value.name for value in graph.output}
-        unused += sum(tensor.name not in used for tensor in held)
-        weights += held
+        unused += sum(tensor.name not in used for tensor in tensors)
+        weights += tensors
         constants += sum(math.prod(tensor.dims) for tensor in constant_tensors(graph))
     named = {t.name for t in model.graph.initializer}
     nodes = node_count(model)

@@ -27,10 +27,10 @@ def at_opset(
     new = schema_of(domain, node.op_type, {domain: now})
     if old is None or new is None or old.since_version == new.since_version:
         return [node]
-    made = NodeProto.FromString(node.SerializeToString())
-    constants = _attributes_as_inputs(made, new)
-    _inputs_as_attributes(made, old, new, values)
-    return [*constants, made]
+    copy = NodeProto.FromString(node.SerializeToString())
+    constants = _attributes_as_inputs(copy, new)
+    _inputs_as_attributes(copy, old, new, values)
+    return [*constants, copy]
 
 
 def _attributes_as_inputs(node: NodeProto, new: onnx.defs.OpSchema) -> list[NodeProto]:

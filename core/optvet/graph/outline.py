@@ -119,8 +119,8 @@ def outline_in(data: bytes | mmap.mmap) -> tuple[ModelProto, Message]:
 
 def message_digest(outline: ModelProto, message: Message) -> str:
     """Equal for equal messages alone; large tensors are hashed one by one, each once."""
-    held = [message.digest_of(t) for t in tensors_of(outline) if message.holds(t)]
-    return hashlib.sha256("|".join([message.skeleton, *held]).encode()).hexdigest()
+    digests = [message.digest_of(t) for t in tensors_of(outline) if message.holds(t)]
+    return hashlib.sha256("|".join([message.skeleton, *digests]).encode()).hexdigest()
 
 
 def _outline(
@@ -206,9 +206,11 @@ def location_of(tensor: TensorProto) -> str:
 def place_of(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
     """File, offset and length of external data; a missing length follows from type and shape."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    given = entries.get("length")
+    length_entry = entries.get("length")
     length = (
-        int(given) if given else -(-math.prod(tensor.dims) * element_bits(tensor.data_type) // 8)
+        int(length_entry)
+        if length_entry
+        else -(-math.prod(tensor.dims) * element_bits(tensor.data_type) // 8)
     )
     return folder / entries["location"], int(entries.get("offset") or 0), length
 

@@ -141,12 +141,12 @@ def integer_tensors(model: ModelProto) -> dict[str, Grid]:
             if grid is not None and name in computed and name not in inputs:
                 found.setdefault(name, grid)
             continue
-        read, made = operands(node, constants)
+        read, grid_made = operands(node, constants)
         for name, grid in read:
             if name in computed and name not in inputs:
                 found.setdefault(name, grid)
-        if made is not None and node.output[0]:
-            found[node.output[0]] = made
+        if grid_made is not None and node.output[0]:
+            found[node.output[0]] = grid_made
     order = {o: i for i, n in enumerate(model.graph.node) for o in n.output}
     return {name: found[name] for name in sorted(found, key=lambda n: order.get(n, -1))}
 
@@ -159,12 +159,12 @@ def operands(
     Empty and None for other operators.
     """
     read: list[tuple[str, Grid]] = []
-    made: Grid | None = None
+    output_grid: Grid | None = None
     names, i = list(node.input), 0
     while i < len(names):
         grid = _pair(names, i, constants)
         if grid is not None:
-            made, i = grid, i + 2
+            output_grid, i = grid, i + 2
             continue
         grid = _pair(names, i + 1, constants)
         if grid is not None and names[i]:
@@ -172,7 +172,7 @@ def operands(
             i += 3
             continue
         i += 1
-    return (read, made) if made is not None and read else ([], None)
+    return (read, output_grid) if output_grid is not None and read else ([], None)
 
 
 def _pair(names: Sequence[str], at: int, constants: Mapping[str, Array]) -> Grid | None:
@@ -279,8 +279,8 @@ def to_qdq(model: ModelProto) -> ModelProto:
 def _can_open(node: NodeProto, constants: Mapping[str, Array]) -> bool:
     if node.op_type not in _PLAIN or attribute_of(node, "channels_last", 0):
         return False
-    read, made = operands(node, constants)
-    if made is None or made.scale.size != 1:
+    read, grid_made = operands(node, constants)
+    if grid_made is None or grid_made.scale.size != 1:
         return False
     # Scales for each index of an axis are those of weights, of which a convolution has its axis 0.
     per_axis = [g for _, g in read if g.scale.size != 1]
@@ -294,8 +294,8 @@ def _expand_operator(
     every: Mapping[str, TensorProto],
     model: ModelProto,
 ) -> Iterator[NodeProto]:
-    read, made = operands(node, constants)
-    assert made is not None
+    read, grid_made = operands(node, constants)
+    assert grid_made is not None
     prefix = f"optvet.open.{index}"
     floats = []
     for i, (name, grid) in enumerate(read):
@@ -323,7 +323,7 @@ def _expand_operator(
     plain = helper.make_node(_PLAIN[node.op_type], floats, [f"{prefix}.out"], name=name)
     plain.attribute.extend(a for a in node.attribute if a.name != "channels_last")
     yield plain
-    pair = _scalars(model, f"{prefix}.made", made)
+    pair = _scalars(model, f"{prefix}.made", grid_made)
     yield helper.make_node("QuantizeLinear", [plain.output[0], *pair], [node.output[0]])
 
 

@@ -88,8 +88,8 @@ def _key(node: NodeProto, constants: Mapping[str, str], versions: Mapping[str, i
     inputs = [constants.get(name, f"\0{name}") for name in node.input]
     while inputs and inputs[-1] == "\0":
         inputs.pop()
-    given = tuple(sorted(attributes_of(node, versions).items()))
-    return *operator_of(node), tuple(inputs), tuple(node.output), given
+    attributes = tuple(sorted(attributes_of(node, versions).items()))
+    return *operator_of(node), tuple(inputs), tuple(node.output), attributes
 
 
 def attributes_of(node: NodeProto, versions: Mapping[str, int]) -> dict[str, bytes]:
@@ -98,8 +98,8 @@ def attributes_of(node: NodeProto, versions: Mapping[str, int]) -> dict[str, byt
     schema = schema_of(*operator_of(node), versions)
     if schema is not None:
         defaults = {name: a.default_value for name, a in schema.attributes.items()}
-    given = {a.name: _plain(a) for a in node.attribute}
-    return {k: v for k, v in given.items() if k not in defaults or v != _plain(defaults[k])}
+    plain = {a.name: _plain(a) for a in node.attribute}
+    return {k: v for k, v in plain.items() if k not in defaults or v != _plain(defaults[k])}
 
 
 def _plain(attribute: AttributeProto) -> bytes:
@@ -279,8 +279,8 @@ def _sort(
                 waiting[i].discard(output)
                 if not waiting[i]:
                     ready.append(i)
-    made = known | {o for n in order for o in n.output}
-    complete = len(order) == len(nodes) and all(o.name in made for o in model.graph.output)
+    computed = known | {o for n in order for o in n.output}
+    complete = len(order) == len(nodes) and all(o.name in computed for o in model.graph.output)
     return order if complete else None
 
 
@@ -377,14 +377,14 @@ def _about_value(
 
 def _all_attributes(node: NodeProto, versions: Mapping[str, int]) -> dict[str, str]:
     """All attributes as text, with the defaults of those that are not given."""
-    given = {a.name: attribute_text(a) for a in node.attribute}
+    texts = {a.name: attribute_text(a) for a in node.attribute}
     schema = schema_of(*operator_of(node), versions)
     if schema is not None:
         for name, formal in schema.attributes.items():
             default = formal.default_value
             absent = default.type == AttributeProto.UNDEFINED
-            given.setdefault(name, "absent" if absent else attribute_text(default))
-    return given
+            texts.setdefault(name, "absent" if absent else attribute_text(default))
+    return texts
 
 
 LISTED = 6

@@ -22,8 +22,8 @@ SHOWN_IN_TEXT = 256
 
 def node_text(node: NodeProto, constants: Mapping[str, TensorProto] | None = None) -> str:
     """A node as one line of ONNX text, with long values cut and small ``constants`` as values."""
-    given = ", ".join(f"{a.name} = {attribute_text(a)}" for a in node.attribute)
-    inside = f" <{given}>" if given else ""
+    attributes = ", ".join(f"{a.name} = {attribute_text(a)}" for a in node.attribute)
+    inside = f" <{attributes}>" if attributes else ""
     known = constants or {}
     shown = {n: value_text(known[n], SHOWN_IN_LINE) for n in node.input if n in known}
     read = ", ".join(f"{n} = {shown[n]}" if shown.get(n) else n for n in node.input)

@@ -19,8 +19,8 @@ ORIGINAL = "original"
 
 def charts_of(result: BenchResult) -> list[Chart]:
     """The charts of one model's timing; those that nothing is known for are left out."""
-    made = (_speeds(result), _operators(result), _providers(result), _errors(result))
-    return [chart for chart in made if chart is not None]
+    groups = (_speeds(result), _operators(result), _providers(result), _errors(result))
+    return [chart for chart in groups if chart is not None]
 
 
 def name_of(variant: BenchVariant) -> str:

@@ -158,9 +158,9 @@ def _scene(
     boxes = [_node_box(graph.node[i], weights, types, i in changed) for i in shown]
     place = {i: at for at, i in enumerate(shown)}
     for i, box in zip(shown, boxes, strict=True):
-        made = [name for name in graph.node[i].output if name]
-        if len(made) == 1:
-            _mark(box, made[0], types, wrong)
+        output_names = [name for name in graph.node[i].output if name]
+        if len(output_names) == 1:
+            _mark(box, output_names[0], types, wrong)
     maker = {o: i for i, n in enumerate(graph.node) for o in n.output if o}
     outside: dict[str, int] = {}
     edges: list[_Edge] = []

@@ -78,13 +78,13 @@ def load_factory(
     model = _call(f"{where}()", function)
     if model is None:
         raise InputError(f"{where}() returned None; it must return the model")
-    given = _beside(module, function, "example_inputs")
-    if given is None:
+    examples = _beside(module, function, "example_inputs")
+    if examples is None:
         raise InputError(
             f"{where} has no example inputs: define example_inputs beside it, a tuple of what the "
             "model is called with, or a dictionary by name"
         )
-    arguments, named = _arguments(where, "example_inputs", given, _names(model))
+    arguments, named = _arguments(where, "example_inputs", examples, _names(model))
     more = _beside(module, function, "more_inputs") or ()
     others = [_arguments(where, "more_inputs", m, tuple(arguments))[0] for m in more]
     facts = SourceFacts(

@@ -61,10 +61,10 @@ def _names(value: object) -> object:
 
 def _chain(value: object) -> object:
     """Names in order; each item may be several names separated by commas."""
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, Iterable) or isinstance(values, Mapping):
         return value
-    listed = list(given)
+    listed = list(values)
     if not all(isinstance(item, str) for item in listed):
         return listed
     names = [part.strip() for item in listed for part in item.split(",")]
@@ -84,11 +84,11 @@ def _requirements(value: object) -> object:
 
 def _tolerances(value: object) -> object:
     """Texts or numbers, each of which states a tolerance."""
-    given = [value] if isinstance(value, (str, int, float)) else value
-    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+    values = [value] if isinstance(value, (str, int, float)) else value
+    if not isinstance(values, Iterable) or isinstance(values, Mapping):
         return value
     plain = (int, float)
-    listed = (exactly(t) if isinstance(t, plain) and not isinstance(t, bool) else t for t in given)
+    listed = (exactly(t) if isinstance(t, plain) and not isinstance(t, bool) else t for t in values)
     return _each(parse_tolerance, tuple(listed))
 
 

@@ -270,13 +270,13 @@ def _check_snippet(
         "optvet" not in code,
         f"{title} uses optvet; it is for people who have the optimizer's own library alone",
     )
-    made = _value(optimizer, title, sandbox.call(_run_snippet, code, data, fresh=True))
+    again = _value(optimizer, title, sandbox.call(_run_snippet, code, data, fresh=True))
     if optimizer.traits.produces == "onnx":
         title = f"{title} and apply"
         (applied, _) = _value(
             optimizer, title, sandbox.call(_apply_twice, optimizer, data, passes, fresh=True)
         )
-        same = made == onnx.load_from_string(applied.data).SerializeToString(deterministic=True)
+        same = again == onnx.load_from_string(applied.data).SerializeToString(deterministic=True)
         require(optimizer, same, f"{title} make different models; the snippet must do the same")
     simple = optimizer.simple_snippets if isinstance(optimizer, ExplainsSimply) else None
     for code in simple(passes, optimizer.options) if simple else ():
@@ -306,10 +306,10 @@ def _run_snippet(code: str, data: bytes) -> bytes:
     """The serialized model that a snippet makes of ``data``; empty if it is of another type."""
     space: dict[str, Any] = {}
     exec(f"def optimize(model):\n{textwrap.indent(textwrap.dedent(code), '    ')}", space)
-    made = space["optimize"](onnx.load_from_string(data))
-    made = onnx.load_from_string(made) if isinstance(made, bytes) else made
-    known = isinstance(made, onnx.ModelProto)
-    return bytes(made.SerializeToString(deterministic=True)) if known else b""
+    model = space["optimize"](onnx.load_from_string(data))
+    model = onnx.load_from_string(model) if isinstance(model, bytes) else model
+    known = isinstance(model, onnx.ModelProto)
+    return bytes(model.SerializeToString(deterministic=True)) if known else b""
 
 
 def _check_artifacts(optimizer: Optimizer, title: str, artifacts: Sequence[Artifact]) -> None:
@@ -343,14 +343,14 @@ def _check_artifacts(optimizer: Optimizer, title: str, artifacts: Sequence[Artif
 
 def _apply_twice(optimizer: Optimizer, data: bytes, passes: Sequence[str]) -> list[Artifact]:
     copy = bytes(bytearray(data))
-    made = []
+    both = []
     for _ in range(2):
         artifact = optimizer.apply(Artifact("onnx", copy), list(passes), optimizer.options)
         if copy != data:
             raise AssertionError("apply changed the bytes that it was given")
         # The handle never leaves its process.
-        made.append(Artifact(artifact.format, bytes(artifact.data), None, artifact.fingerprint))
-    return made
+        both.append(Artifact(artifact.format, bytes(artifact.data), None, artifact.fingerprint))
+    return both
 
 
 # --- runtimes -------------------------------------------------------------------------------------

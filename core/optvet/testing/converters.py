@@ -43,8 +43,10 @@ def check_converter(
         require(converter, not lossy or stage.tolerance is not None, f"{about} without a tolerance")
     names = [stage.name for stage in stages]
     require(converter, len(set(names)) == len(names), f"stages() has names twice: {names}")
-    made, last = converter.produces, stages[-1].format
-    require(converter, made == last, f"produces {made!r}, but its last stage makes {last!r}")
+    promised, last = converter.produces, stages[-1].format
+    require(
+        converter, promised == last, f"produces {promised!r}, but its last stage makes {last!r}"
+    )
     handle = Factory(function) if function else None
     artifact = Artifact(format or consumes[0], path=source, handle=handle)
     if artifact.format == "onnx":

@@ -75,8 +75,8 @@ def _problems_and_digests(
     problems = [words for item in items for words in _problems(item)]
     fragments = [i for i in items if isinstance(i, Fragment)]
     if fragments and not problems:
-        made = (complete(candidate_of(f, Random(0))) for f in fragments)
-        if all(data is None for data in made):
+        models = (complete(candidate_of(f, Random(0))) for f in fragments)
+        if all(data is None for data in models):
             problems.append("no fragment makes a model whose outputs have types")
     return problems, [repr(item) for item in items]
 
@@ -136,31 +136,31 @@ def _text(candidate: Candidate) -> str:
 def _fragments() -> Sequence[Fragment]:
     """A few fragments in which there is something for mutators of every kind."""
     x = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
-    made = onnx.helper.make_node
+    node = onnx.helper.make_node
     opsets = {ONNX_DOMAIN: 17}
     value = onnx.numpy_helper.from_array(np.array([1, 2], np.float32))
     chain = (
-        made("Constant", [], ["c"], value=value),
-        made("MatMul", ["x", "w"], ["m"]),
-        made("Add", ["m", "c"], ["s"]),
-        made("Cast", ["s"], ["y"], to=onnx.TensorProto.FLOAT),
+        node("Constant", [], ["c"], value=value),
+        node("MatMul", ["x", "w"], ["m"]),
+        node("Add", ["m", "c"], ["s"]),
+        node("Cast", ["s"], ["y"], to=onnx.TensorProto.FLOAT),
     )
     weight = np.ones((3, 2), np.float32)
-    clip = (made("Clip", ["x", "low", "high"], ["c"]), made("Clip", ["c", "low"], ["y"]))
+    clip = (node("Clip", ["x", "low", "high"], ["c"]), node("Clip", ["c", "low"], ["y"]))
     bounds = {"low": np.array(-1, np.float32), "high": np.array(1, np.float32)}
-    gemm = (made("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, transB=0),)
-    pooled = (made("MaxPool", ["i"], ["y"], kernel_shape=[2]), made("Neg", ["y"], ["z"]))
+    gemm = (node("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, transB=0),)
+    pooled = (node("MaxPool", ["i"], ["y"], kernel_shape=[2]), node("Neg", ["y"], ["z"]))
     image = np.ones((1, 1, 4), np.float32)
     halves = {"y": image[..., :3], "z": -image[..., :3]}
     turned = (
-        made("Transpose", ["x"], ["t"], perm=[1, 0]),
-        made("Softmax", ["t"], ["p"], axis=0),
-        made("Mul", ["p", "k"], ["y"]),
+        node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        node("Softmax", ["t"], ["p"], axis=0),
+        node("Mul", ["p", "k"], ["y"]),
     )
     rounded = (
-        made("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        made("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
-        made("Concat", ["d", "x"], ["y"], axis=0),
+        node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        node("Concat", ["d", "x"], ["y"], axis=0),
     )
     grid: dict[str, np.ndarray] = {
         "scale": np.array(0.5, np.float32),
@@ -168,7 +168,7 @@ def _fragments() -> Sequence[Fragment]:
     }
     words = np.array(["a", "b", ""], object)
     flags = np.array([True, False, True])
-    told = (made("Identity", ["x"], ["t"]), made("Where", ["c", "t", "more"], ["y"]))
+    nodes = (node("Identity", ["x"], ["t"]), node("Where", ["c", "t", "more"], ["y"]))
     outputs = {"y": np.zeros((2, 2), np.float32)}
     return (
         Fragment("chain", chain, {"x": x, "w": weight}, outputs, opsets),
@@ -176,6 +176,6 @@ def _fragments() -> Sequence[Fragment]:
         Fragment("gemm", gemm, {"x": x, "w": weight, "b": x[0, :2]}, outputs, opsets),
         Fragment("pooled", pooled, {"i": image}, halves, opsets),
         Fragment("rounded", rounded, {"x": x, **grid}, {"y": np.concatenate([x, x])}, opsets),
-        Fragment("told", told, {"x": words, "more": words[:1], "c": flags}, {"y": words}, opsets),
+        Fragment("told", nodes, {"x": words, "more": words[:1], "c": flags}, {"y": words}, opsets),
         Fragment("turned", turned, {"x": x, "k": x.T.copy()}, {"y": x.T.copy()}, opsets),
     )

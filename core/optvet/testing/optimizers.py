@@ -207,8 +207,8 @@ def _spin_at_run(model: ModelProto, options: PlantedOptions) -> None:
 
 def _rename_outputs(model: ModelProto, options: PlantedOptions) -> None:
     """Graph output y → renamed_y, if a node makes it."""
-    made = {name for node in model.graph.node for name in node.output}
-    for output in [o for o in model.graph.output if o.name in made]:
+    computed = {name for node in model.graph.node for name in node.output}
+    for output in [o for o in model.graph.output if o.name in computed]:
         name = output.name
         for node in nodes_of(model.graph):
             node.input[:] = [f"renamed_{name}" if n == name else n for n in node.input]

@@ -349,9 +349,9 @@ def _ties_down(model: ModelProto, where: float) -> None:
 def _skip_rounding(model: ModelProto, where: float) -> None:
     """DQ(Q(x, s, z), s, z) → Clip(x, lowest, highest): less is rounded, no less is cut off."""
     known = _weights(model)
-    given = {i.name for i in model.graph.input}
+    inputs = {i.name for i in model.graph.input}
     every = _nodes(model, "QuantizeLinear")
-    found = [n for n in every if n.input[0] not in given and _is_undone(model, n)]
+    found = [n for n in every if n.input[0] not in inputs and _is_undone(model, n)]
     node = _choose([n for n in found if n is not every[-1]], where)
     scale, zero = (numpy_helper.to_array(known[n]) for n in node.input[1:])
     limits = np.iinfo(zero.dtype)

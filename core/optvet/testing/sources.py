@@ -111,10 +111,10 @@ def check_model_source(source: ModelSource, reference: str | None = None) -> Non
         require(source, same, f"fetch({wanted!r}) gave other files the second time")
         unknown = "no model has this name"
         try:
-            given = source.fetch(unknown, cache)
+            fetched = source.fetch(unknown, cache)
         except UsageError:
             return
-        require(source, False, f"fetch({unknown!r}) must raise UsageError; it gave {given}")
+        require(source, False, f"fetch({unknown!r}) must raise UsageError; it gave {fetched}")
 
 
 # --- executors ------------------------------------------------------------------------------------

@@ -143,11 +143,13 @@ def states_of(model: Model, options: StreamOptions) -> dict[str, str]:
     """
     if options.states:
         return dict(options.states)
-    made = {stem(o.name): o for o in model.outputs}
+    outputs = {stem(o.name): o for o in model.outputs}
     return {
         i.name: o.name
         for i in model.inputs
-        if (o := made.get(stem(i.name))) is not None and _STATE.search(stem(i.name)) and _fits(i, o)
+        if (o := outputs.get(stem(i.name))) is not None
+        and _STATE.search(stem(i.name))
+        and _fits(i, o)
     }
 
 

@@ -216,9 +216,9 @@ def _read_strings(outputs: Mapping[str, np.ndarray], options: TextOptions) -> di
 
 
 def _texts_array(texts: Sequence[str]) -> np.ndarray:
-    made = np.empty(len(texts), dtype=object)
-    made[:] = texts
-    return made
+    array = np.empty(len(texts), dtype=object)
+    array[:] = texts
+    return array
 
 
 def _continue(
@@ -264,15 +264,15 @@ def _fitted(
 
 
 def _rules(options: TextOptions, vocabulary: TokenVocabulary, room: int) -> generation.Rules:
-    given = options.stop if isinstance(options.stop, tuple) else (options.stop,)
-    ends = [s for s in given if isinstance(s, int)]
-    texts = [s for s in given if isinstance(s, str) and s]
+    stop_texts = options.stop if isinstance(options.stop, tuple) else (options.stop,)
+    ends = [s for s in stop_texts if isinstance(s, int)]
+    texts = [s for s in stop_texts if isinstance(s, str) and s]
 
     def stops(tokens: Sequence[int]) -> bool:
         return bool(texts) and any(t in vocabulary.decode(tokens) for t in texts)
 
     least = min(options.min_tokens, room)
-    return generation.Rules(room, least, frozenset(ends if given else vocabulary.ends), stops)
+    return generation.Rules(room, least, frozenset(ends if stop_texts else vocabulary.ends), stops)
 
 
 def _packed(trace: generation.Trace) -> dict[str, np.ndarray]:

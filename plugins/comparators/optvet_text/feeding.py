@@ -231,7 +231,7 @@ class OnnxSteps:
         positions = np.arange(total - new, total - new + width)
         feeds: dict[str, np.ndarray] = {}
         for value in self.model.inputs:
-            given = self.sample.feeds.get(value.name)
+            fed = self.sample.feeds.get(value.name)
             if value.name == interface.ids.name:
                 grown = row
             elif value.name in interface.past:
@@ -251,10 +251,10 @@ class OnnxSteps:
             else:
                 grown = None
             if grown is not None:
-                dtype = np.int64 if given is None else given.dtype
+                dtype = np.int64 if fed is None else fed.dtype
                 feeds[value.name] = np.repeat(grown[None].astype(dtype), interface.batch, axis=0)
-            elif given is not None:
-                feeds[value.name] = self._first_row(given)
+            elif fed is not None:
+                feeds[value.name] = self._first_row(fed)
         return feeds
 
     def _first_row(self, given: np.ndarray) -> np.ndarray:

@@ -15,8 +15,8 @@ def alike_in_onnx(function: Any, args: Sequence[Any], kwargs: Arguments) -> tupl
     if rule is None:
         return "", {}
     arguments = {a.name: a.default_value for a in function._schema.arguments}
-    given = zip((a.name for a in function._schema.arguments), args, strict=False)
-    operator, attributes = rule({**arguments, **dict(given), **kwargs})
+    named = zip((a.name for a in function._schema.arguments), args, strict=False)
+    operator, attributes = rule({**arguments, **dict(named), **kwargs})
     return operator, {name: value for name, value in attributes.items() if value is not None}
 
 

@@ -112,25 +112,25 @@ class TorchScript:
     def convert(self, source: Artifact, options: ScriptOptions, folder: Path) -> Iterator[Artifact]:
         """The traced module, the translated model, and the one with constants folded."""
         torch = _torch()
-        made = _module(source)
-        arguments = tuple(made.arguments.values())
+        code = _module(source)
+        arguments = tuple(code.arguments.values())
         path = folder / "trace.pt"
         with torch.no_grad():
-            if made.named:
-                traced = torch.jit.trace(made.model, example_kwarg_inputs=dict(made.arguments))
+            if code.named:
+                traced = torch.jit.trace(code.model, example_kwarg_inputs=dict(code.arguments))
             else:
-                traced = torch.jit.trace(made.model, arguments, check_trace=False)
+                traced = torch.jit.trace(code.model, arguments, check_trace=False)
             torch.jit.save(traced, str(path))
-        yield Artifact("torchscript", path=path, handle="named" if made.named else None)
+        yield Artifact("torchscript", path=path, handle="named" if code.named else None)
         settings: dict[str, Any] = {"opset_version": options.opset} if options.opset else {}
-        names = list(made.arguments)
-        settings |= {"input_names": names, "dynamic_axes": _axes(made.facts.dynamic)}
-        given = (*(() if made.named else arguments), *([dict(made.arguments)] * made.named))
+        names = list(code.arguments)
+        settings |= {"input_names": names, "dynamic_axes": _axes(code.facts.dynamic)}
+        operands = (*(() if code.named else arguments), *([dict(code.arguments)] * code.named))
         folding = torch.onnx.TrainingMode.EVAL
         plain = {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}
-        yield _export(made.model, given, settings | plain)
+        yield _export(code.model, operands, settings | plain)
         if options.fold:
-            yield _export(made.model, given, settings | {"training": folding})
+            yield _export(code.model, operands, settings | {"training": folding})
 
 
 def _torch() -> Any:
@@ -142,9 +142,9 @@ def _torch() -> Any:
 def _module(source: Artifact) -> Any:
     """What the factory made, in evaluation mode."""
     torch = _torch()
-    made = load_factory(source, torch.manual_seed, torch.tensor)
-    made.model.eval()
-    return made
+    code = load_factory(source, torch.manual_seed, torch.tensor)
+    code.model.eval()
+    return code
 
 
 def _call(
@@ -158,18 +158,18 @@ def _call(
     if source.format == "torch-program":
         captured.append(torch.export.load(str(source.path)))
         return source.handle, (captured[0],)
-    made = _module(source)
+    code = _module(source)
     open_ = {
         name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC)
-        for name, axes in made.facts.dynamic.items()
+        for name, axes in code.facts.dynamic.items()
     }
     if open_:
-        each = {name: open_.get(name) for name in made.arguments}
-        settings["dynamic_shapes"] = each if made.named else _nest(made.model, tuple(each.values()))
-    if made.named:
-        settings["kwargs"] = dict(made.arguments)
-        return "named", (made.model, ())
-    return None, (made.model, tuple(made.arguments.values()))
+        each = {name: open_.get(name) for name in code.arguments}
+        settings["dynamic_shapes"] = each if code.named else _nest(code.model, tuple(each.values()))
+    if code.named:
+        settings["kwargs"] = dict(code.arguments)
+        return "named", (code.model, ())
+    return None, (code.model, tuple(code.arguments.values()))
 
 
 @contextlib.contextmanager

@@ -110,8 +110,8 @@ class _TorchValues:
         for i, value in enumerate(self.values):
             of = self._of.get(i)
             if of is not None:
-                told = many[of.number] > 1 or of.in_python
-                named = told and of.name.strip("_") not in value.operator
+                in_python = many[of.number] > 1 or of.in_python
+                named = in_python and of.name.strip("_") not in value.operator
                 operator = f"{value.operator} (of {of.name})" if named else value.operator
                 settings = {**of.settings, **value.settings}
                 value = replace(value, operator=operator, settings=settings)
@@ -144,14 +144,14 @@ class _TorchValues:
         from torch.utils import _pytree
 
         of = _function_of(*self._functions[-1]) if self._functions else None
-        given = [a for a in _pytree.tree_leaves((args, kwargs)) if self._is_tensor(a)]
-        reads = tuple(dict.fromkeys(p for a in given if (p := self.place(a)) is not None))
+        tensors = [a for a in _pytree.tree_leaves((args, kwargs)) if self._is_tensor(a)]
+        reads = tuple(dict.fromkeys(p for a in tensors if (p := self.place(a)) is not None))
         result = function(*args, **kwargs)
         schema = function._schema
         aliased = schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
-        if self.moved is not None and given and not aliased:
+        if self.moved is not None and tensors and not aliased:
             result = _pytree.tree_map(self.moved, result)
-        fed = any(id(a) in self._inputs for a in given)
+        fed = any(id(a) in self._inputs for a in tensors)
         constant = not fed and all(self.values[p].constant for p in reads)
         operands = tuple(self._operands(function, args, kwargs))
         usual = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
@@ -169,9 +169,9 @@ class _TorchValues:
     def _operands(self, function: Any, args: Any, kwargs: Any) -> Iterator[SourceOperand]:
         """What each argument is given; of a list of tensors, each by its number."""
         names = [a.name for a in function._schema.arguments]
-        for name, given in {**dict(zip(names, args, strict=False)), **kwargs}.items():
-            listed = isinstance(given, (list, tuple)) and any(map(self._is_tensor, given))
-            for i, each in enumerate(given if listed else [given]):
+        for name, argument in {**dict(zip(names, args, strict=False)), **kwargs}.items():
+            listed = isinstance(argument, (list, tuple)) and any(map(self._is_tensor, argument))
+            for i, each in enumerate(argument if listed else [argument]):
                 yield self._operand(f"{name}.{i}" if listed else name, each)
 
     def _operand(self, name: str, given: Any) -> SourceOperand:

@@ -234,13 +234,13 @@ def _inputs(
     if match["shapes"]:
         shapes = [[int(n) for n in shape.split("x")] for shape in match["shapes"].split(",")]
         return tuple(torch.randn(shape) for shape in shapes), {}
-    given = None
+    examples = None
     for owner in (factory, model, module):
-        given = getattr(owner, "example_inputs", None)
-        if given is not None:
+        examples = getattr(owner, "example_inputs", None)
+        if examples is not None:
             break
     try:
-        value = given() if callable(given) else given
+        value = examples() if callable(examples) else examples
     except Exception as error:
         raise _Trouble("usage", f": example_inputs() fails: {_words(error)}") from error
     if isinstance(value, torch.Tensor):
@@ -249,7 +249,7 @@ def _inputs(
         return (), value
     if isinstance(value, list | tuple):
         return tuple(value), {}
-    problem = "gives no example inputs" if given is None else "gives unusable example inputs"
+    problem = "gives no example inputs" if examples is None else "gives unusable example inputs"
     raise _Trouble(
         "usage",
         f" {problem}: define example_inputs() beside {match['factory']}, which returns what "

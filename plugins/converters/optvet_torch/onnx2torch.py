@@ -260,9 +260,9 @@ def _refuse(graph: onnx.GraphProto) -> None:
             raise NotImplementedError(f"{value.name!r} is no tensor; choose another runtime")
         if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
             raise NotImplementedError(f"{value.name!r} holds strings; choose another runtime")
-    made = {name for node in graph.node for name in node.output}
+    computed = {name for node in graph.node for name in node.output}
     for output in graph.output:
-        if output.name not in made:
+        if output.name not in computed:
             raise NotImplementedError(
                 f"output {output.name!r} is an input or a weight, which onnx2torch cannot return"
             )

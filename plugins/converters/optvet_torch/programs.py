@@ -69,11 +69,11 @@ class TorchProgramRuntime:
         if artifact.format == MODULE:
             return made_by(artifact).facts
         program = _load(artifact.path)
-        given = program.example_inputs
-        if given is None:
+        examples = program.example_inputs
+        if examples is None:
             raise InputError(f"{artifact.path} has no example inputs; export it with them")
         names = [spec.arg.name for spec in program.graph_signature.input_specs if _is_user(spec)]
-        values = [np.asarray(v.detach()) for v in (*given[0], *given[1].values())]
+        values = [np.asarray(v.detach()) for v in (*examples[0], *examples[1].values())]
         return SourceFacts(dict(zip(names, values, strict=True)), (), _symbols(program, names))
 
     def load(self, artifact: Artifact, options: ProgramOptions) -> Session:
@@ -187,15 +187,15 @@ def _torch() -> Any:
 def made_by(artifact: Artifact) -> Made:
     """The module of a factory, in evaluation mode, with PyTorch's random numbers seeded."""
     torch = _torch()
-    made = load_factory(artifact, torch.manual_seed, torch.tensor)
-    if not isinstance(made.model, torch.nn.Module):
+    loaded = load_factory(artifact, torch.manual_seed, torch.tensor)
+    if not isinstance(loaded.model, torch.nn.Module):
         assert artifact.path is not None
         raise InputError(
             f"{artifact.path.name}:{artifact.handle.name}() returned a "
-            f"{type(made.model).__name__}, expected a torch.nn.Module"
+            f"{type(loaded.model).__name__}, expected a torch.nn.Module"
         )
-    made.model.eval()
-    return made
+    loaded.model.eval()
+    return loaded
 
 
 def _called(module: Any, *arguments: Any, **named: Any) -> Any:
@@ -206,8 +206,8 @@ def _callable(artifact: Artifact) -> tuple[Any, Callable[..., Any], bool]:
     """A module, how it is called, and whether arguments are passed by name."""
     torch = _torch()
     if artifact.format == MODULE:
-        made = made_by(artifact)
-        return made.model, made.call or _called, made.named
+        loaded = made_by(artifact)
+        return loaded.model, loaded.call or _called, loaded.named
     named = artifact.handle == "named"
     if artifact.format == SCRIPT:
         return torch.jit.load(str(artifact.path)), _called, named
@@ -222,10 +222,10 @@ def _divisible(artifact: Artifact) -> tuple[Any, Callable[..., Any]]:
     """
     if artifact.format == PROGRAM:
         return _torch().export.unflatten(_load(artifact.path)).eval(), _called
-    made = made_by(artifact)
-    if made.named or made.call is not None:
+    loaded = made_by(artifact)
+    if loaded.named or loaded.call is not None:
         raise InputError("only a model that is called as model(*inputs) can be taken apart")
-    return made.model, _called
+    return loaded.model, _called
 
 
 def _tensors(feeds: Feeds) -> dict[str, Any]:
@@ -306,8 +306,8 @@ def _moving(generator: Any) -> Callable[[], Any]:
         schema = function._schema
         # What is a view of, or written into, another tensor stays what it is.
         aliased = schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
-        given = _pytree.tree_leaves((args, kwargs))
-        made_of_nothing = not any(isinstance(a, torch.Tensor) for a in given)
+        leaves = _pytree.tree_leaves((args, kwargs))
+        made_of_nothing = not any(isinstance(a, torch.Tensor) for a in leaves)
         return result if aliased or made_of_nothing else _pytree.tree_map(moved, result)
 
     return cast(

@@ -160,8 +160,8 @@ def _needs_pillow() -> None:
 def _plan(model: Model, options: ImagesOptions) -> PreparationPlan:
     if options.preset is not None:
         preset_of(options.preset)
-    given = options.model_dump(exclude={"labels", "label_key", "label_offset"}, exclude_none=True)
-    return make_plan(model, given)
+    chosen = options.model_dump(exclude={"labels", "label_key", "label_offset"}, exclude_none=True)
+    return make_plan(model, chosen)
 
 
 def _labels(options: ImagesOptions, files: Mapping[str, Path]) -> Labels:

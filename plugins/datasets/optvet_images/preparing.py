@@ -469,8 +469,8 @@ def _by_shorter(image: Image.Image, plan: PreparationPlan) -> tuple[Image.Image,
     """Shorter side as asked, longer one at most 5/3 of it, filled up to a multiple."""
     from PIL import Image as pillow
 
-    asked = min(plan.width or _SHORTER, plan.height or _SHORTER)
-    ratio = min(asked / min(image.size), asked * 5 / 3 / max(image.size))
+    shorter = min(plan.width or _SHORTER, plan.height or _SHORTER)
+    ratio = min(shorter / min(image.size), shorter * 5 / 3 / max(image.size))
     inner = max(1, round(image.width * ratio)), max(1, round(image.height * ratio))
     step = plan.multiple
     outer = math.ceil(inner[0] / step) * step, math.ceil(inner[1] / step) * step

@@ -138,12 +138,12 @@ class RandomDataset:
 
 def _recipes(model: Model) -> dict[str, DeclaredValues]:
     """Declared recipes, by input: under its name, or under its element type."""
-    given = model.config.inputs
+    recipes = model.config.inputs
     found = {}
     for info in model.inputs:
         for key in (info.name, info.dtype, numpy_dtype(info).name):
-            if key in given:
-                found[info.name] = recipe_from(info.name, given[key])
+            if key in recipes:
+                found[info.name] = recipe_from(info.name, recipes[key])
                 break
     return found
 

@@ -167,14 +167,14 @@ class _TextSampler:
         size = max(
             1, (self._fixed_length() or self.tokenizer.context or self.options.max_length) // 2
         )
-        held, number = "", 0
+        pending, number = "", 0
         for text in texts:
-            held += f"{text.text}\n"
-            while len(held) >= 4 * size:
-                yield Text(f"{id_}#{number}", held[: 4 * size])
-                held, number = held[4 * size :], number + 1
-        if held.strip():
-            yield Text(f"{id_}#{number}", held)
+            pending += f"{text.text}\n"
+            while len(pending) >= 4 * size:
+                yield Text(f"{id_}#{number}", pending[: 4 * size])
+                pending, number = pending[4 * size :], number + 1
+        if pending.strip():
+            yield Text(f"{id_}#{number}", pending)
 
     def sample(self, text: Text) -> Sample:
         """The inputs of ``text``.
@@ -242,15 +242,15 @@ class _TextSampler:
         room = fixed or self.tokenizer.context or self.options.max_length
         if self.writes and fixed is None:
             room = max(1, room // 2)
-        made = self.tokenizer.encode(text.text, text.pair, room)
-        if not made.ids:
+        encoded = self.tokenizer.encode(text.text, text.pair, room)
+        if not encoded.ids:
             raise InputError(f"dataset 'text': {text.id} has no token in it")
-        fill = (fixed or len(made.ids)) - len(made.ids)
+        fill = (fixed or len(encoded.ids)) - len(encoded.ids)
         values = {
-            "ids": [*made.ids, *[self.tokenizer.pad] * fill],
-            "mask": [1] * len(made.ids) + [0] * fill,
-            "types": [*made.types, *[0] * fill],
-            "positions": list(range(len(made.ids) + fill)),
+            "ids": [*encoded.ids, *[self.tokenizer.pad] * fill],
+            "mask": [1] * len(encoded.ids) + [0] * fill,
+            "types": [*encoded.types, *[0] * fill],
+            "positions": list(range(len(encoded.ids) + fill)),
         }
         feeds = {}
         for info in self.model.inputs:

@@ -148,8 +148,8 @@ def _of_library(path: Path, text: str, digest: str) -> Tokenizer:
     def encode(first: str, second: str | None, room: int | None) -> Encoded:
         if room is not None:
             inner.enable_truncation(room)
-        made = inner.encode(first, second)
-        return Encoded(made.ids, made.type_ids)
+        encoded = inner.encode(first, second)
+        return Encoded(encoded.ids, encoded.type_ids)
 
     pad = next((i for t in _PAD if (i := inner.token_to_id(t)) is not None), 0)
     return Tokenizer(encode, pad, origin=path.name, digest=digest)

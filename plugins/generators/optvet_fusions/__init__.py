@@ -33,8 +33,10 @@ class Fusions:
         """Two fragments per pattern; they are the same whatever the passes are."""
         generator = np.random.default_rng(request.seed)
         written = _parse_patterns(_FILE.read_text())
-        made = (_fragment(n, *pattern, generator) for n, pattern in enumerate(written))
-        both = (variant for fragment in made for variant in (_between(fragment), fragment))
+        written_fragments = (_fragment(n, *pattern, generator) for n, pattern in enumerate(written))
+        both = (
+            variant for fragment in written_fragments for variant in (_between(fragment), fragment)
+        )
         return itertools.islice(both, request.limit)
 
 
@@ -50,13 +52,13 @@ def _parse_patterns(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _fragment(number: int, version: int, text: str, generator: np.random.Generator) -> Fragment:
-    given, _, rest = text.partition("->")
-    made, _, body = rest.partition("{")
-    inputs, _, weights = given.partition("|")
+    inputs_text, _, rest = text.partition("->")
+    outputs_text, _, body = rest.partition("{")
+    inputs, _, weights = inputs_text.partition("|")
     fixed = f"<{weights.strip()}>" if weights.strip() else ""
     source = (
         f'<ir_version: 8, opset_import: ["" : {version}]> '
-        f"hunted ({inputs.strip()}) => ({made.strip()}) {fixed} {{{body}"
+        f"hunted ({inputs.strip()}) => ({outputs_text.strip()}) {fixed} {{{body}"
     )
     graph = onnx.parser.parse_model(source).graph
     values = {v.name: _value(v, generator) for v in graph.input}
@@ -81,10 +83,10 @@ def _between(fragment: Fragment) -> Fragment:
     """
     typed = types_of(candidate_of(fragment, Random(0)).model)
     inner = {o for node in fragment.nodes for o in node.output}
-    given = [n for n in fragment.inputs if n not in fragment.weights]
-    names = {n: f"{n}_given" for n in given if _operator(n, typed)}
+    inputs = [n for n in fragment.inputs if n not in fragment.weights]
+    names = {n: f"{n}_given" for n in inputs if _operator(n, typed)}
     names |= {n: f"{n}_made" for n in fragment.outputs if n in inner and _operator(n, typed)}
-    before = [helper.make_node(_operator(n, typed), [n], [names[n]]) for n in given if n in names]
+    before = [helper.make_node(_operator(n, typed), [n], [names[n]]) for n in inputs if n in names]
     after = [
         helper.make_node(_operator(n, typed), [names[n]], [n])
         for n in fragment.outputs

@@ -22,12 +22,12 @@ def insert_unary(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
         return False
     index, slot = random.choice(places)
     reader = graph.node[index]
-    name, made = reader.input[slot], fresh(graph, "mid")
+    name, new = reader.input[slot], fresh(graph, "mid")
     kind = random.choice(_UNARY.split())
-    node = helper.make_node(kind, [name], [made])
+    node = helper.make_node(kind, [name], [new])
     if kind == "Cast":
         node.attribute.append(helper.make_attribute("to", random.choice([1, 1, 7, 11, 10])))
-    reader.input[slot] = made
+    reader.input[slot] = new
     insert(graph, index, node)
     return True
 
@@ -41,11 +41,11 @@ def insert_idle(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
         return False
     index, slot = random.choice(places)
     reader = graph.node[index]
-    name, made = reader.input[slot], fresh(graph, "idle")
+    name, new = reader.input[slot], fresh(graph, "idle")
     element, dims = typed[name]
     version, rank = onnx_version(candidate), len(dims)
     kind = random.choice(_idle(element, rank, version))
-    node = helper.make_node(kind, [name], [made])
+    node = helper.make_node(kind, [name], [new])
     if kind == "Cast":
         node.attribute.append(helper.make_attribute("to", element))
     elif kind == "Concat":
@@ -58,7 +58,7 @@ def insert_idle(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
         value = filled(size, TensorProto.INT64 if long else element, number)
         node.input.append(fresh(graph, "nothing"))
         graph.initializer.append(numpy_helper.from_array(value, node.input[-1]))
-    reader.input[slot] = made
+    reader.input[slot] = new
     insert(graph, index, node)
     return True
 
@@ -97,19 +97,19 @@ def insert_reshape(candidate: Candidate, vocabulary: Vocabulary, random: Random)
         return False
     index, slot = random.choice(places)
     reader = graph.node[index]
-    name, made = reader.input[slot], fresh(graph, "moved")
+    name, new = reader.input[slot], fresh(graph, "moved")
     shape = [d or 0 for d in typed[name][1]]
     rank = len(shape)
     kind = random.choice(["turned", "ends", "last", "reversed", "flat", "copied", "same"])
     orders = {"turned": [rank - 1, *range(rank - 1)], "ends": [*range(rank)][::-1]}
     orders["last"] = [*range(rank - 2), rank - 1, rank - 2]
     if kind in orders:
-        node = helper.make_node("Transpose", [name], [made], perm=orders[kind])
+        node = helper.make_node("Transpose", [name], [new], perm=orders[kind])
     else:
         sizes = {"reversed": shape[::-1], "flat": [-1], "copied": [0] * rank}.get(kind, shape)
         numbers = fresh(graph, "sizes")
         graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), numbers))
-        node = helper.make_node("Reshape", [name, numbers], [made])
-    reader.input[slot] = made
+        node = helper.make_node("Reshape", [name, numbers], [new])
+    reader.input[slot] = new
     insert(graph, index, node)
     return True

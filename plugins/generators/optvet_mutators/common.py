@@ -74,7 +74,7 @@ def add_output(graph: GraphProto, name: str) -> bool:
 
 def readers(graph: GraphProto, name: str) -> list[tuple[NodeProto, int]]:
     """Nodes of the outer graph that read a value, and at which of their inputs."""
-    return [(n, i) for n in graph.node for i, given in enumerate(n.input) if given == name]
+    return [(n, i) for n in graph.node for i, read in enumerate(n.input) if read == name]
 
 
 def slots(graph: GraphProto, fits: Callable[[str], bool]) -> list[tuple[int, int]]:

@@ -69,9 +69,9 @@ def constant_form(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
     value = numpy_helper.to_array(tensor)
     kind = "float" if tensor.data_type == 1 else "int"
     if value.ndim == 1 and value.size and random.random() < 0.6:
-        given = {f"value_{kind}s": value.tolist()}
+        attribute = {f"value_{kind}s": value.tolist()}
     elif value.ndim == 0:
-        given = {f"value_{kind}": value.item()}
+        attribute = {f"value_{kind}": value.item()}
     elif value.size and random.random() < 0.5:
         flat = value.ravel()
         places = np.flatnonzero(flat).astype(np.int64)
@@ -80,13 +80,13 @@ def constant_form(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
             numpy_helper.from_array(places, f"{tensor.name}_places"),
             value.shape,
         )
-        given = {"sparse_value": sparse}
+        attribute = {"sparse_value": sparse}
     else:
         tensor.CopyFrom(
             helper.make_tensor(tensor.name, tensor.data_type, value.shape, value.ravel().tolist())
         )
         return True
-    node = helper.make_node("Constant", [], [tensor.name], **given)
+    node = helper.make_node("Constant", [], [tensor.name], **attribute)
     for info in [v for v in graph.input if v.name == tensor.name]:
         graph.input.remove(info)
     graph.initializer.remove(tensor)
@@ -164,8 +164,8 @@ def name_nodes(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
     """Names of nodes: all different, all equal, as their outputs, or empty."""
     style = random.choice(["different", "equal", "outputs", "empty"])
     for number, node in enumerate(candidate.model.graph.node):
-        made = next((o for o in node.output if o), "")
-        choices = {"different": f"node_{number}", "equal": "node", "outputs": made}
+        output = next((o for o in node.output if o), "")
+        choices = {"different": f"node_{number}", "equal": "node", "outputs": output}
         node.name = choices.get(style, "")
     return True
 

@@ -27,9 +27,9 @@ from optvet_mutators.common import (
 
 def copy_of(node: NodeProto) -> NodeProto:
     """A copy of a node."""
-    made = NodeProto()
-    made.CopyFrom(node)
-    return made
+    copied = NodeProto()
+    copied.CopyFrom(node)
+    return copied
 
 
 def extra_output(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
@@ -55,10 +55,10 @@ def extra_consumer(candidate: Candidate, vocabulary: Vocabulary, random: Random)
     name = pick(random, made_by(graph))
     if name is None:
         return False
-    made = fresh(graph, "seen")
+    new = fresh(graph, "seen")
     kind = random.choice(["Identity", "Neg", "Relu", "Shape", "Abs", "Sigmoid"])
-    graph.node.append(helper.make_node(kind, [name], [made]))
-    return add_output(graph, made)
+    graph.node.append(helper.make_node(kind, [name], [new]))
+    return add_output(graph, new)
 
 
 def append_fragment(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
@@ -77,16 +77,16 @@ def append_same(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
     if not nodes:
         return False
     index, node = random.choice(nodes)
-    again, made = copy_of(node), fresh(graph, "again")
+    again, new = copy_of(node), fresh(graph, "again")
     name = node.output[0]
     again.input[0] = name
-    again.output[:] = [made, *("" for _ in node.output[1:])]
+    again.output[:] = [new, *("" for _ in node.output[1:])]
     for reader, slot in readers(graph, name):
-        reader.input[slot] = made
+        reader.input[slot] = new
     insert(graph, index + 1, again)
     for output in graph.output:
         if output.name == name:
-            output.name = made
+            output.name = new
     return True
 
 
@@ -97,8 +97,8 @@ def parallel_node(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
     if not nodes:
         return False
     index, node = random.choice(nodes)
-    again, made = copy_of(node), fresh(graph, "twin")
-    again.output[:] = [made, *("" for _ in node.output[1:])]
+    again, new = copy_of(node), fresh(graph, "twin")
+    again.output[:] = [new, *("" for _ in node.output[1:])]
     weights = {t.name: t for t in graph.initializer}
     for slot, name in enumerate(again.input):
         if name in weights and random.random() < 0.6:
@@ -109,7 +109,7 @@ def parallel_node(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
             again.input[slot] = other
             break
     insert(graph, index + 1, again)
-    return add_output(graph, made)
+    return add_output(graph, new)
 
 
 def same_input_twice(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
@@ -192,9 +192,9 @@ def add_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> b
     for node in graph.node:
         known = schema(candidate, node)
         for slot, formal in enumerate(known.inputs if known and node.input else ()):
-            given = slot < len(node.input) and node.input[slot]
+            present = slot < len(node.input) and node.input[slot]
             element = _element_of(node, formal, known, typed)
-            if formal.option == option and not given and element:
+            if formal.option == option and not present and element:
                 places.append((node, slot, element))
     if not places:
         return False
@@ -296,13 +296,13 @@ def wrap_in_if(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
     bodies.append(helper.make_graph(nodes, "else", [], [end]))
     condition = fresh(graph, "condition")
     _condition(candidate, condition, random)
-    made = [name]
+    outputs = [name]
     kind = random.choice(["plain", "plain", "twice", "nested"])
     if kind == "twice":  # each branch returns one value twice
-        made.append(fresh(graph, "twice"))
+        outputs.append(fresh(graph, "twice"))
         for body in bodies:
             body.output.append(body.output[0])
-        add_output(graph, made[1])
+        add_output(graph, outputs[1])
     _type_bodies(candidate, name, bodies)
     if kind == "nested":
         inner = helper.make_node(
@@ -312,7 +312,7 @@ def wrap_in_if(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
         bodies = [helper.make_graph([inner], "outer", [], outer), bodies[1]]
         _type_bodies(candidate, name, bodies)
     graph.node[index].CopyFrom(
-        helper.make_node("If", [condition], made, then_branch=bodies[0], else_branch=bodies[1])
+        helper.make_node("If", [condition], outputs, then_branch=bodies[0], else_branch=bodies[1])
     )
     return True
 
@@ -325,7 +325,7 @@ def branch_of_values(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     if not places or onnx_version(candidate) < 16:
         return False
     index, slot = random.choice(places)
-    name, made, condition = (
+    name, new, condition = (
         graph.node[index].input[slot],
         fresh(graph, "either"),
         fresh(graph, "condition"),
@@ -336,15 +336,15 @@ def branch_of_values(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     for label in ("then", "else"):
         kind = random.choice(["captured", "weight"])
         body = helper.make_graph([], label, [], [])
-        given = f"{made}_{label}"
+        branch_name = f"{new}_{label}"
         if kind == "weight":
-            body.initializer.append(numpy_helper.from_array(filled(shape, element, 1), given))
+            body.initializer.append(numpy_helper.from_array(filled(shape, element, 1), branch_name))
         else:
-            body.node.append(helper.make_node("Identity", [name], [given]))
-        body.output.append(helper.make_tensor_value_info(given, element, shape))
+            body.node.append(helper.make_node("Identity", [name], [branch_name]))
+        body.output.append(helper.make_tensor_value_info(branch_name, element, shape))
         bodies.append(body)
-    node = helper.make_node("If", [condition], [made], then_branch=bodies[0], else_branch=bodies[1])
-    graph.node[index].input[slot] = made
+    node = helper.make_node("If", [condition], [new], then_branch=bodies[0], else_branch=bodies[1])
+    graph.node[index].input[slot] = new
     insert(graph, index, node)
     return True
 
@@ -358,14 +358,14 @@ def hold_value(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
     if not places or onnx_version(candidate) < 11:
         return False
     (index, slot), kind = random.choice(places), random.choice(kinds)
-    name, held = graph.node[index].input[slot], fresh(graph, "held")
+    name, kept = graph.node[index].input[slot], fresh(graph, "held")
     put = {"sequence": "SequenceConstruct", "optional": "Optional"}[kind]
-    holding = helper.make_node(put, [name], [held])
+    holding = helper.make_node(put, [name], [kept])
     place = random.choice(["between", "output", "nothing"])
     if place == "between":
-        taken, read = f"{held}_taken", [held]
+        taken, read = f"{kept}_taken", [kept]
         if kind == "sequence":
-            read.append(f"{held}_place")
+            read.append(f"{kept}_place")
             graph.initializer.append(numpy_helper.from_array(np.array(0), read[1]))
         take = {"sequence": "SequenceAt", "optional": "OptionalGetElement"}[kind]
         graph.node[index].input[slot] = taken
@@ -375,12 +375,12 @@ def hold_value(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
         element = typed[name][0]
         without = helper.make_tensor_type_proto(element, None)
         holding = (
-            helper.make_node("SequenceEmpty", [], [held], dtype=element)
+            helper.make_node("SequenceEmpty", [], [kept], dtype=element)
             if kind == "sequence"
-            else helper.make_node("Optional", [], [held], type=without)
+            else helper.make_node("Optional", [], [kept], type=without)
         )
     graph.node.append(holding)
-    return add_output(graph, held)
+    return add_output(graph, kept)
 
 
 def wrap_in_loop(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
@@ -427,9 +427,9 @@ def wrap_in_loop(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
         del weights["start"]
     for label, value in weights.items():
         graph.initializer.append(numpy_helper.from_array(value, f"{stem}_{label}"))
-    given = [f"{stem}_{label}" for label in weights if label != "sizes"]
+    inputs = [f"{stem}_{label}" for label in weights if label != "sizes"]
     reshape = helper.make_node("Reshape", [f"{stem}_end", f"{stem}_sizes"], [name])
-    graph.node[index].CopyFrom(helper.make_node("Loop", given, [f"{stem}_end"], body=body))
+    graph.node[index].CopyFrom(helper.make_node("Loop", inputs, [f"{stem}_end"], body=body))
     insert(graph, index + 1, reshape)
     return True
 
@@ -494,14 +494,14 @@ def make_function(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
     node = random.choice(nodes)
     inner = copy_of(node)
     read = [n for n in dict.fromkeys(node.input) if n]
-    made = [o for o in node.output if o]
+    outputs = [o for o in node.output if o]
     name = random.choice(["Wrapped", "Wrapped", node.op_type, "Identity"])
     imports = [helper.make_opsetid(d, v) for d, v in opset_versions(candidate.model).items()]
     for entry in imports:
         entry.domain = "" if entry.domain == "ai.onnx" else entry.domain
-    function = helper.make_function("hunted", name, read, made, [inner], imports)
+    function = helper.make_function("hunted", name, read, outputs, [inner], imports)
     candidate.model.functions.append(function)
     candidate.model.opset_import.append(helper.make_opsetid("hunted", 1))
     candidate.model.ir_version = max(candidate.model.ir_version, 8)
-    node.CopyFrom(helper.make_node(name, read, made, domain="hunted"))
+    node.CopyFrom(helper.make_node(name, read, outputs, domain="hunted"))
     return True

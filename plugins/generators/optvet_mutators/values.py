@@ -24,19 +24,19 @@ def change_attribute(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     ]
     if not places:
         return False
-    node, given = random.choice(places)
+    node, attribute = random.choice(places)
     seen = [
         a
-        for a in vocabulary.attributes.get((node.domain, node.op_type, given.name), ())
-        if a.SerializeToString() != given.SerializeToString()
+        for a in vocabulary.attributes.get((node.domain, node.op_type, attribute.name), ())
+        if a.SerializeToString() != attribute.SerializeToString()
     ]
     if seen and random.random() < 0.4:
-        given.CopyFrom(random.choice(seen))
+        attribute.CopyFrom(random.choice(seen))
         return True
     if random.random() < 0.25:
-        node.attribute.remove(given)
+        node.attribute.remove(attribute)
         return True
-    return _vary(given, random)
+    return _vary(attribute, random)
 
 
 def _vary(given: AttributeProto, random: Random) -> bool:
@@ -76,8 +76,8 @@ def add_attribute(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
     places: list[tuple[NodeProto, str]] = []
     for node in candidate.model.graph.node:
         known = schema(candidate, node)
-        given = {a.name for a in node.attribute}
-        places += [(node, n) for n in known.attributes if n not in given] if known else []
+        present = {a.name for a in node.attribute}
+        places += [(node, n) for n in known.attributes if n not in present] if known else []
     if not places:
         return False
     node, name = random.choice(places)
@@ -236,9 +236,9 @@ def change_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
             if tensor.data_type == was:
                 set_value(candidate, tensor, _convert(numpy_helper.to_array(tensor), kind))
     for node in candidate.model.graph.node:
-        for given in node.attribute:
-            if given.name in ("to", "dtype") and given.i == was:
-                given.i = now
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype") and attribute.i == was:
+                attribute.i = now
     return True
 
 
@@ -287,9 +287,9 @@ def repeat_dimension(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     Dimensions meet that are as far from the last one, and numbers of shapes that are constant.
     """
     tensors = [t for t in constants(candidate.model.graph) if t.data_type in {*_FLOATS, *_INTEGERS}]
-    given = [n for n, v in candidate.feeds.items() if v.dtype != object and v.size]
+    names = [n for n, v in candidate.feeds.items() if v.dtype != object and v.size]
     fixed = [n for n, t in enumerate(tensors) if t.data_type in _FLOATS and 0 not in t.dims]
-    shapes: dict[str | int, tuple[int, ...]] = {n: candidate.feeds[n].shape for n in given}
+    shapes: dict[str | int, tuple[int, ...]] = {n: candidate.feeds[n].shape for n in names}
     shapes |= {n: tuple(tensors[n].dims) for n in fixed}
     places = [(n, axis) for n, shape in shapes.items() for axis in range(1, len(shape) + 1)]
     if not places:
@@ -303,7 +303,7 @@ def repeat_dimension(candidate: Candidate, vocabulary: Vocabulary, random: Rando
         meets = old.ndim >= axis and old.shape[-axis] == was
         return np.take(old, np.arange(size) % was, -axis) if meets else old
 
-    for name in given:
+    for name in names:
         candidate.feeds[name] = resized(name, candidate.feeds[name])
     for number, tensor in enumerate(tensors):
         old = numpy_helper.to_array(tensor)

@@ -142,13 +142,15 @@ def declare(graph: onnx.GraphProto, name: str, calibration: Calibration) -> Cont
     fit random kernels: a running variance of 1e-14 behind one makes activations overflow.
     """
     roles = roles_of(graph)
-    made = {node.output[0]: node for node in graph.node if node.op_type == "ConstantOfShape"}
+    constants = {node.output[0]: node for node in graph.node if node.op_type == "ConstantOfShape"}
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     shapes = {
-        out: tuple(numpy_helper.to_array(initializers[n.input[0]])) for out, n in made.items()
+        out: tuple(numpy_helper.to_array(initializers[n.input[0]])) for out, n in constants.items()
     }
     shapes |= {n: tuple(t.dims) for n, t in initializers.items() if n in roles}
-    kept = [t for t in graph.initializer if t.name not in roles and t.name not in _used_by(made)]
+    kept = [
+        t for t in graph.initializer if t.name not in roles and t.name not in _used_by(constants)
+    ]
     nodes = [node for node in graph.node if node.op_type != "ConstantOfShape"]
     last = next(n for n in reversed(nodes) if n.op_type in ("Conv", "Gemm"))
     del graph.initializer[:], graph.node[:]
@@ -165,7 +167,7 @@ def declare(graph: onnx.GraphProto, name: str, calibration: Calibration) -> Cont
         tensor = graph.initializer.add(name=tensor_name, data_type=onnx.TensorProto.FLOAT)
         tensor.dims.extend(shape)
     graph.initializer.extend(kept)
-    names = {tensor.name for tensor in graph.initializer} | _used_by(made)
+    names = {tensor.name for tensor in graph.initializer} | _used_by(constants)
     fed = [value for value in graph.input if value.name not in names]
     del graph.input[:]
     graph.input.extend(fed)

@@ -97,13 +97,13 @@ class IreeOptimizer:
     def check_options(self, options: IreeOptions) -> None:
         """Whether the compiler has the passes that were added."""
         for name in options.extra_passes:
-            given = f"optimizer 'iree': option 'extra_passes' = {name!r}"
+            option = f"optimizer 'iree': option 'extra_passes' = {name!r}"
             if name in (*_GLOBAL, *_ON_REQUEST) or options.extra_passes.count(name) > 1:
-                raise UsageError(f"{given}: this pass is in the list already")
+                raise UsageError(f"{option}: this pass is in the list already")
             try:
                 check_pass(name)
             except IreeError as error:
-                raise UsageError(f"{given}: {error}; iree-opt --help lists them") from error
+                raise UsageError(f"{option}: {error}; iree-opt --help lists them") from error
 
     def version(self) -> str:
         """Version of the installed package."""

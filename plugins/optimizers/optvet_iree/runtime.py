@@ -29,8 +29,8 @@ class IreeSession:
 
         context = runtime.SystemContext(config=runtime.Config(driver))
         # Aligned by the library, whatever the buffer is.
-        made = runtime.VmModule.copy_buffer(context.instance, compiled(module.code))
-        context.add_vm_module(made)
+        compiled_module = runtime.VmModule.copy_buffer(context.instance, compiled(module.code))
+        context.add_vm_module(compiled_module)
         self._main = context.modules.module[ENTRY]
         self._inputs, self._outputs = module.inputs, module.outputs
 

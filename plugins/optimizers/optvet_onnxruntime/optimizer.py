@@ -290,11 +290,11 @@ class OrtOptimizer:
     def _others(self, passes: Sequence[str], options: OrtOptimizerOptions) -> _Others:
         """The settings without each pass of which the log says little, and with it alone."""
         settings = self._settings(passes, options)
-        asked = [name for names in _ASKED.values() for name in names if name in passes]
+        names_asked = [name for names in _ASKED.values() for name in names if name in passes]
         # Of one level: what a level does to each model is no pass's doing.
         disabled = frozenset(settings["disabled"])
         return _Others(
-            {n: {**settings, "disabled": sorted(disabled | {n})} for n in asked},
+            {n: {**settings, "disabled": sorted(disabled | {n})} for n in names_asked},
             {**settings, "disabled": sorted(disabled.union(passes))},
         )
 
@@ -419,15 +419,15 @@ def _compare(model: bytes, settings: Mapping[str, Any], others: _Others, log: in
     """
     changed = [name for name in _find_changed(log, 0) if name in _ASKED]
     for name in changed:
-        asked = [n for n in _ASKED[name] if n in others.without]
+        compared = [n for n in _ASKED[name] if n in others.without]
         words: list[str] = []
-        if len(asked) > 1:
+        if len(compared) > 1:
             change = functools.partial(_is_changed_by, model, others.off, name, log)
-            words = [f"{n} alone" for n in _each(asked, change)]
+            words = [f"{n} alone" for n in _each(compared, change)]
         if not words:
             whole = _save_or_none(model, settings)
-            left = {n: _save_or_none(model, others.without[n]) for n in asked}
-            words = [f"without {n}" for n in asked if left[n] != whole]
+            left = {n: _save_or_none(model, others.without[n]) for n in compared}
+            words = [f"without {n}" for n in compared if left[n] != whole]
         for telling in words:
             os.write(log, f"\noptvet: {telling}: the model is another\n".encode())
     os.write(log, f"\n{_COMPARED}\n".encode())

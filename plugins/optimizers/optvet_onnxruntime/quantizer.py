@@ -96,18 +96,18 @@ class DynamicQuantizer(_OrtQuantizer):
         """The prepared model, and the quantized one."""
         from onnxruntime import quantization
 
-        file, made = self._prepare(source, options, folder), folder / "quantized.onnx"
+        file, target = self._prepare(source, options, folder), folder / "quantized.onnx"
         if options.prepare:
             yield Artifact("onnx", file.read_bytes())
         quantization.quantize_dynamic(
             str(file),
-            str(made),
+            str(target),
             op_types_to_quantize=list(options.operators) or None,
             per_channel=options.per_channel,
             reduce_range=options.reduce_range,
             weight_type=quantization.QuantType[options.weights],
         )
-        yield Artifact("onnx", made.read_bytes())
+        yield Artifact("onnx", target.read_bytes())
 
 
 class StaticQuantizer(_OrtQuantizer):
@@ -130,12 +130,12 @@ class StaticQuantizer(_OrtQuantizer):
         """The prepared model, and the quantized one."""
         from onnxruntime import quantization
 
-        file, made = self._prepare(source, options, folder), folder / "quantized.onnx"
+        file, target = self._prepare(source, options, folder), folder / "quantized.onnx"
         if options.prepare:
             yield Artifact("onnx", file.read_bytes())
         quantization.quantize_static(
             str(file),
-            str(made),
+            str(target),
             _reader(inputs),
             quant_format=quantization.QuantFormat[options.format],
             op_types_to_quantize=list(options.operators) or None,
@@ -145,7 +145,7 @@ class StaticQuantizer(_OrtQuantizer):
             weight_type=quantization.QuantType[options.weights],
             calibrate_method=quantization.CalibrationMethod[options.method],
         )
-        yield Artifact("onnx", made.read_bytes())
+        yield Artifact("onnx", target.read_bytes())
 
 
 def _reader(inputs: Sequence[Mapping[str, np.ndarray]]) -> Any:

@@ -323,17 +323,17 @@ def _prepare(accelerators: Sequence[str]) -> None:
     """Load the libraries that providers for GPUs need; refuse those that this build has not."""
     import onnxruntime as ort
 
-    given = "runtime 'onnxruntime': option 'providers'"
+    option = "runtime 'onnxruntime': option 'providers'"
     known, offered = ort.get_all_providers(), ort.get_available_providers()
     for provider in accelerators:
         if provider not in known:
             raise UsageError(
-                f"{given}: there is no execution provider {provider!r}; this ONNX Runtime has "
+                f"{option}: there is no execution provider {provider!r}; this ONNX Runtime has "
                 f"{', '.join(offered)}"
             )
         if provider not in offered:
             raise UsageError(
-                f"{given}: this ONNX Runtime has no {provider}, but {', '.join(offered)}; install "
+                f"{option}: this ONNX Runtime has no {provider}, but {', '.join(offered)}; install "
                 "optvet[gpu], and see what optvet doctor says"
             )
     if hasattr(ort, "preload_dlls"):

@@ -158,9 +158,9 @@ def _known_flags(passes: Sequence[str], options: OrtTransformersOptions) -> dict
 
 def _call(options: OrtTransformersOptions, *wanted: str) -> str:
     """Code that fuses ``model``, with ``options`` if the lines ``wanted`` make any."""
-    given = {"model_type": options.model_type, "opt_level": options.opt_level}
-    given |= {n: v for n in ("num_heads", "hidden_size") if (v := getattr(options, n))}
-    arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    keywords = {"model_type": options.model_type, "opt_level": options.opt_level}
+    keywords |= {n: v for n in ("num_heads", "hidden_size") if (v := getattr(options, n))}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in keywords.items())
     if wanted:
         arguments += ", optimization_options=options"
     options_class = "from onnxruntime.transformers.fusion_options import FusionOptions"

@@ -82,12 +82,12 @@ def _from_torch(source: Artifact) -> Any:
     openvino = _openvino()
     if source.format == "torch-program":
         return openvino.convert_model(torch.export.load(str(source.path)))
-    made = load_factory(source, torch.manual_seed, torch.tensor)
-    made.model.eval()
-    given = {name: torch.as_tensor(value) for name, value in made.arguments.items()}
-    example = given if made.named else tuple(given.values())
+    loaded = load_factory(source, torch.manual_seed, torch.tensor)
+    loaded.model.eval()
+    inputs = {name: torch.as_tensor(value) for name, value in loaded.arguments.items()}
+    example = inputs if loaded.named else tuple(inputs.values())
     with torch.no_grad():
-        return openvino.convert_model(made.model, example_input=example)
+        return openvino.convert_model(loaded.model, example_input=example)
 
 
 def _save(model: Any, path: Path, *, compress: bool = False) -> Artifact:
@@ -143,8 +143,8 @@ class IrSession:
         rest = [name for name in feeds if name not in names]
         if len(rest) < names.count(None):
             raise ValueError(f"the model has {len(ports)} inputs, the source {len(feeds)}")
-        given = [np.array(feeds[n if n is not None else rest.pop(0)]) for n in names]
-        values = self._compiled(given)
+        operands = [np.array(feeds[n if n is not None else rest.pop(0)]) for n in names]
+        values = self._compiled(operands)
         return {f"output_{i}": np.array(values[p]) for i, p in enumerate(self._compiled.outputs)}
 
 

@@ -159,9 +159,9 @@ def changed_by(model: bytes, passes: Sequence[str]) -> list[tuple[str, str]] | N
         Pairs of a step and a transformation. The step is a pass, or "import" or "compile" for
         what no pass asked for. None if compilation fails, or this release logs nothing.
     """
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as log:
-        given.write(model)
-        given.seek(0)
+    with tempfile.TemporaryFile() as model_file, tempfile.TemporaryFile() as log:
+        model_file.write(model)
+        model_file.seek(0)
         # In an interpreter of its own: the log goes to the process's standard output, the switch
         # is read from its environment, and a fork would lack OpenVINO's threads.
         code = f"import {__name__} as plugin; plugin._trace({list(passes)!r})"
@@ -172,7 +172,7 @@ def changed_by(model: bytes, passes: Sequence[str]) -> list[tuple[str, str]] | N
         try:
             done = subprocess.run(
                 [sys.executable, "-c", code],
-                stdin=given,
+                stdin=model_file,
                 stdout=log,
                 stderr=subprocess.DEVNULL,
                 env=environment,
@@ -239,8 +239,8 @@ def _call(on: frozenset[str], properties: Mapping[str, Any]) -> str:
         ]
     if "compress_to_fp16" in on:
         lines.append("offline.compress_model_transformation(imported)")
-    given = f", {dict(properties)!r})" if properties else ")"
-    call = f'return core.compile_model(imported, "CPU"{given}'
+    last = f", {dict(properties)!r})" if properties else ")"
+    call = f'return core.compile_model(imported, "CPU"{last}'
     return "\n".join([*lines, *textwrap.wrap(call, 92, subsequent_indent=" " * 4)])
 
 

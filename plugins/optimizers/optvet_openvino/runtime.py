@@ -106,8 +106,8 @@ class OpenVinoRuntime:
             model, properties = artifact.handle["model"], artifact.handle["properties"]
         else:
             model, properties = _core().read_model(artifact.data), {}
-        given = {**_properties(options), **properties, **more}
-        compiled = _core().compile_model(model, "CPU", given)
+        settings = {**_properties(options), **properties, **more}
+        compiled = _core().compile_model(model, "CPU", settings)
         return OpenVinoSession(compiled, source.graph)
 
     def snippet(self, options: OpenVinoOptions) -> str:
@@ -267,8 +267,8 @@ def _order_feeds(model: Any, feeds: Feeds) -> list[np.ndarray]:
     names = [next((n for n in p.get_names() if n in feeds), None) for p in model.inputs]
     rest = [n for n in feeds if n not in names]
     if names.count(None) > len(rest):
-        asked = [sorted(p.get_names()) for p in model.inputs]
-        raise ValueError(f"its inputs {asked} cannot be matched with {list(feeds)}")
+        wanted = [sorted(p.get_names()) for p in model.inputs]
+        raise ValueError(f"its inputs {wanted} cannot be matched with {list(feeds)}")
     left = iter(rest)
     return [feeds[next(left) if name is None else name] for name in names]
 

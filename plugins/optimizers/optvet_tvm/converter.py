@@ -85,19 +85,19 @@ def _program(source: Artifact) -> Any:
 
     if source.format == "torch-program":
         return torch.export.load(str(source.path))
-    made = load_factory(source, torch.manual_seed, torch.tensor)
-    made.model.eval()
+    loaded = load_factory(source, torch.manual_seed, torch.tensor)
+    loaded.model.eval()
     dynamic = {
         name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC)
-        for name, axes in made.facts.dynamic.items()
+        for name, axes in loaded.facts.dynamic.items()
     }
-    shapes = tuple(dynamic.get(name) for name in made.arguments) if dynamic else None
-    given = {name: torch.as_tensor(value) for name, value in made.arguments.items()}
+    shapes = tuple(dynamic.get(name) for name in loaded.arguments) if dynamic else None
+    example = {name: torch.as_tensor(value) for name, value in loaded.arguments.items()}
     with torch.no_grad():
-        if made.named:
-            named = dict(zip(given, shapes, strict=True)) if shapes else None
-            return torch.export.export(made.model, (), given, dynamic_shapes=named)
-        return torch.export.export(made.model, tuple(given.values()), dynamic_shapes=shapes)
+        if loaded.named:
+            named = dict(zip(example, shapes, strict=True)) if shapes else None
+            return torch.export.export(loaded.model, (), example, dynamic_shapes=named)
+        return torch.export.export(loaded.model, tuple(example.values()), dynamic_shapes=shapes)
 
 
 def _save(tvm: Any, module: Any, path: Path) -> Artifact:
@@ -161,8 +161,8 @@ class RelaxSession:
         if len(rest) < len([n for n in self._names if n not in feeds]):
             words = f"the module has {len(self._names)} inputs, the source {len(feeds)}"
             raise ValueError(words)
-        given = [feeds[n if n in feeds else rest.pop(0)] for n in self._names]
-        result = self._main(*[tvm.runtime.tensor(np.array(v, order="C")) for v in given])
+        operands = [feeds[n if n in feeds else rest.pop(0)] for n in self._names]
+        result = self._main(*[tvm.runtime.tensor(np.array(v, order="C")) for v in operands])
         listed = [result] if hasattr(result, "numpy") or isinstance(result, int) else list(result)
         arrays = [np.array(v.numpy() if hasattr(v, "numpy") else v) for v in listed]
         return {f"output_{i}": value for i, value in enumerate(arrays)}

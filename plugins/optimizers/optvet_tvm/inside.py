@@ -37,8 +37,8 @@ def values_of(handle: Mapping[str, Any], feeds: Feeds) -> Sequence[Inner]:
         module = relax.transform.ToNonDataflow()(handle["module"])
         bound = [b for block in module["main"].body.blocks for b in block.bindings]
         outputs = _outputs(module["main"].body.body, bound)
-        made = {hash(b.var): b.value for b in bound}
-        in_place = [v for v in made.values() if _operator(v) == "relax.call_tir_inplace"]
+        values_by_var = {hash(b.var): b.value for b in bound}
+        in_place = [v for v in values_by_var.values() if _operator(v) == "relax.call_tir_inplace"]
         overwritten = {hash(v) for value in in_place for v in _read(value)}
         shown = [b for b in bound if _is_tensor(b.var) and hash(b.var) not in overwritten]
         module = _expose(module, [b.var for b in shown])
@@ -55,8 +55,10 @@ def values_of(handle: Mapping[str, Any], feeds: Feeds) -> Sequence[Inner]:
     return [
         Inner(
             (names[hash(b.var)],),
-            _function(_maker(b.value, made)),
-            tuple(names[hash(v)] for v in _read(_maker(b.value, made)) if hash(v) in names),
+            _function(_maker(b.value, values_by_var)),
+            tuple(
+                names[hash(v)] for v in _read(_maker(b.value, values_by_var)) if hash(v) in names
+            ),
             np.array(value.numpy()),
             places.get(hash(b.var)),
         )
@@ -72,8 +74,8 @@ def _is_tensor(var: Any) -> bool:
 
 def _outputs(result: Any, bound: Sequence[Any]) -> list[int]:
     """Keys of the variables that the function returns."""
-    made = {hash(b.var): b.value for b in bound}
-    value = made.get(hash(result))
+    values_by_var = {hash(b.var): b.value for b in bound}
+    value = values_by_var.get(hash(result))
     several = hasattr(value, "fields")
     return [hash(v) for v in (value.fields if several and value is not None else [result])]
 

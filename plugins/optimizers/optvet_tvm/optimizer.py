@@ -158,15 +158,15 @@ class TvmOptimizer:
         _check_target(options.target)
         names = [p.name for p in self.configured(options).passes()]
         for text, extra in zip(options.extra_passes, _extras(options), strict=True):
-            given = f"optimizer 'tvm': option 'extra_passes' = {text!r}"
+            option = f"optimizer 'tvm': option 'extra_passes' = {text!r}"
             if names.count(extra.name) > 1:
                 raise UsageError(
-                    f"{given}: there is a pass {extra.name!r} already; choose another NAME"
+                    f"{option}: there is a pass {extra.name!r} already; choose another NAME"
                 )
             try:
                 _own(extra)
             except Exception as error:
-                raise UsageError(f"{given}: {_brief(error)}") from error
+                raise UsageError(f"{option}: {_brief(error)}") from error
 
     def version(self) -> str:
         """Version of the installed package, and a digest of the passes that were added to it."""
@@ -240,7 +240,7 @@ class TvmOptimizer:
         extras = {e.name: e for e in _extras(options)}
         order = self._arrange(passes)
         own = [extras[name] for name in order if name in extras]
-        made = [
+        lines = [
             _spell_own(extras[name], options) if name in extras else _spell(name)
             for name in order
             if name not in _TIR
@@ -250,7 +250,7 @@ class TvmOptimizer:
         return _build_code(
             options,
             [f"import {_module_name(e, options)}" for e in dict.fromkeys(own)],
-            [*_list("passes = ", made), *([f"passes = {call}"] if own else [])],
+            [*_list("passes = ", lines), *([f"passes = {call}"] if own else [])],
             _skip_code(order) if options.tir else [],
         )
 
@@ -259,8 +259,10 @@ class TvmOptimizer:
         if _extras(options):
             return []
         graph = [n for n in self.configured(options)._arrange(passes) if n in _GRAPH]
-        made = _list("passes = ", [_spell(n) for n in graph])
-        return [_build_code(options, [], lines, None) for lines in ([], made)][: 2 if graph else 1]
+        passes_line = _list("passes = ", [_spell(n) for n in graph])
+        return [_build_code(options, [], lines, None) for lines in ([], passes_line)][
+            : 2 if graph else 1
+        ]
 
     def carried(self, options: TvmOptions) -> Mapping[str, bytes]:
         """The files of the user's own passes."""
@@ -449,14 +451,14 @@ def _build_code(
 def _check_target(target: str) -> None:
     import tvm
 
-    given = f"optimizer 'tvm': option 'target' = {target!r}"
+    option = f"optimizer 'tvm': option 'target' = {target!r}"
     try:
-        made = tvm.target.Target(target)
-        has_code = tvm.runtime.enabled(made.kind.name)
+        parsed = tvm.target.Target(target)
+        has_code = tvm.runtime.enabled(parsed.kind.name)
     except Exception as error:
-        raise UsageError(f"{given}: {_brief(error)}") from error
-    if not has_code or "cpu" not in made.keys:
-        raise UsageError(f"{given}: this TVM makes no such code that runs on the CPU; say llvm")
+        raise UsageError(f"{option}: {_brief(error)}") from error
+    if not has_code or "cpu" not in parsed.keys:
+        raise UsageError(f"{option}: this TVM makes no such code that runs on the CPU; say llvm")
 
 
 def _extras(options: TvmOptions) -> list[_Extra]:
@@ -497,11 +499,11 @@ def _own(extra: _Extra) -> Any:
         module = importlib.import_module(extra.module)
     if not hasattr(module, extra.function):
         raise AttributeError(f"{extra.module} has no function {extra.function!r}")
-    made = getattr(module, extra.function)
-    made = made if isinstance(made, tvm.ir.transform.Pass) else made()
-    if not isinstance(made, tvm.ir.transform.Pass):
-        raise TypeError(f"{extra.function} gave {type(made).__name__}, expected a pass of TVM")
-    return made
+    function = getattr(module, extra.function)
+    function = function if isinstance(function, tvm.ir.transform.Pass) else function()
+    if not isinstance(function, tvm.ir.transform.Pass):
+        raise TypeError(f"{extra.function} gave {type(function).__name__}, expected a pass of TVM")
+    return function
 
 
 _REFUSAL = re.compile(

@@ -174,11 +174,11 @@ def _heat(
     questions: Sequence[str],
     findings: Sequence[Shown],
 ) -> dict[str, list[Cell | None]]:
-    made: dict[str, list[Shown]] = {}
+    columns: dict[str, list[Shown]] = {}
     for shown in findings:
         for trial in shown.finding.trials:
-            made.setdefault(trial, []).append(shown)
-    cells = {(t.short_name, t.question): _cell(t, made.get(t.key, [])) for t in report.trials}
+            columns.setdefault(trial, []).append(shown)
+    cells = {(t.short_name, t.question): _cell(t, columns.get(t.key, [])) for t in report.trials}
     return {model: [cells.get((model, q)) for q in questions] for model in models}
 
 
@@ -202,13 +202,13 @@ def _iter_shown(
     place = {name: i for i, name in enumerate(models)}
     pictures_left, bundles_left = _PICTURES, _BUNDLES
     for finding in report.findings:
-        given = files(finding)
-        pictures = _pictures(given)
+        attached = files(finding)
+        pictures = _pictures(attached)
         size = sum(len(content) for _, content in pictures)
         if size > min(_PICTURE, pictures_left):
             pictures, size = [], 0
         pictures_left -= size
-        archive = _archive(given) if given else b""
+        archive = _archive(attached) if attached else b""
         remark = ""
         if len(archive) > min(_BUNDLE, bundles_left):
             remark = f"too large for this page ({len(archive) / 1000:.0f} kB)"

@@ -86,14 +86,14 @@ def program_of(artifact: Artifact) -> JaxProgram:
     Raises:
         InputError: It is none.
     """
-    made = load_factory(artifact)
-    if not callable(made.model):
+    loaded = load_factory(artifact)
+    if not callable(loaded.model):
         assert artifact.path is not None
         raise InputError(
             f"{artifact.path.name}:{artifact.handle.name}() returned a "
-            f"{type(made.model).__name__}, expected a function of arrays"
+            f"{type(loaded.model).__name__}, expected a function of arrays"
         )
-    return JaxProgram(made.model, made.facts, made.named, made.call)
+    return JaxProgram(loaded.model, loaded.facts, loaded.named, loaded.call)
 
 
 def evaluated(program: JaxProgram, feeds: Feeds, mover: Mover | None, double: bool) -> list[Any]:
@@ -101,24 +101,24 @@ def evaluated(program: JaxProgram, feeds: Feeds, mover: Mover | None, double: bo
     import jax
 
     # Arrays of numpy would compute by numpy, and have no methods of JAX: it gets its own.
-    given = [np.asarray(value) for value in feeds.values()]
+    arrays = [np.asarray(value) for value in feeds.values()]
     if double:
         with jax.enable_x64(True):
-            wide = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in given]
+            wide = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in arrays]
             own = map(jax.numpy.asarray, wide)
             return [np.asarray(leaf) for leaf in jax.tree.leaves(program.function(*own))]
     if mover is None:
-        own = map(jax.numpy.asarray, given)
+        own = map(jax.numpy.asarray, arrays)
         return list(jax.tree.leaves(program.function(*own)))
-    return _JaxEvaluation(mover).outputs(program, given)
+    return _JaxEvaluation(mover).outputs(program, arrays)
 
 
 def values_of(program: JaxProgram, feeds: Feeds, mover: Mover | None) -> SourceInside:
     """What every operator of the function computes."""
     walk = _JaxEvaluation(mover or (lambda value, weight: value))
-    given = {name: np.array(value) for name, value in feeds.items()}
-    walk.inputs.update({id(value): name for name, value in given.items()})
-    outputs = walk.outputs(program, list(given.values()))
+    inputs = {name: np.array(value) for name, value in feeds.items()}
+    walk.inputs.update({id(value): name for name, value in inputs.items()})
+    outputs = walk.outputs(program, list(inputs.values()))
     places = {id(each.value): i for i, each in enumerate(walk.values)}
     found = tuple(places.get(id(value)) for value in outputs)
     return SourceInside(tuple(walk.values), found)
@@ -175,8 +175,8 @@ class _JaxEvaluation:
         if inner is not None and hasattr(inner, "jaxpr"):
             return self._evaluate(inner.jaxpr, inner.consts, operands)
         parameters = equation.primitive.get_bind_params(equation.params)
-        given = equation.primitive.bind(*operands, **parameters)
-        listed = list(given) if equation.primitive.multiple_results else [given]
+        results = equation.primitive.bind(*operands, **parameters)
+        listed = list(results) if equation.primitive.multiple_results else [results]
         return [self._note_result(equation, operands, np.asarray(value)) for value in listed]
 
     def _note_result(
@@ -203,8 +203,8 @@ class _JaxEvaluation:
 
     def _operand(self, name: str, value: np.ndarray) -> SourceOperand:
         written = value.item() if value.ndim == 0 and value.dtype.kind in "biuf" else None
-        place, given = self._places.get(id(value)), self.inputs.get(id(value), "")
-        return SourceOperand(name, place, given, constant=None if given else written)
+        place, source = self._places.get(id(value)), self.inputs.get(id(value), "")
+        return SourceOperand(name, place, source, constant=None if source else written)
 
 
 def _read(variable: Any, known: Mapping[Any, np.ndarray]) -> np.ndarray:

@@ -130,7 +130,7 @@ def _rebuilt(session: GraphSession, mover: Mover) -> GraphSession:
         for op in old.get_operations():
             waited = [operators[c.name] for c in op.control_inputs if c.name in operators]
             with new.control_dependencies(waited):
-                made = new._create_op_internal(
+                operation = new._create_op_internal(
                     op.type,
                     [tensors[t.name] for t in op.inputs],
                     [t.dtype for t in op.outputs],
@@ -138,8 +138,8 @@ def _rebuilt(session: GraphSession, mover: Mover) -> GraphSession:
                     attrs=dict(op.node_def.attr),
                     op_def=op.op_def,
                 )
-            operators[op.name] = made
-            for before, after in zip(op.outputs, mover(op, made.outputs), strict=True):
+            operators[op.name] = operation
+            for before, after in zip(op.outputs, mover(op, operation.outputs), strict=True):
                 tensors[before.name] = after
     inputs = {name: tensors[t].name for name, t in session.inputs.items() if t in tensors}
     return GraphSession(new, inputs, [tensors[t].name for t in session.outputs])

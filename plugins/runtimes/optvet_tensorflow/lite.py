@@ -26,13 +26,13 @@ def bytes_of(artifact: Artifact) -> bytes:
     assert artifact.path is not None
     if artifact.handle is None:
         return artifact.path.read_bytes()
-    made = load_factory(artifact).model
-    if not isinstance(made, bytes):
+    model = load_factory(artifact).model
+    if not isinstance(model, bytes):
         raise InputError(
-            f"{artifact.path.name}:{artifact.handle.name}() returned a {type(made).__name__}, "
+            f"{artifact.path.name}:{artifact.handle.name}() returned a {type(model).__name__}, "
             "expected the bytes of a TFLite model"
         )
-    return made
+    return model
 
 
 def facts_of(artifact: Artifact) -> SourceFacts:
@@ -104,7 +104,7 @@ def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -
     fed = {d["index"] for d in interpreter.get_input_details()}
     places: dict[int, int] = {}
     values: list[SourceValue] = []
-    made: set[int] = set(fed)
+    computed: set[int] = set(fed)
     for op in interpreter._get_ops_details():
         if op["op_name"] in _NO_VALUES:
             continue
@@ -120,13 +120,13 @@ def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -
                     f"TFL_{op['op_name']}",
                     value,
                     tuple(places[i] for i in reads if i in places),
-                    constant=not made.intersection(reads),
+                    constant=not computed.intersection(reads),
                     module=name,
                 )
             )
             places[index] = len(values) - 1
-        if made.intersection(reads):
-            made.update(map(int, op["outputs"]))
+        if computed.intersection(reads):
+            computed.update(map(int, op["outputs"]))
     details = interpreter.get_output_details()
     ordered = details if as_declared else sorted(details, key=lambda d: _natural(d["name"]))
     return SourceInside(tuple(values), tuple(places.get(d["index"]) for d in ordered))

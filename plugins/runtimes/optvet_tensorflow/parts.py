@@ -84,13 +84,13 @@ def _parts(program: TensorFlowProgram) -> Iterator[tuple[SourcePart, Any, Any]]:
     names = [each.name for each in layers]
     yield SourcePart("", max(1, len(layers)), frozenset(names)), model, None
     for number, layer in enumerate(layers if len(layers) > 1 else ()):
-        given = layer.input
-        if isinstance(given, keras.KerasTensor):
-            entry = keras.Input(given.shape[1:], dtype=given.dtype)
+        layer_input = layer.input
+        if isinstance(layer_input, keras.KerasTensor):
+            entry = keras.Input(layer_input.shape[1:], dtype=layer_input.dtype)
             alone = keras.Model(entry, layer(entry))
-            reads = keras.Model(model.inputs, given)
+            reads = keras.Model(model.inputs, layer_input)
             yield SourcePart(layer.name, 1, frozenset({layer.name})), alone, reads
         if 0 < number < len(layers) - 1:
-            held = frozenset(names[: number + 1])
+            inner_names = frozenset(names[: number + 1])
             beginning = keras.Model(model.inputs, layer.output)
-            yield SourcePart(f":{layer.name}", number + 1, held), beginning, None
+            yield SourcePart(f":{layer.name}", number + 1, inner_names), beginning, None

@@ -56,19 +56,19 @@ class TensorFlowProgram:
     def __call__(self, *values: Any) -> Any:
         """What the model returns for tensors or arrays in order."""
         tf = tensorflow()
-        given = [
+        tensors = [
             tf.cast(v, s.dtype)
             if isinstance(v, tf.Tensor)
             else tf.constant(np.asarray(v).astype(object) if _is_text(v) else v, s.dtype)
             for v, s in zip(values, self.specs, strict=True)
         ]
         if self.call is not None:
-            return self.call(self.model, *given)
+            return self.call(self.model, *tensors)
         if self.is_keras:
-            return self._of_keras(given)
+            return self._of_keras(tensors)
         if self.named:
-            return self.model(**{s.name: v for s, v in zip(self.specs, given, strict=True)})
-        return self.model(*given)
+            return self.model(**{s.name: v for s, v in zip(self.specs, tensors, strict=True)})
+        return self.model(*tensors)
 
     def _of_keras(self, given: Sequence[Any]) -> Any:
         import keras
@@ -148,21 +148,21 @@ def _make(artifact: Artifact) -> TensorFlowProgram:
 
     assert artifact.path is not None
     keras.backend.clear_session()  # Names are numbered anew.
-    made = load_factory(artifact, keras.utils.set_random_seed)
+    loaded = load_factory(artifact, keras.utils.set_random_seed)
     where = f"{artifact.path.name}:{artifact.handle.name}()"
-    if not callable(made.model):
-        kind = type(made.model).__name__
+    if not callable(loaded.model):
+        kind = type(loaded.model).__name__
         raise InputError(
             f"{where} returned a {kind}, expected a Keras model, a tf.Module or a function"
         )
-    if is_keras(made.model) and _is_functional(made.model) and made.model.inputs:
-        specs = _keras_specs(made.model, where)
+    if is_keras(loaded.model) and _is_functional(loaded.model) and loaded.model.inputs:
+        specs = _keras_specs(loaded.model, where)
         names = [s.name for s in specs]
-        facts = _rename(made.facts, names, made.named, where)
-        dynamic = made.facts.dynamic or {s.name: _open(s) for s in specs}
+        facts = _rename(loaded.facts, names, loaded.named, where)
+        dynamic = loaded.facts.dynamic or {s.name: _open(s) for s in specs}
         facts = replace(facts, dynamic=dynamic if set(dynamic) <= set(names) else {})
-        return TensorFlowProgram(made.model, specs, facts, call=made.call)
-    facts = made.facts
+        return TensorFlowProgram(loaded.model, specs, facts, call=loaded.call)
+    facts = loaded.facts
     specs = tuple(
         Spec(
             name,
@@ -174,8 +174,8 @@ def _make(artifact: Artifact) -> TensorFlowProgram:
         )
         for name, value in facts.inputs.items()
     )
-    program = TensorFlowProgram(made.model, specs, facts, made.named, made.call)
-    if is_keras(made.model):
+    program = TensorFlowProgram(loaded.model, specs, facts, loaded.named, loaded.call)
+    if is_keras(loaded.model):
         # A model that was never called has no weights yet.
         program(*facts.inputs.values())
     return program

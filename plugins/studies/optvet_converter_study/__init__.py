@@ -110,9 +110,9 @@ def stages(found: Sequence[StudiedConversion]) -> ReportTable:
     ]
     counts = Counter(map(_stage, faults))
     shares = [100 * counts[stage] / len(faults) if faults else None for stage in _STAGES]
-    told: Mapping[str, float] = published()["stages"]
+    paper: Mapping[str, float] = published()["stages"]
     lines.append(["all, %", *shares, 100.0 if faults else None])
-    lines.append(["the study, %", *(told[stage] for stage in _STAGES), None])
+    lines.append(["the study, %", *(paper[stage] for stage in _STAGES), None])
     return ReportTable(
         title="Converters: by stage",
         note="Faults and refusals. Validation: the checker or a runtime refuses what was made. "
@@ -160,13 +160,13 @@ def outcomes(found: Sequence[StudiedConversion]) -> ReportTable:
         right = counts["right"]
         share = 100 * right / len(group) if group else None
         same = published()["same_converter"].get(chain, "")
-        told: Mapping[str, float] = published()["conversions"].get(same, {})
-        theirs = [told.get(name) for name in ("refused", "does not load", "differs", "right")]
+        shares: Mapping[str, float] = published()["conversions"].get(same, {})
+        theirs = [shares.get(name) for name in ("refused", "does not load", "differs", "right")]
         lines.append([chain, len(group), converted, valid, right, share, same or None, *theirs])
     known = {published()["same_converter"].get(chain, "") for chain in chains}
     lines += [
-        [None, None, None, None, None, None, name, *told.values()]
-        for name, told in published()["conversions"].items()
+        [None, None, None, None, None, None, name, *shares.values()]
+        for name, shares in published()["conversions"].items()
         if name not in known
     ]
     return ReportTable(
@@ -194,8 +194,8 @@ def sequences(found: Sequence[StudiedConversion]) -> ReportTable:
         failing = [c for c in group if c.failed]
         counts = Counter(s for c in failing for s in _of(c) - sound)
         # A longer one that as many fail with says no more than the shorter one within it.
-        told = {s: n for s, n in counts.items() if not _within(s, counts)}
-        ordered = sorted(told.items(), key=lambda item: (-item[1], len(item[0]), item[0]))
+        longest = {s: n for s, n in counts.items() if not _within(s, counts)}
+        ordered = sorted(longest.items(), key=lambda item: (-item[1], len(item[0]), item[0]))
         lines += [
             [" → ".join(s), chain, n, len(failing), "yes" if s in tested() else "no"]
             for s, n in ordered[:_LISTED]
@@ -282,5 +282,5 @@ def _correlate(pairs: Sequence[tuple[int, float]]) -> str:
         return f"{words} not defined, since all shares are equal."
     from scipy import stats  # Here, since importing it takes a second.
 
-    told = stats.spearmanr(first, second)
-    return f"{words} rho {told.statistic:.2f}, p {told.pvalue:.2g}, n {len(pairs)}."
+    correlation = stats.spearmanr(first, second)
+    return f"{words} rho {correlation.statistic:.2f}, p {correlation.pvalue:.2g}, n {len(pairs)}."

@@ -135,19 +135,19 @@ def _percent(part: int, whole: int) -> float | None:
 
 def shares(rows: Sequence[TrialRow]) -> ReportTable:
     """The study's headline figures: what crashed or became invalid, and whose results differ."""
-    told: Mapping[str, float] = published()["shares"]
+    paper: Mapping[str, float] = published()["shares"]
     lines: list[list[Cell]] = []
     for optimizer, group in grouped(rows).items():
         worst = [row for row in by_model(group).values() if row.judged]
         crashed = sum(row.outcome == "crashes" for row in worst)
         about = [optimizer, "crashed, or became an invalid model"]
-        lines.append([*about, crashed, len(worst), _percent(crashed, len(worst)), told["crashes"]])
+        lines.append([*about, crashed, len(worst), _percent(crashed, len(worst)), paper["crashes"]])
         for kind in ("classification", "detection", "text"):
             found = [row for row in worst if _kind(row) == kind]
             changed = {r.digest for r in group if r.impact is not None and r.impact.changed > 0}
             moved = sum(row.digest in changed for row in found)
             about = [optimizer, f"{kind}: other results"]
-            lines.append([*about, moved, len(found), _percent(moved, len(found)), told.get(kind)])
+            lines.append([*about, moved, len(found), _percent(moved, len(found)), paper.get(kind)])
     return ReportTable(
         title="DiTOX: shares of models",
         note="Other results: labels, boxes or texts of at least one input differ beyond noise "
@@ -228,8 +228,8 @@ def findings(rows: Sequence[TrialRow]) -> ReportTable:
         models = len({r.digest for r in those})
         listed = ", ".join(named[:_LISTED]) + (" …" if len(named) > _LISTED else "")
         error = shorten(said.error, _MESSAGE, placeholder=" …")
-        told: list[Cell] = [error, key.type, said.symptom, said.cause, listed, models]
-        lines.append([number, key.optimizer, key.passes, *told])
+        cells: list[Cell] = [error, key.type, said.symptom, said.cause, listed, models]
+        lines.append([number, key.optimizer, key.passes, *cells])
     return ReportTable(
         title="DiTOX: findings",
         note="The same crash of the same passes is one finding, and so is the same note; "
@@ -254,16 +254,16 @@ def published_findings(rows: Sequence[TrialRow]) -> ReportTable:
             for name in key.passes.split(", "):
                 blamed.setdefault((name, said.symptom), set()).add(row.digest)
     lines: list[list[Cell]] = []
-    for number, told in enumerate(published()["findings"], 1):
-        names, symptom = told["passes"] or ["round trip"], told.get("symptom")
+    for number, entry in enumerate(published()["findings"], 1):
+        names, symptom = entry["passes"] or ["round trip"], entry.get("symptom")
         ours = {
             digest
             for (name, shown), digests in blamed.items()
             if name in names and symptom in (None, shown)
             for digest in digests
         }
-        passes = ", ".join(told["passes"]) or "all passes"
-        lines.append([number, passes, told["text"], told["type"], told["models"], len(ours)])
+        passes = ", ".join(entry["passes"]) or "all passes"
+        lines.append([number, passes, entry["text"], entry["type"], entry["models"], len(ours)])
     return ReportTable(
         title="DiTOX: the study's findings",
         note="Here: models of this campaign with a finding or a note on one of these passes, on "
@@ -292,14 +292,14 @@ def labels(rows: Sequence[TrialRow]) -> ReportTable:
         known = [row.impact.metrics.get(f"reordered_top{k}") for k in (1, 5, 10)]
         if all(share is None for share in known):
             continue
-        key, told = _find_figures("labels", row)
+        key, paper = _find_figures("labels", row)
         seen.append(key)
         ours: list[Cell] = [None if share is None else 100 * share for share in known]
         place: list[Cell] = [row.model, _LETTERS[_kind(row)], row.opset, _chunk(row)]
-        lines.append([*place, row.impact.samples, *ours, _issue(row), *_of_labels(told)])
+        lines.append([*place, row.impact.samples, *ours, _issue(row), *_of_labels(paper)])
     lines += [
-        [told["name"], told.get("type", "CL"), _opsets(told), *[None] * 6, *_of_labels(told)]
-        for told in _unasked("labels", seen)
+        [paper["name"], paper.get("type", "CL"), _opsets(paper), *[None] * 6, *_of_labels(paper)]
+        for paper in _unasked("labels", seen)
     ]
     columns = [
         "model",
@@ -348,15 +348,15 @@ def detection(rows: Sequence[TrialRow]) -> ReportTable:
     for row in rows:
         if _kind(row) != "detection" or row.impact is None or not row.judged:
             continue
-        key, told = _find_figures("detection", row)
+        key, paper = _find_figures("detection", row)
         seen.append(key)
         found = [row.impact.metrics.get(name) for name in _SCORES]
         ours: list[Cell] = [None if score is None else 100 * score for score in found]
         place: list[Cell] = [row.model, row.opset, _chunk(row), row.impact.samples]
-        lines.append([*place, *ours, *told.get("scores", (None,) * len(_SCORES))])
+        lines.append([*place, *ours, *paper.get("scores", (None,) * len(_SCORES))])
     lines += [
-        [told["name"], _opsets(told), *[None] * (2 + len(_SCORES)), *told["scores"]]
-        for told in _unasked("detection", seen)
+        [paper["name"], _opsets(paper), *[None] * (2 + len(_SCORES)), *paper["scores"]]
+        for paper in _unasked("detection", seen)
     ]
     names = ("F1", "precision", "recall", "mAP", "IoU")
     return ReportTable(

@@ -50,7 +50,7 @@ class Otx:
 
     def tables(self, data: StudyData) -> Sequence[ReportTable]:
         """The study's tables, of the trials of one campaign."""
-        made = (
+        tables_made = (
             levels,
             structure,
             operators,
@@ -63,7 +63,7 @@ class Otx:
             each_level,
             detectors,
         )
-        tables = [table(data.rows) for table in made]
+        tables = [table(data.rows) for table in tables_made]
         return [*tables, kernels(data.benches), devices(data.benches)]
 
 
@@ -182,12 +182,12 @@ def operators(rows: Sequence[TrialRow]) -> ReportTable:
                 after.setdefault(name, {})[row.digest] = row.structures.optimized.operators
     columns = {name: _shares(found.values()) for name, found in after.items()}
     original = _shares(before.values())
-    told: Mapping[str, Sequence[float]] = published()["operators"]
+    figures: Mapping[str, Sequence[float]] = published()["operators"]
     first = [n for c in (original, *columns.values()) for n, _ in c.most_common(_OPERATORS)]
     lines: list[list[Cell]] = [
         [name, original[name], *(found[name] for found in columns.values())]
-        + [told[name][at] if name in told else None for at in (0, 1)]
-        for name in dict.fromkeys([*first, *(told if before else ())])
+        + [figures[name][at] if name in figures else None for at in (0, 1)]
+        for name in dict.fromkeys([*first, *(figures if before else ())])
     ]
     return ReportTable(
         title="OTX: operators per level",
@@ -387,10 +387,16 @@ def times(rows: Sequence[TrialRow]) -> ReportTable:
 
 def _unasked_times(rows: Sequence[TrialRow]) -> list[list[Cell]]:
     """What the study says of the time of models that are not among ``rows``, at its level all."""
-    asked = {_find_study_name(row) for row in rows}
-    told = dict.fromkeys(published()["speed"]["no_difference"], "no difference")
-    told |= {n: f"{ratio:.2f} times as fast" for n, ratio in published()["speedup"].items()}
-    return [[name, "all", *[None] * 11, words] for name, words in told.items() if name not in asked]
+    asked_names = {_find_study_name(row) for row in rows}
+    published_words = dict.fromkeys(published()["speed"]["no_difference"], "no difference")
+    published_words |= {
+        n: f"{ratio:.2f} times as fast" for n, ratio in published()["speedup"].items()
+    }
+    return [
+        [name, "all", *[None] * 11, words]
+        for name, words in published_words.items()
+        if name not in asked_names
+    ]
 
 
 def _percent(share: float | None) -> float | None:
@@ -415,15 +421,15 @@ def placed_models(rows: Sequence[TrialRow]) -> ReportTable:
                     found[level] = 100 * placed.share_of(placed.wanted)
                     names[row.model] = _find_study_name(row)
     columns = list(dict.fromkeys(level for found in shares.values() for level in found))
-    told: Mapping[str, Mapping[str, float]] = published()["placement"]
+    figures: Mapping[str, Mapping[str, float]] = published()["placement"]
     lines: list[list[Cell]] = [
         [model, *(found.get(level) for level in columns)]
-        + [told.get(names[model], {}).get(level) for level in (_BASE, *_LEVELS)]
+        + [figures.get(names[model], {}).get(level) for level in (_BASE, *_LEVELS)]
         for model, found in shares.items()
     ]
     lines += [
         [name, *[None] * len(columns), *(found.get(level) for level in (_BASE, *_LEVELS))]
-        for name, found in told.items()
+        for name, found in figures.items()
         if name not in names.values()
     ]
     return ReportTable(
@@ -439,19 +445,19 @@ def placed_models(rows: Sequence[TrialRow]) -> ReportTable:
 def detectors(rows: Sequence[TrialRow]) -> ReportTable:
     """The study's table of Faster R-CNN, and the same of each detector."""
     lines: list[list[Cell]] = []
-    told: Mapping[str, Sequence[float]] = published()["faster_rcnn"]
-    asked = False
+    figures: Mapping[str, Sequence[float]] = published()["faster_rcnn"]
+    complete = False
     for row in rows:
         is_theirs = _find_study_name(row) == _ITS_DETECTOR
         is_detector = row.impact is not None and row.impact.comparator == "detection"
         if row.parts.pipeline != "all" or row.timing is None or not (is_theirs or is_detector):
             continue
-        asked = asked or is_theirs
+        complete = complete or is_theirs
         for what, pair in _of_detector(row).items():
-            theirs = told.get(what, (None, None)) if is_theirs else (None, None)
+            theirs = figures.get(what, (None, None)) if is_theirs else (None, None)
             lines.append([row.model, what, *pair, *theirs])
-    if not asked:
-        lines += [[_ITS_DETECTOR, what, None, None, *pair] for what, pair in told.items()]
+    if not complete:
+        lines += [[_ITS_DETECTOR, what, None, None, *pair] for what, pair in figures.items()]
     return ReportTable(
         title="OTX: detectors",
         note="Level all. The utilization of a device needs a GPU: `optvet bench MODEL --optimizer "
@@ -510,8 +516,8 @@ def devices(benches: Sequence[BenchResult]) -> ReportTable:
     for bench in benches:
         own = {v.pipeline: v.device for v in bench.variants if v.device is not None}
         for name, use in {**bench.devices, **own}.items():
-            told = (use.utilisation, use.memory_bytes, use.power_w, use.temperature_c)
-            scaled = zip(told, (100.0, 1e-9, 1.0, 1.0), strict=True)
+            figures = (use.utilisation, use.memory_bytes, use.power_w, use.temperature_c)
+            scaled = zip(figures, (100.0, 1e-9, 1.0, 1.0), strict=True)
             means = (q.mean * factor if q else None for q, factor in scaled)
             lines.append([bench.model.source, name, use.device, *means, use.seconds / use.runs])
     return ReportTable(

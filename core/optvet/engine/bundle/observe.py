@@ -198,11 +198,11 @@ def sought_by(
         apart = frozenset(record.outputs) - frozenset(finding.outputs)
         return PortableRequirement(replace(required, apart=apart))
     comparator = plugins.comparator(record.comparator or "")
-    given, key = record.comparator_options, "comparator_options"
-    given = options_from(file, key, comparator.options, given, folder=None, trust=trust)
+    options, key = record.comparator_options, "comparator_options"
+    options = options_from(file, key, comparator.options, options, folder=None, trust=trust)
     where = f"comparator {comparator.name}"
     return PortableRequirement(
-        required, (comparator, parse_options(where, comparator.options, given))
+        required, (comparator, parse_options(where, comparator.options, options))
     )
 
 

@@ -299,8 +299,8 @@ def _write_bundle(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
     pictures, problem = _pictures(finding, evidence, task.draw)
     note = note or problem
     place = (task.out, task.index)
-    made = write_folder(*place, record, proto, feeds, evidence, case, note, pictures, more)
-    return dataclasses.replace(made, shows=shows)
+    written = write_folder(*place, record, proto, feeds, evidence, case, note, pictures, more)
+    return dataclasses.replace(written, shows=shows)
 
 
 def _update_finding(finding: Finding, evidence: Evidence) -> Finding:

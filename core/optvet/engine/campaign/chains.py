@@ -47,8 +47,8 @@ def conversions_of(
     for via, dataset, runtime in itertools.product(
         jobs.via, inputs_of(jobs, folder) or [()], jobs.runtimes or [None]
     ):
-        given = {"via": via, "dataset": dataset, "runtime": runtime, **_general(jobs)}
-        whole = ConvertRequest.model_validate({"model": "", **given})
+        fields = {"via": via, "dataset": dataset, "runtime": runtime, **_general(jobs)}
+        whole = ConvertRequest.model_validate({"model": "", **fields})
         try:
             first = links_of(whole, plugins)[0].converter
         except OptvetError as error:

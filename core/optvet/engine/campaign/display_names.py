@@ -46,8 +46,8 @@ def questions(trials: Sequence[TrialSummary]) -> dict[str, tuple[str, ...]]:
     That is the optimizer, the pipeline, and what else differs between trials of one model. What
     goes with the model, such as a dataset of its own, tells no questions apart.
     """
-    told = [part for part in _PARTS if _differs_for_a_model(part, trials)]
-    parts = (lambda t: t.optimizer, lambda t: t.pipeline, *told)
+    differing = [part for part in _PARTS if _differs_for_a_model(part, trials)]
+    parts = (lambda t: t.optimizer, lambda t: t.pipeline, *differing)
     return {t.key: tuple(words for part in parts if (words := part(t))) for t in trials}
 
 

@@ -130,8 +130,8 @@ def options_of(request: JobRequest) -> str:
         tables = (request.converter_options,)
     else:
         tables = request.plugin_options
-    given = filter(None, tables)
-    words = (json.dumps(dict(each), sort_keys=True) for each in given)
+    filled = filter(None, tables)
+    words = (json.dumps(dict(each), sort_keys=True) for each in filled)
     return "; ".join(each.strip("{}").replace('"', "") for each in words)
 
 
@@ -145,8 +145,8 @@ def groups_of(found: Iterable[StoredFinding], counted: set[str]) -> list[Finding
     groups: dict[str, list[StoredFinding]] = {}
     for row in found:
         groups.setdefault(row.fingerprint, []).append(row)
-    made = [_group(rows, counted) for rows in groups.values()]
-    return sorted(made, key=lambda g: (not g.counts, -len(g.models)))
+    groups_made = [_group(rows, counted) for rows in groups.values()]
+    return sorted(groups_made, key=lambda g: (not g.counts, -len(g.models)))
 
 
 def _group(rows: list[StoredFinding], counted: set[str]) -> FindingGroup:

@@ -113,12 +113,12 @@ def write_bundles(store: CampaignStore, campaign: StoredCampaign, folder: Path) 
 
 def table_rows(store: CampaignStore, campaign: StoredCampaign, table: str) -> Iterator[Row]:
     """The rows of one table of ``COLUMNS``."""
-    made: Mapping[str, Callable[[CampaignStore, StoredCampaign], Iterator[Row]]] = {
+    makers: Mapping[str, Callable[[CampaignStore, StoredCampaign], Iterator[Row]]] = {
         "trials": _trial_rows,
         "findings": _finding_rows,
         "metrics": _metric_rows,
     }
-    return made[table](store, campaign)
+    return makers[table](store, campaign)
 
 
 def write_json(store: CampaignStore, campaign: StoredCampaign, path: Path) -> None:

@@ -113,8 +113,8 @@ class CampaignSource:
         if self.content.jobs:
             value: Any = self.content.jobs[number]
             for part in parts:
-                given = value.model_fields_set if isinstance(value, JobSet) else value
-                if part not in given:
+                names = value.model_fields_set if isinstance(value, JobSet) else value
+                if part not in names:
                     return parts
                 value = getattr(value, part) if isinstance(value, JobSet) else value[part]
             return ("jobs", number, *parts)
@@ -298,11 +298,11 @@ def _check_names(source: CampaignSource, number: int, jobs: JobSet, plugins: Plu
         for name in named[family]:
             _try(source, source.place(number, key), lambda f=family, n=name: _plugin(plugins, f, n))
     for table, family in _OPTIONS.items():
-        given = jobs.vet.get(table)
-        for name in named[family] if isinstance(given, dict) else ():
+        entries = jobs.vet.get(table)
+        for name in named[family] if isinstance(entries, dict) else ():
             plugin = _plugin(plugins, family, name)
             key_ = source.place(number, f"vet.{table}")
-            _try(source, key_, lambda p=plugin, g=given: parse_options(p.name, p.options, g))
+            _try(source, key_, lambda p=plugin, g=entries: parse_options(p.name, p.options, g))
 
 
 def _plugin(plugins: Plugins, family: Family, name: str) -> Any:

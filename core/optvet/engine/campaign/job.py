@@ -86,8 +86,10 @@ def run_job(
     try:
         with unpack_model(request, payload) as here:
             if isinstance(here, ConvertRequest):
-                told = convert_model(here, _plugins(), progress=_progress_to(report))
-                document = (restore_source_name(told, request) if payload else told).to_json()
+                conversion = convert_model(here, _plugins(), progress=_progress_to(report))
+                document = (
+                    restore_source_name(conversion, request) if payload else conversion
+                ).to_json()
             else:
                 with vetted(here, _plugins(), progress=_progress_to(report)) as answer:
                     result = answer.result

@@ -171,8 +171,8 @@ def requests_of(
             _axis(jobs, "comparators"),
             models,
         ):
-            given = dict(zip(_FIELDS, combination, strict=True))
-            options: dict[str, Any] = {n: v for n, v in given.items() if v is not None}
+            fields = dict(zip(_FIELDS, combination, strict=True))
+            options: dict[str, Any] = {n: v for n, v in fields.items() if v is not None}
             # The options override the default of an axis.
             options |= _vet_options(jobs, folder)
             yield VetRequest.model_validate({"jobs": 1, **options, **(settled or {})})
@@ -180,10 +180,10 @@ def requests_of(
 
 def _vet_options(jobs: JobSet, folder: Path) -> dict[str, Any]:
     """The options of ``jobs``; a file of a user model is found from ``folder``."""
-    given = jobs.vet.get("user_model")
-    if not isinstance(given, str) or ":" not in given:
+    user_model = jobs.vet.get("user_model")
+    if not isinstance(user_model, str) or ":" not in user_model:
         return jobs.vet
-    file, _, name = given.rpartition(":")
+    file, _, name = user_model.rpartition(":")
     return {**jobs.vet, "user_model": f"{locate(folder, file)}:{name}"}
 
 

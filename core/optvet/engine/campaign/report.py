@@ -67,10 +67,10 @@ def report_of(
     """The value that reporters get; ``tables`` and ``charts`` are shown as they are."""
     summary = summary_of(store, campaign)
     names = short_models(t.model for t in summary.trials)
-    asked = questions(summary.trials)
+    columns = questions(summary.trials)
     jobs: dict[str, tuple[ReportedTrial, JobRequest]] = {}
     for short, trial in zip(summary.trials, trials(store, campaign), strict=True):
-        question = ", ".join(asked[short.key])
+        question = ", ".join(columns[short.key])
         jobs[trial.key] = _trial(short, trial, names[trial.model], question), trial.request
     rows: dict[str, list[StoredFinding]] = {}
     for row in findings(store, campaign):
@@ -115,12 +115,12 @@ def _trial(
         "question": question,
         "command": _again(trial.request),
     }
-    if (told := trial.conversion) is not None:
+    if (conversion := trial.conversion) is not None:
         return ReportedTrial(
             **fields,
-            optimizer_version=", ".join(f"{c.name} {c.version}" for c in told.converters),
-            judged_by=f"{told.source.runtime} {told.source.version}",
-            samples=told.samples,
+            optimizer_version=", ".join(f"{c.name} {c.version}" for c in conversion.converters),
+            judged_by=f"{conversion.source.runtime} {conversion.source.version}",
+            samples=conversion.samples,
         )
     result = trial.result
     if result is None:

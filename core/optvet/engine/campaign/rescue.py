@@ -77,18 +77,18 @@ def rescue_store(path: Path, out: Path) -> Rescued:
     found = Rescued(out)
     try:
         with made_beside(out.absolute().with_name("optvet")) as folder:
-            made = folder / "new"
+            target = folder / "new"
             with closing(_copy(path, folder)) as database:
                 source = _DamagedDatabase(database)
-                with open_store(made, create=True) as store:
+                with open_store(target, create=True) as store:
                     _take_over(source, path, store, found)
-                    check_tables(made, store.database, len(MIGRATIONS))
+                    check_tables(target, store.database, len(MIGRATIONS))
             if not found.jobs:
                 raise UsageError(
                     f"nothing can be read of {path}; start a new store: optvet campaign run FILE "
                     "--store DIR"
                 )
-            made.rename(out)
+            target.rename(out)
     except OSError as error:
         raise of_folder(out, error) from error
     return found
@@ -100,8 +100,8 @@ def _copy(path: Path, folder: Path) -> sqlite3.Connection:
         file = path / name
         if not file.exists() or (name != DATABASE and not stat.S_ISREG(file.lstat().st_mode)):
             continue
-        with open_file(file) as given, (folder / name).open("wb") as copy:
-            shutil.copyfileobj(given, copy)
+        with open_file(file) as original, (folder / name).open("wb") as copy:
+            shutil.copyfileobj(original, copy)
     return sqlite3.connect(folder / DATABASE, isolation_level=None)
 
 
@@ -155,16 +155,16 @@ def _take_over(source: _DamagedDatabase, path: Path, store: CampaignStore, found
     join(store, owner)
     broken = unanswered = gone = 0
     for row in source.jobs():
-        given = _check_types(store, "jobs", {"kind": "vet", "attempts": 1, **row})
-        if given is None or not _add_job(store, given):
+        typed_row = _check_types(store, "jobs", {"kind": "vet", "attempts": 1, **row})
+        if typed_row is None or not _add_job(store, typed_row):
             broken += 1
             continue
         found.jobs += 1
-        if given["document"] is None:
+        if typed_row["document"] is None:
             continue
-        mine = files.get(given["key"], ())
+        mine = files.get(typed_row["key"], ())
         kept = list(_copy_files(path, store, mine))
-        if _add_answer(store, owner, given, kept):
+        if _add_answer(store, owner, typed_row, kept):
             found.answers += 1
             found.files += len(kept)
             gone += len(mine) - len(kept)
@@ -186,14 +186,14 @@ def _check_types(store: CampaignStore, table: str, row: Row) -> Row | None:
 
     A column of optional values that is not there, since its name is damaged, has none.
     """
-    made = dict(row)
+    typed = dict(row)
     kinds: Mapping[str, Any] = {"TEXT": str, "INTEGER": int, "REAL": int | float, "BLOB": bytes}
     for column in store.database.execute(f"PRAGMA table_info({table})"):
-        value = made.setdefault(column["name"], None)
+        value = typed.setdefault(column["name"], None)
         needed = column["notnull"] or column["pk"]
         if not isinstance(value, kinds[column["type"]]) and (needed or value is not None):
             return None
-    return made
+    return typed
 
 
 _JOB = (

@@ -200,8 +200,8 @@ def verdict_of(answer: JobAnswered) -> str:
 
 def request_from(kind: JobKind, document: str) -> JobRequest:
     """The request of a job in a JSON document."""
-    given = parse_json(document, "the request", "record")
-    return (ConvertRequest if kind == "convert" else VetRequest).model_validate(given)
+    fields = parse_json(document, "the request", "record")
+    return (ConvertRequest if kind == "convert" else VetRequest).model_validate(fields)
 
 
 def answer_from(document: str) -> JobAnswered:
@@ -366,8 +366,8 @@ class _Settings(BaseModel):
 def campaign_from(row: Row, store: Path) -> StoredCampaign:
     """A campaign from its row; raises ``InputError`` if the row is damaged."""
     with reading(store, f"the settings of campaign {row['id']}"):
-        given = parse_json(row["settings"], "they", "listing")
-        settings = _Settings.model_validate(given).model_dump()
+        stored = parse_json(row["settings"], "they", "listing")
+        settings = _Settings.model_validate(stored).model_dump()
         if settings["baseline"] is not None:
             read_document(Baseline, settings["baseline"])
     return StoredCampaign(

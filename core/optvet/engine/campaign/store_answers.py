@@ -77,22 +77,22 @@ _INSERT_JOB = (
 
 
 def _job_row(job: Job) -> tuple[object, ...]:
-    asked = job.request
+    request = job.request
     of_vet = ("", "", "convert")
-    if isinstance(asked, VetRequest):
-        of_vet = (asked.pipeline, asked.comparator or "", "vet")
+    if isinstance(request, VetRequest):
+        of_vet = (request.pipeline, request.comparator or "", "vet")
     pipeline, comparator, kind = of_vet
     return (
         job.key,
         job.cell,
-        asked.model_dump_json(),
+        request.model_dump_json(),
         json.dumps(job.versions),
-        asked.model,
+        request.model,
         job.model_digest,
-        tool_of(asked),
+        tool_of(request),
         pipeline,
-        " + ".join(asked.dataset),
-        asked.runtime or "",
+        " + ".join(request.dataset),
+        request.runtime or "",
         comparator,
         int(job.bundles),
         kind,

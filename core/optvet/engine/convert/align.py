@@ -97,10 +97,10 @@ def known_values(
     ``values`` has the model's inputs too: what is one of them in another shape is known. Floats
     that depend on no input are no value of the source that does: zeros are found everywhere.
     """
-    given = [values[i.name] for i in model.graph.input if i.name in values]
+    inputs_known = [values[i.name] for i in model.graph.input if i.name in values]
     neutral = _neutral(model)
     fixed = frozenset(n for n in neutral if n in values and is_float(values[n].dtype))
-    target, seen, inputs = _pairs(values, source, allowed, given, fixed)
+    target, seen, inputs = _pairs(values, source, allowed, inputs_known, fixed)
     return Known(target, seen, inputs | neutral)
 
 
@@ -269,8 +269,8 @@ def origin_of(
         one, other = source.values[pair[0]], target.values[pair[1]]
         if plain_name(one) != plain_name(other):
             return pair
-        given = zip(one.reads, other.reads, strict=False)
-        parts = (p for p in given if not _is_equal(source, target, allowed, p))
+        operands = zip(one.reads, other.reads, strict=False)
+        parts = (p for p in operands if not _is_equal(source, target, allowed, p))
         before = next(parts, None)
         if before is None:
             return pair

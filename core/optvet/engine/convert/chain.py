@@ -65,7 +65,7 @@ def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
                 f"--via {','.join(request.via)}: {before.name} makes {before.produces}, but "
                 f"{after.name} takes {takes}; choose converters whose formats match"
             )
-    return [_link(c, given) for c, given in _options(request, converters)]
+    return [_link(c, options) for c, options in _options(request, converters)]
 
 
 def _choose_converter(model: str, plugins: Plugins) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def _options(
 ) -> Iterator[tuple[Converter, dict[str, Any]]]:
     """Options by converter: those with its name as prefix, and others that it knows."""
     names = [c.name for c in converters]
-    given: list[dict[str, Any]] = [{} for _ in converters]
+    by_link: list[dict[str, Any]] = [{} for _ in converters]
     for key, value in request.converter_options.items():
         name, dot, field = key.rpartition(".")
         if dot and name not in names:
@@ -150,8 +150,8 @@ def _options(
             fields = {f for c in converters for f in type(c.options).model_fields}
             raise UnknownName(f"option of {', '.join(names)}", key, fields)
         for i in having:
-            given[i][field] = value
-    return zip(converters, given, strict=True)
+            by_link[i][field] = value
+    return zip(converters, by_link, strict=True)
 
 
 def sources_of(
@@ -232,8 +232,8 @@ def reachable_formats(plugins: Plugins) -> dict[str, frozenset[str]]:
         found: set[str] = set()
         ends = {start}
         while ends:
-            made = {c.produces for c in converters if c.consumes & ends}
-            ends = made - found
-            found |= made
+            formats = {c.produces for c in converters if c.consumes & ends}
+            ends = formats - found
+            found |= formats
         reached[start] = frozenset(found)
     return reached

@@ -66,8 +66,8 @@ class Judge:
             if observed.load is not None:
                 # A model that the checker refuses too is an invalid one.
                 stage: Stage = "check" if observed.complaint else "load"
-                told = observed.complaint
-                seen[s.id] = judge_failure(observed.load, CONVERTER, stage, told=told)
+                complaint = observed.complaint
+                seen[s.id] = judge_failure(observed.load, CONVERTER, stage, told=complaint)
                 continue
             run, inputs = observed.runs[s.id], observed.interface
             words = "" if inputs is None else unfit(self.source, inputs, s.feeds)

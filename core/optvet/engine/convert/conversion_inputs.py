@@ -49,8 +49,8 @@ def inputs_of(
     rng = np.random.default_rng(seed)
     drawn += [_make_input("random", i + 1, _like(facts.inputs, rng)) for i in range(random)]
     if sizes:
-        made = _sizes(facts, rng)
-        drawn += [_make_input("size", i, f, words) for i, (words, f) in enumerate(made, 1)]
+        sized = _sizes(facts, rng)
+        drawn += [_make_input("size", i, f, words) for i, (words, f) in enumerate(sized, 1)]
     if edges:
         finite = all(is_finite(v) for f in (facts.inputs, *facts.others) for v in f.values())
         for i, (words, feeds) in enumerate(_edges(facts.inputs), 1):
@@ -101,10 +101,10 @@ def _sizes(facts: SourceFacts, rng: np.random.Generator) -> Iterator[tuple[str, 
         now = facts.inputs[where[0][0]].shape[where[0][1]]
         for size in (1, now + 3) if now != 1 else (2, 4):
             feeds = dict(facts.inputs)
-            for given, axis in where:
-                old = feeds[given].shape[axis]
+            for sized, axis in where:
+                old = feeds[sized].shape[axis]
                 if old:
-                    feeds[given] = np.take(feeds[given], rng.integers(0, old, size), axis)
+                    feeds[sized] = np.take(feeds[sized], rng.integers(0, old, size), axis)
             yield f"{name}={size}", feeds
 
 

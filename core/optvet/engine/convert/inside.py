@@ -39,12 +39,12 @@ def _of_onnx(
 ) -> SourceInside:
     """Every output of every node of the outermost graph, in order."""
     model = onnx.load_from_string(source.data)
-    given = dict(feeds)
+    fed = dict(feeds)
     data = source.data
     if seed is not None:
         data = injected_bytes(data, seed)
-        given = perturb.jitter_feeds(feeds, np.random.default_rng(seed))
-    values = {**given, **record_values(data, given, config)}
+        fed = perturb.jitter_feeds(feeds, np.random.default_rng(seed))
+    values = {**fed, **record_values(data, fed, config)}
     constants = constants_of(model)
     places: dict[str, int] = {}
     found: list[SourceValue] = []

@@ -392,11 +392,11 @@ def place_in_refusal(message: str) -> ConversionPlace | None:
 def with_named_node(place: ConversionPlace | None, message: str) -> ConversionPlace | None:
     """The place, with the ONNX operator that the converter could not create, by its error."""
     known = {schema.name for schema in onnx.defs.get_all_schemas()}
-    made = next((word for word in _QUOTED.findall(message) if word in known), "")
-    if not made:
+    node = next((word for word in _QUOTED.findall(message) if word in known), "")
+    if not node:
         return place
     place = place or ConversionPlace()
-    return place.model_copy(update={"node": made, "nodes": [f"_ = {made}"]})
+    return place.model_copy(update={"node": node, "nodes": [f"_ = {node}"]})
 
 
 def place_among_operators(
@@ -412,7 +412,9 @@ def place_among_operators(
     inside = inside_of(config, source, sample.feeds, None)
     names = list(dict.fromkeys(v.operator for v in inside.values if not v.constant))
     words = {word.lower() for word in re.findall(r"[A-Za-z]\w*", message)}
-    named = list(dict.fromkeys(told for name in names if (told := _name_operator(name, words))))
+    named = list(
+        dict.fromkeys(operator for name in names if (operator := _name_operator(name, words)))
+    )
     foreign = _REFUSED.search(message)
     if foreign is not None and not named:
         return ConversionPlace(operator=foreign[1] or foreign[2])

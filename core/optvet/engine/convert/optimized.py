@@ -27,11 +27,11 @@ class OptimizerAsConverter:
     produces = "onnx"
 
     def __init__(self, optimizer: Optimizer, pipeline: str, given: Mapping[str, Any]) -> None:
-        made = optimizer.traits.produces
-        if made != "onnx":
+        produced = optimizer.traits.produces
+        if produced != "onnx":
             raise UsageError(
-                f"optimizer {optimizer.name!r} makes {made}; models are repaired in ONNX: choose "
-                "an optimizer that makes it"
+                f"optimizer {optimizer.name!r} makes {produced}; models are repaired in ONNX: "
+                "choose an optimizer that makes it"
             )
         self.optimizer = optimizer
         self.name = f"optimizer {optimizer.name}"
@@ -51,5 +51,5 @@ class OptimizerAsConverter:
 
     def convert(self, source: Artifact, options: BaseModel, folder: Path) -> Iterator[Artifact]:
         """The optimized model."""
-        made = self.optimizer.apply(source, self.passes, options)
-        yield Artifact("onnx", made.data)
+        artifact = self.optimizer.apply(source, self.passes, options)
+        yield Artifact("onnx", artifact.data)

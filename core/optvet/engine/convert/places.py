@@ -62,9 +62,9 @@ def locate_fault(
     if not seen.judgements and not seen.outputs and artifact.format == "onnx" and artifact.data:
         # An interface that does not fit, which inputs that the model asks for explain.
         about = (artifact, seen.message, tuple(sample.feeds))
-        asked = conversion.sandbox.call(place_in_message, *about, role="judging").value
-        if asked is not None and asked.parameters:
-            return asked
+        answer = conversion.sandbox.call(place_in_message, *about, role="judging").value
+        if answer is not None and answer.parameters:
+            return answer
     if blame.lossy:
         return ConversionPlace(note="behind a stage that loses precision every value is another")
     wrong = [i for i, n in enumerate(conversion.output_names) if n in seen.outputs] or [0]
@@ -96,8 +96,8 @@ def _with_operator(
     found = conversion.sandbox.call(operator_before, *about, role="judging").value
     if found is None:
         return place
-    told = place.model_dump(exclude_defaults=True)
-    return ConversionPlace(**{**found.model_dump(exclude_defaults=True), **told})
+    known = place.model_dump(exclude_defaults=True)
+    return ConversionPlace(**{**found.model_dump(exclude_defaults=True), **known})
 
 
 def refused_place(conversion: Conversion, message: str, sample: Sample) -> ConversionPlace | None:

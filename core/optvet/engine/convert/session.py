@@ -129,9 +129,9 @@ class Conversion:
         """The artifacts of one converter, made in a process of its own."""
         place = self.folder / f"{number}-{link.converter.name}"
         place.mkdir()
-        given = inputs if isinstance(link.converter, ConvertsOnInputs) else ()
+        examples = inputs if isinstance(link.converter, ConvertsOnInputs) else ()
         outcome = self.sandbox_of(link.converter).call(
-            worker_steps.convert, link.converter, source, link.options, place, given, fresh=True
+            worker_steps.convert, link.converter, source, link.options, place, examples, fresh=True
         )
         refuse_misuse(outcome.failure)
         lines = [w.text for w in warnings_in(outcome.stderr, {})]

@@ -88,8 +88,8 @@ class NoiseMeter:
             )
 
     def _graph(self) -> worker_steps.GraphFacts:
-        given = self.source if self.source.format == "onnx" else None
-        artifact = given or (None if self.converted is None else self.converted[1])
+        graph = self.source if self.source.format == "onnx" else None
+        artifact = graph or (None if self.converted is None else self.converted[1])
         if artifact is not None:
             outcome = self.here.call(worker_steps.graph_facts, artifact, role="judging")
             if outcome.value is not None:

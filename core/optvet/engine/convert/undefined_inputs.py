@@ -43,8 +43,8 @@ def undefined_inside(
 def undefined_in(inside: SourceInside, feeds: Mapping[str, np.ndarray]) -> str:
     """The first operation of a run whose answer nobody defines; empty if there is none."""
     for value in inside.values:
-        given = list(_iter_operands(value, inside, feeds))
-        if words := _explain_undefined(value, given):
+        operands = list(_iter_operands(value, inside, feeds))
+        if words := _explain_undefined(value, operands):
             return f"{value.operator}: {words}, which has no defined answer"
     return ""
 

@@ -94,23 +94,25 @@ def convert(
     """
     enter("build")
     formats = [stage.format for stage in converter.stages(options)]
-    made: list[Artifact] = []
+    artifacts: list[Artifact] = []
     try:
         for artifact in _artifacts(converter, source, options, folder, inputs):
-            expected = formats[len(made)] if len(made) < len(formats) else None
+            expected = formats[len(artifacts)] if len(artifacts) < len(formats) else None
             if not isinstance(artifact, Artifact) or artifact.format != expected:
                 got = getattr(artifact, "format", type(artifact).__name__)
-                words = f"convert() gave {got} as artifact {len(made) + 1}, expected "
+                words = f"convert() gave {got} as artifact {len(artifacts) + 1}, expected "
                 raise contract.blame("converter", converter, words + (expected or "no more"))
-            made.append(artifact)
-        if len(made) < len(formats):
-            words = f"convert() gave {len(made)} artifacts, expected {len(formats)}, one per stage"
+            artifacts.append(artifact)
+        if len(artifacts) < len(formats):
+            words = (
+                f"convert() gave {len(artifacts)} artifacts, expected {len(formats)}, one per stage"
+            )
             raise contract.blame("converter", converter, words)
     except _OURS:
         raise
     except Exception as error:
-        return Converted(tuple(made), _refusal(error))
-    return Converted(tuple(made))
+        return Converted(tuple(artifacts), _refusal(error))
+    return Converted(tuple(artifacts))
 
 
 def _artifacts(

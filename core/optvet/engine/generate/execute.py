@@ -39,9 +39,9 @@ def executed(
         Refused: The checker or the runtime refuses it, or an output is no tensor.
     """
     inputs = [helper.make_tensor_value_info(n, type_of(v), v.shape) for n, v in feeds.items()]
-    held = [numpy_helper.from_array(v, n) for n, v in weights.items()]
+    tensors = [numpy_helper.from_array(v, n) for n, v in weights.items()]
     declared = [ValueInfoProto(name=n) for n in outputs]
-    graph = helper.make_graph(nodes, "synthetic", inputs, declared, held)
+    graph = helper.make_graph(nodes, "synthetic", inputs, declared, tensors)
     imports = [helper.make_opsetid("" if d == ONNX_DOMAIN else d, v) for d, v in opsets.items()]
     model = helper.make_model(graph, opset_imports=imports, producer_name="optvet")
     model.ir_version = ir_version_of(opsets)

@@ -188,8 +188,8 @@ def _plant(
     if not model.nodes:
         model.add(base, own)
         return
-    for given in _bindings(model, base, random):
-        step = bound(base, given)
+    for binding in _bindings(model, base, random):
+        step = bound(base, binding)
         computed = _run(plot, step, model.values)
         if computed is not None and (is_finite(computed) or not is_finite(own)):
             model.add(step, computed)
@@ -292,9 +292,9 @@ def _bindings(model: _GrowingModel, base: AddedNodes, random: Random) -> Iterato
     scored.sort(reverse=True)
     for _, _, place, name in scored[:_BINDINGS]:
         more = {p: n for score, drawn, p, n in scored if score == 3 and drawn < 0.5}
-        given = {**more, place: name}
-        yield given
-        if len(given) > 1:
+        bound = {**more, place: name}
+        yield bound
+        if len(bound) > 1:
             yield {place: name}
 
 

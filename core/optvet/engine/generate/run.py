@@ -200,8 +200,8 @@ def _opset(request: GenerateRequest, config: RuntimeConfig, sandbox: Sandbox) ->
     if found.failure is not None:
         raise InfrastructureError(f"runtime {config.runtime.name!r}: {found.failure.message}")
     if found.value is None:
-        asked = f"--opset {request.opset}: " if request.opset else ""
-        raise UsageError(f"{asked}runtime {config.runtime.name!r} runs no model of it")
+        option = f"--opset {request.opset}: " if request.opset else ""
+        raise UsageError(f"{option}runtime {config.runtime.name!r} runs no model of it")
     return found.value
 
 

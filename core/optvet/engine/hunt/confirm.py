@@ -103,8 +103,8 @@ class Confirmer:
             except OptvetError:
                 return None  # such as: the original fails after all
             shown = [b for b in written if b.shows]
-            told = [b for b in shown if b.known or not (_is_gone(b) or self._is_disputed(b))]
-            return [self._keep_finding(suspect, b) for b in told]
+            lasting = [b for b in shown if b.known or not (_is_gone(b) or self._is_disputed(b))]
+            return [self._keep_finding(suspect, b) for b in lasting]
 
     def _with_links(self, folder: Path) -> Path:
         """The folder, with links to the bundles of this hunt: known ones are not made again."""

@@ -138,8 +138,10 @@ def _acquits(bundle: Path, applied: Applied, error: float | None, noise: float |
 
 
 def _feeds(bundle: Path, model: ModelProto) -> Values:
-    given = {t.name for t in model.graph.initializer}
-    return read_arrays(bundle / INPUTS, [v.name for v in model.graph.input if v.name not in given])
+    weights = {t.name for t in model.graph.initializer}
+    return read_arrays(
+        bundle / INPUTS, [v.name for v in model.graph.input if v.name not in weights]
+    )
 
 
 def _differ(

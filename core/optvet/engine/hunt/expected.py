@@ -85,12 +85,12 @@ def truth_of(
     try:
         onnx.checker.check_model(data, full_check=True)
         session = config.runtime.load(Artifact("onnx", data), config.options)
-        runs = [(outputs_of(session, given), outputs_of(session, given)) for given in several]
+        runs = [(outputs_of(session, each), outputs_of(session, each)) for each in several]
     except Exception:  # whatever the checker and a runtime raise, it is no model to hunt with
         return None
     outputs = tuple(first for first, _ in runs)
-    for given, artifact in zip(several, outputs, strict=True):
-        if undefined_on(config, proto, given, artifact):
+    for each, artifact in zip(several, outputs, strict=True):
+        if undefined_on(config, proto, each, artifact):
             return None
     depending = random_ops(proto) if draws else frozenset[str]()
     random = frozenset(n for n in outputs[0] if graph_output_of(n) in depending)

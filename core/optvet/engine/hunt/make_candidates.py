@@ -181,8 +181,8 @@ def _before(follower: Fragment, options: Sequence[Fragment], random: Random) -> 
     first = next(iter(follower.inputs.values())).shape
     for option in options:
         if any(type_of(v) in elements for v in option.outputs.values()):
-            if (made := fit_to_shape(option, first, random)) is not None:
-                return made
+            if (fitted := fit_to_shape(option, first, random)) is not None:
+                return fitted
     return options[0]
 
 
@@ -204,7 +204,7 @@ def complete(candidate: Candidate) -> bytes | None:
         if info.name in candidate.feeds:
             _declare(info, candidate.feeds[info.name])
     _clear_broken_names(candidate)
-    given = {o.name: o.type for o in model.graph.output}
+    declared = {o.name: o.type for o in model.graph.output}
     for output in model.graph.output:
         output.ClearField("type")
     typed = infer_types(model)
@@ -220,7 +220,7 @@ def complete(candidate: Candidate) -> bytes | None:
         kind = known.get(output.name, found.type)
         if not kind.WhichOneof("value"):
             return None
-        output.type.CopyFrom(_weaken(kind, given[output.name]))
+        output.type.CopyFrom(_weaken(kind, declared[output.name]))
     if model.graph.value_info:
         wanted = {v.name for v in model.graph.value_info}
         del model.graph.value_info[:]
@@ -232,8 +232,8 @@ def complete(candidate: Candidate) -> bytes | None:
 
 def _declare(info: ValueInfoProto, value: np.ndarray) -> None:
     denotation = info.type.denotation
-    made = helper.make_tensor_type_proto(type_of(value), value.shape)
-    info.type.CopyFrom(_weaken(made, info.type))
+    value_type = helper.make_tensor_type_proto(type_of(value), value.shape)
+    info.type.CopyFrom(_weaken(value_type, info.type))
     info.type.denotation = denotation
 
 

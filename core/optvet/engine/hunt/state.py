@@ -247,8 +247,8 @@ def _write(
     for name, value in facts:
         cursor.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
     for entry in entries:
-        told = json.dumps([entry.way, entry.rewrites, entry.invented])
-        row = (entry.model, pack_arrays(entry.feeds), told)
+        details = json.dumps([entry.way, entry.rewrites, entry.invented])
+        row = (entry.model, pack_arrays(entry.feeds), details)
         cursor.execute("INSERT INTO entry (model, feeds, about) VALUES (?, ?, ?)", row)
     if suspects is None:
         return

@@ -116,8 +116,8 @@ def _write(
         return record_values(model, feeds, RuntimeConfig(runtime, options))
 
     request = PoolRequest(argument, passes, seed, FRAGMENTS, values)
-    given = contract.check_fragments(pool, lambda: pool.fragments(request))
-    found = [item for item in given if _is_small(item)]
+    checked = contract.check_fragments(pool, lambda: pool.fragments(request))
+    found = [item for item in checked if _is_small(item)]
     with replacing(file) as target, zipfile.ZipFile(target, "w") as archive:
         fragments = [item for item in found if isinstance(item, Fragment)]
         blob, places = _laid_out(_pack(item) for item in fragments)
@@ -169,12 +169,12 @@ def _tensors(values: Mapping[str, np.ndarray]) -> list[onnx.TensorProto]:
 
 def _unpack(data: bytes) -> Fragment:
     model = ModelProto.FromString(data)
-    made = model.training_info[0].initialization.initializer
+    tensors = model.training_info[0].initialization.initializer
     return Fragment(
         model.graph.name,
         tuple(model.graph.node),
         {t.name: numpy_helper.to_array(t) for t in model.graph.initializer},
-        {t.name: numpy_helper.to_array(t) for t in made},
+        {t.name: numpy_helper.to_array(t) for t in tensors},
         {entry.domain: entry.version for entry in model.opset_import},
         tuple(model.functions),
         frozenset(v.name for v in model.graph.input),

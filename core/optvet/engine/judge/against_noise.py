@@ -228,8 +228,8 @@ def _by_flips(found: Difference) -> Judgement | None:
         return None
     allowed = (found.spread, found.clean, found.floor, found.limits)
     wrong = exceeds_allowance(found.d, *allowed) | found.pattern
-    given = found.z.astype(found.ref.dtype)
-    if not flips_explain(name, found.ref, given, wrong, noise, found.limits):
+    flipped = found.z.astype(found.ref.dtype)
+    if not flips_explain(name, found.ref, flipped, wrong, noise, found.limits):
         return None
     share = f"{int(wrong.sum())} of {wrong.size} elements flip, as they do under jitter"
     return found.to_judgement("sensitivity", 1.0, share)

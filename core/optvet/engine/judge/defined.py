@@ -124,10 +124,10 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
         return
     operands = [known.get(name) if name else None for name in node.input]
     results = [known.get(name) if name else None for name in node.output]
-    given = OperatorCall(node, operands, results, versions.get(ONNX_DOMAIN, 1))
+    call = OperatorCall(node, operands, results, versions.get(ONNX_DOMAIN, 1))
     for rule in RULES.get(node.op_type, ()):
         try:
-            words = rule(given)
+            words = rule(call)
         except (IndexError, TypeError, ValueError):
             continue  # Attributes and shapes of other forms are for the checker to refuse.
         if words:

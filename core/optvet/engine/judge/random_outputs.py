@@ -125,12 +125,12 @@ def _run_test(
     first = sessions.start * 10_000
     sides: dict[Side, list[Mapping[str, np.ndarray]]] = {"reference": [], "candidate": []}
     for runs, limit in looks:
-        for side, made in sides.items():
+        for side, outputs_of_side in sides.items():
             begin = _OWN_SEEDS[side] + first
-            more = draws.run_seeds(side, range(begin + len(made), begin + runs), "place")
+            more = draws.run_seeds(side, range(begin + len(outputs_of_side), begin + runs), "place")
             if more is None:
                 return _in_turn(draws, names, looks[-1], sessions)
-            made += more
+            outputs_of_side += more
         tested = _look(sides["reference"], sides["candidate"], names, limit)
         if tested.seen is not None or tested.unusable:
             break

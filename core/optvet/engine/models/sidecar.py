@@ -212,8 +212,8 @@ def _complaint(file: Path, error: ValidationError) -> str:
             f"{file}: there is no key {quote(key)}; see the documentation of "
             "optvet.engine.models.sidecar"
         )
-    given = "nothing" if first["type"] == "missing" else show(first["input"])
-    return f"{file}: key {quote(key)} is {given}: {first['msg']}"
+    shown = "nothing" if first["type"] == "missing" else show(first["input"])
+    return f"{file}: key {quote(key)} is {shown}: {first['msg']}"
 
 
 # ── The catalogue ──────────────────────────────────────────────────────────────────────────────

@@ -127,10 +127,10 @@ def cut(
         helper.make_tensor_value_info(n, by_name[n].grid.kind, None) for n in cuts if n not in fed
     )
     wanted = [o for o in graph.output if o.name not in cuts]
-    made = {o for node in nodes for o in node.output}
+    computed = {o for node in nodes for o in node.output}
     known = {o.name for o in wanted}
     sources = dict.fromkeys(q.source for q in original.quantizers)
-    wanted += [ValueInfoProto(name=n) for n in sources if n in made and n not in known]
+    wanted += [ValueInfoProto(name=n) for n in sources if n in computed and n not in known]
     del graph.output[:]
     graph.output.extend(wanted)
     return model

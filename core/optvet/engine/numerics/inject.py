@@ -162,20 +162,20 @@ class _Injection:
             if not self.is_movable(name):
                 continue
             kind = self.types[name]
-            made = node.output[index] = self.name(name)
+            output = node.output[index] = self.name(name)
             bounded = ours and node.op_type in _BOUNDED
             by_input = ours and node.op_type in _OF_ITS_INPUT
             if bounded:
-                made, last = self.name(name), made
-                after += self.step(last, made, kind, "Add", last, 0.0)
+                output, last = self.name(name), output
+                after += self.step(last, output, kind, "Add", last, 0.0)
             elif by_input and self.types.get(node.input[0]) == kind:
-                made, last, share = self.name(name), made, self.name(name)
+                output, last, share = self.name(name), output, self.name(name)
                 after += self.step(node.input[0], share, kind, "Mul", last, 0.0)
-                after.append(helper.make_node("Add", [last, share], [made]))
+                after.append(helper.make_node("Add", [last, share], [output]))
             if ours and (node.op_type in _REDUCTIONS or node.op_type == "InstanceNormalization"):
-                after += self.of_sum(made, name, kind, node)
+                after += self.of_sum(output, name, kind, node)
             else:
-                after += self.relative(made, name, kind, self.share(node, kind), of=node)
+                after += self.relative(output, name, kind, self.share(node, kind), of=node)
         yield node
         yield from after
 
@@ -208,11 +208,11 @@ class _Injection:
         """
         given = given or node.input[0]
         wide = kind if kind in _WIDE else int(TensorProto.FLOAT)
-        made: list[NodeProto] = []
+        added: list[NodeProto] = []
 
         def add(operator: str, *sources: str, **attributes: Any) -> str:
             name = self.name(target)
-            made.append(helper.make_node(operator, sources, [name], **attributes))
+            added.append(helper.make_node(operator, sources, [name], **attributes))
             return name
 
         def constant(value: np.ndarray) -> str:
@@ -231,9 +231,9 @@ class _Injection:
         share = add("Max", add("Mul", add("Sqrt", terms), number(self.of_term(kind))), number(1.0))
         if self.broadcasts:
             tests, rounded = self.mark_rounded_elements(source, kind)
-            made += tests
+            added += tests
             share = add("Mul", share, rounded)
-        return [*made, *self.step(source, target, kind, "Mul", source, 1.0, factor=share)]
+        return [*added, *self.step(source, target, kind, "Mul", source, 1.0, factor=share)]
 
     def guess(self, node: NodeProto) -> None:
         """Set the types of results that shape inference leaves open, after custom operators."""
@@ -285,11 +285,11 @@ class _Injection:
         halves; and of sums, products and quotients it is seen in float64 whether they have a rest.
         """
         wide = kind if kind in _WIDE else int(TensorProto.FLOAT)
-        made: list[NodeProto] = []
+        added: list[NodeProto] = []
 
         def add(operator: str, *sources: str, **attributes: Any) -> str:
             name = self.name(source)
-            made.append(helper.make_node(operator, sources, [name], **attributes))
+            added.append(helper.make_node(operator, sources, [name], **attributes))
             return name
 
         def is_any(value: str) -> str:
@@ -306,7 +306,7 @@ class _Injection:
             exact = add(of.op_type, *operands)
             rest = add("Sub", add("Cast", source, to=TensorProto.DOUBLE), exact)
             found = add("Mul", found, is_any(rest))
-        return made, found
+        return added, found
 
     def step(
         self,
@@ -328,7 +328,7 @@ class _Injection:
         self.count += 1
         drawn = self.name(target)
         dtype = kind if kind in _WIDE else TensorProto.FLOAT
-        made = [
+        added = [
             helper.make_node(
                 "RandomUniformLike",
                 [like],
@@ -342,7 +342,7 @@ class _Injection:
         if factor:
             wider, centre, moved = (self.name(target) for _ in range(3))
             value = np.array(middle, helper.tensor_dtype_to_np_dtype(dtype))
-            made += [
+            added += [
                 helper.make_node("Mul", [drawn, factor], [wider]),
                 helper.make_node("Constant", [], [centre], value=numpy_helper.from_array(value)),
                 helper.make_node("Add", [wider, centre], [moved]),
@@ -350,8 +350,8 @@ class _Injection:
             drawn = moved
         if dtype != kind:
             wide, drawn = drawn, self.name(target)
-            made.append(helper.make_node("Cast", [wide], [drawn], to=int(kind)))
-        return [*made, helper.make_node(how, [source, drawn], [target])]
+            added.append(helper.make_node("Cast", [wide], [drawn], to=int(kind)))
+        return [*added, helper.make_node(how, [source, drawn], [target])]
 
     def name(self, base: str) -> str:
         """A name that no value of the graph has."""

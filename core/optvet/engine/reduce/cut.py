@@ -70,7 +70,7 @@ def restrict(
     """``graph`` with ``nodes`` in place of its own; see ``cut``."""
     if not nodes:
         return None
-    made = {name for node in nodes for name in node.makes}
+    computed = {name for node in nodes for name in node.makes}
     read = dict.fromkeys(name for node in nodes for name in node.uses)
     idle = {n for n in (*graph.inputs, *graph.weights, *graph.sparse) if n not in graph.consumers}
     # An input that was unused before may matter (or be an output); another step tries to remove it.
@@ -81,7 +81,7 @@ def restrict(
     if graph.feeds is not None:
         feeds = {n: feed for n, feed in graph.feeds.items() if n in inputs}
     for name in read:
-        if name in made or name in inputs or name in weights or name in graph.sparse:
+        if name in computed or name in inputs or name in weights or name in graph.sparse:
             continue
         kind, value = graph.type_of(name), graph.recorded.values.get(name)
         if kind is None or not is_cuttable(kind) or (value is None and feeds is not None):
@@ -93,7 +93,7 @@ def restrict(
         inputs[name] = loosen(kind) if loose else kind
         if feeds is not None and value is not None:
             feeds[name] = Feed(value)
-    outputs = _outputs(graph, nodes, made, read.keys(), frontier=frontier, loose=loose)
+    outputs = _outputs(graph, nodes, computed, read.keys(), frontier=frontier, loose=loose)
     if not outputs:
         return None
     return graph.with_(
@@ -103,7 +103,9 @@ def restrict(
         weights=weights,
         sparse={n: t for n, t in graph.sparse.items() if n in stays},
         listed=graph.listed & (weights.keys() | graph.sparse.keys()),
-        value_info={n: k for n, k in graph.value_info.items() if n in made and n not in outputs},
+        value_info={
+            n: k for n, k in graph.value_info.items() if n in computed and n not in outputs
+        },
         functions=_drop_uncalled_functions(graph, nodes),
         feeds=feeds,
     )

@@ -79,8 +79,8 @@ class Node:
         self.attributes: int = len(proto.attribute) + sum(node.attributes for node in inner)
         self.constant: Weight | None = None
         if proto.op_type == "Constant" and not proto.domain:
-            held = [a for a in proto.attribute if a.type == AttributeProto.TENSOR]
-            self.constant = Weight(held[0].t) if held else None
+            tensors = [a for a in proto.attribute if a.type == AttributeProto.TENSOR]
+            self.constant = Weight(tensors[0].t) if tensors else None
 
     @cached_property
     def key(self) -> bytes:
@@ -339,15 +339,15 @@ class Graph:
         nodes = sum(node.size for node in self.nodes) + count_nodes(self.functions)
         weights = sum(weight.elements for weight in self.weights.values())
         weights += sum(math.prod(t.values.dims) for t in self.sparse.values())
-        held = [node.constant for node in self.nodes if node.constant is not None]
-        weights += sum(constant.elements for constant in held)
+        constants = [node.constant for node in self.nodes if node.constant is not None]
+        weights += sum(constant.elements for constant in constants)
         kinds = [*self.inputs.values(), *self.outputs.values()]
         feeds = self.feeds
         fed = sum(
             feeds[name].array.size if feeds and name in feeds else declared_elements(kind)
             for name, kind in self.inputs.items()
         )
-        grades = sum(weight.grade for weight in (*self.weights.values(), *held))
+        grades = sum(weight.grade for weight in (*self.weights.values(), *constants))
         return (
             nodes,
             len(self.outputs),

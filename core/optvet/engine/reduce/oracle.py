@@ -295,8 +295,8 @@ class ReductionOracle:
         opinions = (
             self.sandbox.call(collect_opinions, data, dict(feeds), role="judging").value or []
         )
-        told = found.observation
-        return is_contradicted(run, opinions, told.error, told.noise)
+        observation = found.observation
+        return is_contradicted(run, opinions, observation.error, observation.noise)
 
     def _same(self, opened: _TestedModel) -> bool:
         culprit = self.culprit

@@ -29,13 +29,13 @@ def plain_operators(graph: Graph) -> Iterator[Graph | None]:
     """
     for index in reversed(range(len(graph.nodes))):
         node = graph.nodes[index]
-        made = [n for n in node.makes if n in graph.consumers or n in graph.outputs]
-        if is_plain(node.proto) or len(made) != 1:
+        used = [n for n in node.makes if n in graph.consumers or n in graph.outputs]
+        if is_plain(node.proto) or len(used) != 1:
             continue
         for name in node.proto.input:
             operator = _stand_in(graph.type_of(name)) if name else None
             if operator is not None:
-                yield _with_stand_in(graph, index, operator, name, made[0])
+                yield _with_stand_in(graph, index, operator, name, used[0])
 
 
 def _stand_in(kind: TypeProto | None) -> str | None:

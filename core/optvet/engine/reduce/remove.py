@@ -33,11 +33,11 @@ def _bridge(graph: Graph, gone: set[int]) -> Graph | None:
     names: dict[str, str] = {}
     for index in sorted(gone):
         node = graph.nodes[index]
-        for made in node.makes:
+        for output in node.makes:
             for read in node.proto.input:
                 source = names.get(read, read)
-                if source and same_type(graph.type_of(source), graph.type_of(made)):
-                    names[made] = source
+                if source and same_type(graph.type_of(source), graph.type_of(output)):
+                    names[output] = source
                     break
     if not names:
         return None
@@ -81,12 +81,12 @@ def without_node(graph: Graph, index: int) -> Iterator[Graph | None]:
     node = graph.nodes[index]
     rest = [i for i in range(len(graph.nodes)) if i != index]
     yield cut(graph, rest)
-    made = [n for n in node.makes if n in graph.consumers or n in graph.outputs]
-    if len(made) == 1:
-        kind = graph.type_of(made[0])
+    used = [n for n in node.makes if n in graph.consumers or n in graph.outputs]
+    if len(used) == 1:
+        kind = graph.type_of(used[0])
         for name in node.proto.input:
             if name and same_type(graph.type_of(name), kind):
-                yield _bypass(graph, index, made[0], name)
+                yield _bypass(graph, index, used[0], name)
     yield cut(graph, rest, fixed=True)
     yield cut(graph, rest, fixed=False)
     yield cut(graph, rest, frontier=True)

@@ -58,10 +58,10 @@ def _one_turn(graph: Graph, index: int) -> Graph | None:
     ):
         return None
     turn, go_on = graph.fresh_name("turn"), graph.fresh_name("go_on")
-    given = [turn, go_on, *node.input[2:]]
-    if len(given) != len(body.input) or "" in given:
+    operands = [turn, go_on, *node.input[2:]]
+    if len(operands) != len(body.input) or "" in operands:
         return None
-    names = {v.name: name for v, name in zip(body.input, given, strict=True)}
+    names = {v.name: name for v, name in zip(body.input, operands, strict=True)}
     proto = GraphProto()
     proto.CopyFrom(body)
     del proto.output[0]
@@ -85,11 +85,11 @@ def _inline(graph: Graph, index: int, body: GraphProto, given: Mapping[str, str]
     aliases: dict[str, str] = {}
     extra: list[Node] = []
     taken: set[str] = set()
-    made = {o for n in body.node for o in n.output}
+    computed = {o for n in body.node for o in n.output}
     for inside, outside in zip((o.name for o in body.output), node.output, strict=False):
         if not outside:
             continue
-        if inside in made and inside not in taken:
+        if inside in computed and inside not in taken:
             taken.add(inside)
             names[inside] = outside
         elif outside in graph.outputs:

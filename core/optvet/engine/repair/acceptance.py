@@ -140,7 +140,7 @@ def parts(
 ) -> tuple[tuple[ConversionInput, ...], tuple[ConversionInput, ...]]:
     """The witnesses, the plainest wrong inputs, and the rest; inputs of notes are neither."""
     names = {d.sample.id for d in wrong if not d.outside_domain}
-    asked = [d for d in inputs if not d.outside_domain]
-    chosen = [d for d in asked if d.sample.id in names][:number]
+    inside = [d for d in inputs if not d.outside_domain]
+    chosen = [d for d in inside if d.sample.id in names][:number]
     taken = {d.sample.id for d in chosen}
-    return tuple(chosen), tuple(d for d in asked if d.sample.id not in taken)
+    return tuple(chosen), tuple(d for d in inside if d.sample.id not in taken)

@@ -252,8 +252,8 @@ def _attempt(
     if nodes < len(model.graph.node):
         del part.graph.node[nodes:]
         del part.graph.output[:]
-        made = [o for node in part.graph.node for o in node.output if o]
-        part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+        computed = [o for node in part.graph.node for o in node.output if o]
+        part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in computed)
     try:
         return record_values(part.SerializeToString(), feeds, config)
     except Exception:  # whatever a runtime raises: a shorter beginning is tried

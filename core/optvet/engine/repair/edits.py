@@ -246,7 +246,7 @@ def _replace_region(model: ModelProto, operation: ReplaceRegion) -> None:
     for name in operation.inputs:
         _require(model, name)
     prefix = fresh_name(model, f"{operation.node}_region")
-    renamed = {i.name: given for i, given in zip(graph.input, operation.inputs, strict=True)}
+    renamed = {i.name: actual for i, actual in zip(graph.input, operation.inputs, strict=True)}
     renamed |= {graph.output[0].name: operation.node, "": ""}
     old = f"{prefix}_before"
     maker.output[list(maker.output).index(operation.node)] = old
@@ -293,14 +293,14 @@ def _set_output_type(model: ModelProto, operation: SetOutputType) -> None:
 
 def _sort(model: ModelProto) -> None:
     """Put nodes behind what they read, otherwise in their order."""
-    made = {name for node in model.graph.node for name in node.output if name}
+    computed = {name for node in model.graph.node for name in node.output if name}
     done: set[str] = set()
     ordered: list[NodeProto] = []
     waiting = list(model.graph.node)
     while waiting:
         left = []
         for node in waiting:
-            if (set(reads(node)) & made) - done:
+            if (set(reads(node)) & computed) - done:
                 left.append(node)
             else:
                 ordered.append(node)

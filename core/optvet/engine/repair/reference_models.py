@@ -36,13 +36,13 @@ def references_of(
     for number, link in enumerate(_links(conversion, versions.get(ONNX_DOMAIN)), _FIRST):
         known = len(conversion.warnings)
         try:
-            made = conversion.convert(link, source, number, usual)
+            artifact = conversion.convert(link, source, number, usual)
         except OptvetError:
             continue
         finally:
             del conversion.warnings[known:]
-        if made.failure is None and made.artifacts and made.artifacts[-1].data:
-            found[link.converter.name] = made.artifacts[-1].data
+        if artifact.failure is None and artifact.artifacts and artifact.artifacts[-1].data:
+            found[link.converter.name] = artifact.artifacts[-1].data
     return found
 
 
@@ -63,8 +63,8 @@ def _links(conversion: Conversion, opset: int | None) -> Iterator[Link]:
 
 def _link(converter: Converter, opset: int | None) -> Link:
     fields = type(converter.options).model_fields
-    given = {"opset": opset} if opset and "opset" in fields else {}
-    options = parse_options(f"converter {converter.name!r}", converter.options, given)
+    opset_option = {"opset": opset} if opset and "opset" in fields else {}
+    options = parse_options(f"converter {converter.name!r}", converter.options, opset_option)
     stages = contract.list_items(
         "converter", converter, "stages", lambda: converter.stages(options), ConversionStage
     )

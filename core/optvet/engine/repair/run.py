@@ -69,18 +69,18 @@ def repair_model(
     """
     started = time.perf_counter()
     more = (proposals.__module__,)
-    asked, plugins = _conversion_request(request, plugins)
-    with open_conversion(asked, plugins, more=more) as conversion:
+    conversion_request, plugins = _conversion_request(request, plugins)
+    with open_conversion(conversion_request, plugins, more=more) as conversion:
         _refuse_other_formats(conversion)
         progress("running the source", 0, None)
         inputs, judge, skipped = prepare_inputs(conversion)
-        made = converted_by(conversion, inputs, progress)
+        artifact = converted_by(conversion, inputs, progress)
         progress("comparing", 0, None)
-        answer = judge_stages(conversion, made, inputs, judge)
+        answer = judge_stages(conversion, artifact, inputs, judge)
         before = result_of(conversion, replace(answer, skipped=skipped), 0.0)
         seen = answer.stage_results[-1].seen
         wrong = [d for d in inputs if d.sample.id in seen and not seen[d.sample.id].right]
-        repair = _Repair(request, conversion, judge, made[-1], before, progress)
+        repair = _Repair(request, conversion, judge, artifact[-1], before, progress)
         if before.verdict != "faulty" or not any(not d.outside_domain for d in wrong):
             result = repair.nothing()
         elif all(f.kind == "lossy" for f in before.findings if f.severity == "fault"):
@@ -92,9 +92,9 @@ def repair_model(
 
 def _conversion_request(request: RepairRequest, plugins: Plugins) -> tuple[ConvertRequest, Plugins]:
     """The conversion to repair; that of an optimizer is a converter made of it."""
-    asked = request.conversion()
+    converted = request.conversion()
     if request.optimizer is None:
-        return asked, plugins
+        return converted, plugins
     if request.via or request.converted is not None:
         raise UsageError(
             "--optimizer repairs an optimizer's result; leave out --via and --converted"
@@ -102,7 +102,7 @@ def _conversion_request(request: RepairRequest, plugins: Plugins) -> tuple[Conve
     optimizer = plugins.optimizer(request.optimizer)
     converter = OptimizerAsConverter(optimizer, request.pipeline, request.optimizer_options)
     return (
-        asked.model_copy(update={"via": (converter.name,)}),
+        converted.model_copy(update={"via": (converter.name,)}),
         plugins.extend("converter", converter),
     )
 
@@ -249,9 +249,9 @@ class _Repair:
         inputs, judge, skipped = prepare_inputs(fresh)
         known = {d.sample.id for d in inputs if _is_known(d, request.random)}
         unknown = [d for d in inputs if d.sample.id not in known and not d.outside_domain]
-        made = replace(self.made, artifact=Artifact("onnx", new))
-        answer = judge_stages(fresh, [made], inputs, judge)
-        one = replace(fresh, links=(replace(made.link, stages=(made.stage,)),))
+        candidate = replace(self.made, artifact=Artifact("onnx", new))
+        answer = judge_stages(fresh, [candidate], inputs, judge)
+        one = replace(fresh, links=(replace(candidate.link, stages=(candidate.stage,)),))
         result = result_of(one, replace(answer, skipped=skipped), 0.0)
         samples = [d.sample for d in unknown]
         observed = fresh.observe(config, Artifact("onnx", old), samples)
@@ -274,7 +274,7 @@ class _Repair:
         faults = [f for f in self.before.findings if f.severity == "fault"]
         artifact = self.made.artifact
         data = b"" if artifact is None else artifact.data
-        told: Mapping[str, object] = {
+        shared: Mapping[str, object] = {
             "schema": "optvet.repair/1",
             "source": self.conversion.request.model,
             "digest": hashlib.sha256(data).hexdigest() if data else "",
@@ -283,7 +283,7 @@ class _Repair:
             "verdict_before": self.before.verdict,
             "seed": self.request.seed,
         }
-        return RepairResult.model_validate({**told, **about})
+        return RepairResult.model_validate({**shared, **about})
 
 
 def _is_known(each: ConversionInput, random: int) -> bool:

@@ -45,7 +45,7 @@ class Window:
         """The window as a model, with values that ``edits`` read from outside."""
         whole = self.aligned.model
         nodes = [whole.graph.node[i] for i in self.nodes]
-        made = {name for node in nodes for name in node.output}
+        computed = {name for node in nodes for name in node.output}
         wanted = {name for node in nodes for name in reads(node)} | set(_find_read_names(edits))
         part = ModelProto(ir_version=whole.ir_version)
         part.opset_import.extend(whole.opset_import)
@@ -56,14 +56,14 @@ class Window:
         for node in whole.graph.node:
             if node.op_type == "Constant" and set(node.output) & wanted:
                 part.graph.node.append(node)
-                made.update(node.output)
-        for name in sorted(wanted - made - weights):
+                computed.update(node.output)
+        for name in sorted(wanted - computed - weights):
             value = self.aligned.values.get(name)
             if value is not None:
                 kind = helper.np_dtype_to_tensor_dtype(value.dtype)
                 part.graph.input.append(helper.make_tensor_value_info(name, kind, value.shape))
         part.graph.node.extend(n for n in nodes if n.op_type != "Constant")
-        outputs = {o.name for o in whole.graph.output} & made
+        outputs = {o.name for o in whole.graph.output} & computed
         part.graph.output.extend(ValueInfoProto(name=name) for name in sorted(outputs))
         return part
 

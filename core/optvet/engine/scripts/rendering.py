@@ -22,7 +22,7 @@ def render(template: str, **values: object) -> str:
 def _environment() -> jinja2.Environment:
     import jinja2
 
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         autoescape=False,  # Python, not HTML
         trim_blocks=True,
         lstrip_blocks=True,
@@ -30,8 +30,10 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(_source),
     )
-    made.filters.update(repr=repr, name_code=name_code, body=indented, in_docstring=_quotable)
-    return made
+    environment.filters.update(
+        repr=repr, name_code=name_code, body=indented, in_docstring=_quotable
+    )
+    return environment
 
 
 def _source(name: str) -> str:

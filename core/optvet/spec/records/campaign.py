@@ -115,9 +115,9 @@ class CampaignSummary(Result):
     def headline(self) -> str:
         """How many jobs have an answer, their verdicts, and how many findings there are."""
         verdicts = Counter(t.verdict for t in self.trials if t.verdict is not None)
-        told = ", ".join(f"{n} {verdict}" for verdict, n in sorted(verdicts.items()))
+        amounts = ", ".join(f"{n} {verdict}" for verdict, n in sorted(verdicts.items()))
         answered = f"{verdicts.total()} of {len(self.trials)} jobs answered"
-        return f"{self.name}: {answered} ({told or 'none yet'}); {len(self.findings)} findings"
+        return f"{self.name}: {answered} ({amounts or 'none yet'}); {len(self.findings)} findings"
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per job: what was asked, the verdict, and its faults."""

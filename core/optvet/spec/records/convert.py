@@ -112,10 +112,10 @@ class ConversionPlace(Record):
             listed = ", ".join(f"{self.node}.{name}" for name in self.attributes)
             alone = self.operator in ("", self.node)
             return listed if alone else f"{self.operator} → {listed}"
-        made = ", ".join(node.partition(" = ")[2].partition(" ")[0] for node in self.nodes[:4])
-        given = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
-        operator = f"{self.operator} ({given})" if given else self.operator
-        return " → ".join(part for part in (operator, made) if part)
+        outputs = ", ".join(node.partition(" = ")[2].partition(" ")[0] for node in self.nodes[:4])
+        arguments_text = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
+        operator = f"{self.operator} ({arguments_text})" if arguments_text else self.operator
+        return " → ".join(part for part in (operator, outputs) if part)
 
 
 class ConversionFinding(Record):

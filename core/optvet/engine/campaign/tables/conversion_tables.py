@@ -332,8 +332,8 @@ def _yes_or_no(finding: ConversionFinding) -> str:
         return "undecided: other runtimes disagree"
     # The checker, and the end of a process, need no second runtime to be believed.
     info = finding.symptom.info
-    told = info.check is ScriptCheck.DEATH or info.stages == ("check",)
-    if not told and not outcomes:
+    notices = info.check is ScriptCheck.DEATH or info.stages == ("check",)
+    if not notices and not outcomes:
         return "on one runtime"
     return "yes"
 

@@ -33,10 +33,10 @@ def charts(rows: Sequence[TrialRow]) -> list[Chart]:
         for row in group
         if row.timing is not None
     }
-    made = (
+    drawn = (
         IntervalChart.of(timings),
         BarChart.of(counts, "Operators", "nodes", note="Over all models of known structure."),
         BarChart.of(providers_of, "Placement", "nodes as they are executed"),
         PointChart.of(timings),
     )
-    return [chart for chart in made if chart is not None]
+    return [chart for chart in drawn if chart is not None]

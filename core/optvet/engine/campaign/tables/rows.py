@@ -67,11 +67,11 @@ def row_of(trial: JobResult) -> TrialRow:
 
 def _row_of_conversion(result: ConversionResult, known: dict[str, Any]) -> TrialRow:
     """The row of a conversion; a source that was refused is not taken, which is no fault."""
-    told = [f for f in result.findings if f.severity == "fault"]
+    counted = [f for f in result.findings if f.severity == "fault"]
     found = [f for f in findings_of(result) if f.severity == "fault"]
     faults = tuple(
         FaultRow(str(f.fingerprint), str(f.fingerprint), f, cause_of_conversion(own))
-        for own, f in zip(told, found, strict=True)
+        for own, f in zip(counted, found, strict=True)
     )
     outcome: Outcome = "same"
     if faults:
@@ -82,7 +82,9 @@ def _row_of_conversion(result: ConversionResult, known: dict[str, Any]) -> Trial
         outcome = "undecided"
     elif result.stages[-1].state == "drift":
         outcome = "rounded"
-    sizes = [(f.error, f.noise) for f in told] or [(s.error, s.noise) for s in result.stages[-1:]]
+    sizes = [(f.error, f.noise) for f in counted] or [
+        (s.error, s.noise) for s in result.stages[-1:]
+    ]
     error, noise = max(
         (size for size in sizes if size[0] is not None),
         key=lambda size: size[0] or 0.0,

@@ -25,13 +25,13 @@ def regions(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandi
     for reference in aligned.references:
         have = _find_shared_values(aligned, reference)
         for place in dict.fromkeys((*aligned.missing[:_ENDS], aligned.place)):
-            for made in _values_at(aligned, reference, place):
-                part = _part(aligned.model, reference.model, made, have)
+            for value in _values_at(aligned, reference, place):
+                part = _part(aligned.model, reference.model, value, have)
                 if part is None:
                     continue
                 model, inputs = part
-                for name in replaceable_values(aligned, nodes, place, reference.values[made]):
-                    yield _candidate(aligned, reference, made, name, model, inputs)
+                for name in replaceable_values(aligned, nodes, place, reference.values[value]):
+                    yield _candidate(aligned, reference, value, name, model, inputs)
 
 
 def _candidate(

@@ -92,9 +92,9 @@ def _inputs(aligned: AlignedRun, operator: SourceValue, number: int) -> Iterator
 def _model(like: ModelProto, reads: str, body: str) -> ModelProto:
     version = opset_versions(like)[ONNX_DOMAIN]
     # Types are not told: a template is for floats of any width, or integers.
-    given = ", ".join(f"float[] {name}" for name in reads.split())
+    inputs = ", ".join(f"float[] {name}" for name in reads.split())
     text = f'<ir_version: {like.ir_version}, opset_import: ["" : {version}]>'
-    model = onnx.parser.parse_model(f"{text} template ({given}) => (float[] y) {{ {body} }}")
+    model = onnx.parser.parse_model(f"{text} template ({inputs}) => (float[] y) {{ {body} }}")
     for value in (*model.graph.input, *model.graph.output):
         value.ClearField("type")
     return model

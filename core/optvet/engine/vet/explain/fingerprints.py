@@ -24,8 +24,8 @@ def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> s
     """
     if finding.symptom.info.identity == "metadata":
         structure = ["; ".join(finding.changed)]
-    asked = finding.symptom.info.severity == "requirement"
-    required = [finding.requirement] if asked else []
+    by_requirement = finding.symptom.info.severity == "requirement"
+    required = [finding.requirement] if by_requirement else []
     about = [optimizer, list(finding.culprit), str(finding.symptom), [*required, *structure]]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 

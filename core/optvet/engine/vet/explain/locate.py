@@ -236,17 +236,17 @@ def _locate_inside(artifact: Artifact, task: ExplainTask, before: ModelProto) ->
         first = record_with_jitter(
             before.SerializeToString(), task.feeds, task.reference, task.jitters
         )
-        told = told_values(artifact, task.config, task.feeds, first.values.keys())
+        inner_values = told_values(artifact, task.config, task.feeds, first.values.keys())
     except Exception as error:
         if isinstance(error, MemoryError):
             raise
         return Divergence(note=f"values inside are not known: {_line(error)}")
-    if told is None:
+    if inner_values is None:
         return Divergence(note="the optimizer makes a format whose inner values are hidden")
     enter("compare")
     first = replace(first, thresholds=OTHER_KERNELS)
-    found = compare_values(before, told[0], first, told[1], outputs=task.outputs)
-    return _first_difference(before, told[0], found, Divergence())
+    found = compare_values(before, inner_values[0], first, inner_values[1], outputs=task.outputs)
+    return _first_difference(before, inner_values[0], found, Divergence())
 
 
 def _with_note(divergence: Divergence, note: str) -> Divergence:

@@ -64,6 +64,6 @@ def warnings_of(
 def _names_in(model: Path) -> frozenset[str]:
     """The names of all nodes and values of a model."""
     proto = outline_of(model)
-    given = (*proto.graph.input, *proto.graph.initializer, *proto.graph.output)
+    declared = (*proto.graph.input, *proto.graph.initializer, *proto.graph.output)
     nodes = list(nodes_of(proto.graph))
-    return frozenset({*(v.name for v in given), *all_names(nodes), *(n.name for n in nodes)})
+    return frozenset({*(v.name for v in declared), *all_names(nodes), *(n.name for n in nodes)})

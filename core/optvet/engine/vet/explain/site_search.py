@@ -275,12 +275,12 @@ def _adjacent(before: ModelProto, after: ModelProto, sites: Sequence[Site]) -> I
     for site in sites:
         nodes = [before.graph.node[i] for i in site.before]
         nodes += [after.graph.node[i] for i in site.after]
-        made = {o for n in nodes for o in n.output if o}
-        read = {i for n in nodes for i in reads(n)} - made
+        outputs = {o for n in nodes for o in n.output if o}
+        read = {i for n in nodes for i in reads(n)} - outputs
         members = [site]
-        for group in [g for g in groups if g[1] & read or g[2] & made]:
+        for group in [g for g in groups if g[1] & read or g[2] & outputs]:
             members = group[0] + members
-            made, read = made | group[1], read | group[2]
+            outputs, read = outputs | group[1], read | group[2]
             groups.remove(group)
-        groups.append((members, made, read))
+        groups.append((members, outputs, read))
     yield from (group[0] for group in groups)

@@ -73,17 +73,17 @@ def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -
         path = Path(folder) / "answered.onnx"
         path.write_bytes(data)
         other = runner.on(case.on(open_model(path, case.model.source, Path(folder))))
-        given, table = [replace(sample, feeds=feeds)], case.passes
+        samples, table = [replace(sample, feeds=feeds)], case.passes
         lowered = case.lowers and not finding.culprit
         if lowered:
-            examiner = Examiner(other, given, thresholds=OTHER_KERNELS)
+            examiner = Examiner(other, samples, thresholds=OTHER_KERNELS)
         else:
-            examiner = Examiner(other, given, tolerance=table.tolerance)
-        examiner.learn_reference(other.reference(given))
+            examiner = Examiner(other, samples, tolerance=table.tolerance)
+        examiner.learn_reference(other.reference(samples))
         if case.lowers and not lowered:
-            examiner.learn_reference(other.trial(table.base, given, "control"))
+            examiner.learn_reference(other.trial(table.base, samples, "control"))
         passes = table.complete(finding.culprit) if finding.culprit else table.base
-        seen = examiner.examine(other.trial(passes, given, "confirm"), given).observation
+        seen = examiner.examine(other.trial(passes, samples, "confirm"), samples).observation
     if seen is None or seen.symptom != finding.symptom:
         return False
     return bool({*seen.outputs} & {*finding.outputs})

@@ -291,9 +291,9 @@ def wrong_in_rest(
 ) -> Examination:
     """The first fault of ``pipeline`` on the samples that are not kept in memory."""
     runner, examiner = session.runner, detected.examiner
-    held = {s.id for s in examiner.samples}
+    first_ids = {s.id for s in examiner.samples}
     for chunk in inputs.chunks():
-        samples = [s for s in chunk if s.id not in held and s.id not in detected.refused]
+        samples = [s for s in chunk if s.id not in first_ids and s.id not in detected.refused]
         if not samples:
             continue
         base = examiner.base

@@ -110,8 +110,8 @@ def begin(request: VetRequest, plugins: Plugins, model: Model, outputs: Outputs)
     """
     choice = choose(plugins, model, outputs, request.comparator)
     comparator = choice.comparator
-    given = comparator_options(comparator, model, request)
-    options = parse_options(f"comparator {comparator.name}", comparator.options, given)
+    chosen = comparator_options(comparator, model, request)
+    options = parse_options(f"comparator {comparator.name}", comparator.options, chosen)
     begun = Assessment(choice, options, model)
     for required in required_of(request, model):
         if isinstance(required, Requirement) and not is_of_layers(required):

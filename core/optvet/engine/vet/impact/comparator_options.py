@@ -22,11 +22,11 @@ from optvet.spec.types import Failure, Model, Sample
 
 def comparator_options(comparator: Comparator, model: Model, request: VetRequest) -> dict[str, Any]:
     """Options of the request, with those of the model's record where the request sets none."""
-    config, given = model.config, dict(request.comparator_options)
+    config, chosen = model.config, dict(request.comparator_options)
     if comparator.name != config.comparator:
-        return given
-    more = {k: v for k, v in config.comparator_options.items() if k not in given}
-    return given | options_from(
+        return chosen
+    more = {k: v for k, v in config.comparator_options.items() if k not in chosen}
+    return chosen | options_from(
         config.origin,
         "comparator_options",
         comparator.options,
@@ -39,11 +39,11 @@ def comparator_options(comparator: Comparator, model: Model, request: VetRequest
 def options_for(comparator: Comparator, model: Model, request: VetRequest) -> BaseModel:
     """The options of ``comparator``; defaults if the given ones are those of another comparator."""
     wanted = request.comparator or model.config.comparator
-    given = comparator_options(comparator, model, request)
+    chosen = comparator_options(comparator, model, request)
     if comparator.name != wanted:
         fields = type(comparator.options).model_fields
-        given = given if given.keys() <= fields.keys() else {}
-    return parse_options(f"comparator {comparator.name}", comparator.options, given)
+        chosen = chosen if chosen.keys() <= fields.keys() else {}
+    return parse_options(f"comparator {comparator.name}", comparator.options, chosen)
 
 
 def metrics_of(comparator: Comparator, options: BaseModel) -> list[str] | None:

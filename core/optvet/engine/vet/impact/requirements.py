@@ -39,10 +39,10 @@ def required_of(request: VetRequest, model: Model) -> tuple[Required, ...]:
     Raises:
         UsageError: A requirement names an output that the model does not have.
     """
-    asked = [parse_requirement(text) for text in request.require]
+    parsed = [parse_requirement(text) for text in request.require]
     config = model.config
-    known = {(r.metric, r.output) for r in asked}
-    asked += [
+    known = {(r.metric, r.output) for r in parsed}
+    parsed += [
         r
         for text in config.require
         if ((r := parse_requirement(text, config.origin)).metric, r.output) not in known
@@ -50,7 +50,7 @@ def required_of(request: VetRequest, model: Model) -> tuple[Required, ...]:
     typed = bool(request.rtol or request.atol)
     source = request if typed else config
     words = "--rtol, --atol" if typed else config.origin
-    found: tuple[Required, ...] = (*asked, *tolerances_of(source.rtol, source.atol, words))
+    found: tuple[Required, ...] = (*parsed, *tolerances_of(source.rtol, source.atol, words))
     for required in found:
         names = [o.name for o in model.outputs]
         if is_of_layers(required):

@@ -189,14 +189,14 @@ class Examiner:
 
     def _judge(self, trial: Trial, sample: Sample) -> list[Judgement]:
         """The judgements of a sample under its known noise."""
-        asked = self._judge_arguments(trial, sample)
-        return [] if asked is None else judge_outputs(*asked, review=self._review(trial, sample))
+        args = self._judge_arguments(trial, sample)
+        return [] if args is None else judge_outputs(*args, review=self._review(trial, sample))
 
     def _verdict(self, trial: Trial, sample: Sample) -> SampleVerdict:
-        asked = self._judge_arguments(trial, sample)
-        if asked is None:
+        args = self._judge_arguments(trial, sample)
+        if args is None:
             return SampleVerdict("same")
-        return judge_sample(*asked, review=self._review(trial, sample))
+        return judge_sample(*args, review=self._review(trial, sample))
 
     def _judge_arguments(
         self, trial: Trial, sample: Sample

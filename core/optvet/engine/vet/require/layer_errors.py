@@ -117,10 +117,10 @@ def shared_values(artifact: Artifact, task: InnerErrorTask) -> list[Layer]:
     # An artifact of another format stays in the optimizer's process, so it is made again here.
     after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)
     if after is None:
-        told = told_values(artifact, task.candidate, task.feeds, first.values.keys())
-        if told is None:
+        others = told_values(artifact, task.candidate, task.feeds, first.values.keys())
+        if others is None:
             raise Unsupported("the optimizer makes a format whose inner values are hidden")
-        after, second = told
+        after, second = others
         first = replace(first, thresholds=OTHER_KERNELS)
     else:
         data = after.SerializeToString()

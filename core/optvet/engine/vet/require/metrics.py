@@ -104,9 +104,9 @@ class RequirementMeter:
                 continue
             if not gauges:
                 gauges = self._gauges(reference[usable[0].id])
-            made = runner.trial(passes, usable, "verify") if passes is not None else None
+            verified = runner.trial(passes, usable, "verify") if passes is not None else None
             # Decoding needs a build that exists, so the plain trial comes first.
-            trial = runner.fresh(passes, usable) if fresh or made is None else made
+            trial = runner.fresh(passes, usable) if fresh or verified is None else verified
             if (failed := explain_missing_outputs(trial, usable)) is not None:
                 return dict.fromkeys(self.required, failed)
             examiner, runs = self._detected.examiner, runs_of(trial)
@@ -114,8 +114,8 @@ class RequirementMeter:
             for gauge in gauges:
                 gauge.add(chunk)
             if not self.samples:
-                held = {s.id for s in self._detected.samples}
-                runner.forget([s for s in usable if s.id not in held])
+                judged_ids = {s.id for s in self._detected.samples}
+                runner.forget([s for s in usable if s.id not in judged_ids])
         return {gauge.required: gauge.reading() for gauge in gauges}
 
     def _chunks(self, *, again: bool = False) -> Iterator[Sequence[Sample]]:

@@ -36,8 +36,8 @@ def dump_arrays(arrays: Mapping[str, np.ndarray], meta: JSON) -> bytes:
     """
     entries: list[JSON] = []
     chunks: list[bytes] = []
-    for name, given in arrays.items():
-        array = _native(np.asarray(given))
+    for name, value in arrays.items():
+        array = _native(np.asarray(value))
         entry: dict[str, JSON] = {"name": name, "shape": array.shape}
         if array.dtype.hasobject:
             entry["strings"] = [_string(name, item) for item in array.ravel().tolist()]

@@ -155,7 +155,7 @@ def _key_of(request: VetRequest) -> str | None:
         return None
     modules = sorted({point.value.partition(":")[0].partition(".")[0] for point in points})
     code = [*_files_of(SELF), *(file for module in modules for file in _files_of(module))]
-    asked = request.model_dump(mode="json", exclude={"cache_dir"})
+    fields = request.model_dump(mode="json", exclude={"cache_dir"})
     confined = os.environ.get(CONFINE, "")
     where = str(Path(request.model).expanduser().absolute())
     return key(
@@ -164,7 +164,7 @@ def _key_of(request: VetRequest) -> str | None:
         sys.path,
         list(_iter_installed_folders()),
         code,
-        asked,
+        fields,
         where,
         confined,
     )

@@ -71,10 +71,10 @@ def pack(value: object) -> list[bytes | memoryview]:
     head: bytes | memoryview = b"".join(
         _COUNT.pack(n) for n in (len(pieces), *(p.nbytes for p in pieces))
     )
-    made = [head, bytes(-len(head) % _PLACE_BYTES)]
+    parts = [head, bytes(-len(head) % _PLACE_BYTES)]
     for piece in pieces:
-        made += [piece, bytes(-len(piece) % _PLACE_BYTES)]
-    return made
+        parts += [piece, bytes(-len(piece) % _PLACE_BYTES)]
+    return parts
 
 
 def unpack(data: bytes | mmap.mmap) -> Any:

@@ -84,8 +84,8 @@ class Worker:
             os.set_blocking(self._status_r, False)
             ours.callback(os.close, self._status_r)
             theirs.callback(os.close, status_w)
-            given = [socket_w.fileno(), self._stdout, self._stderr, self._stage, status_w]
-            server.fork(given, limits)
+            inherited = [socket_w.fileno(), self._stdout, self._stderr, self._stage, status_w]
+            server.fork(inherited, limits)
             theirs.close()
             self._pid = self._receive_pid()
             self._resources = ours.pop_all()

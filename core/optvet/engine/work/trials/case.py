@@ -186,9 +186,9 @@ def case_from(
     """
 
     def options_of(plugin: Optimizer | Runtime, key: str) -> BaseModel:
-        given = getattr(record, key)
-        given = options_from(file, key, plugin.options, given, folder=None, trust=trust)
-        return parse_options(plugin.name, plugin.options, given)
+        chosen = getattr(record, key)
+        chosen = options_from(file, key, plugin.options, chosen, folder=None, trust=trust)
+        return parse_options(plugin.name, plugin.options, chosen)
 
     optimizer = plugins.optimizer(record.optimizer)
     options = options_of(optimizer, "optimizer_options")

@@ -37,8 +37,8 @@ def _run_with_all(
     graph = model.graph
     outputs = {o.name: o for o in proto.graph.output}
     del graph.output[:]
-    made = [o for node in graph.node for o in node.output if o]
-    for name in dict.fromkeys((*made, *outputs)):
+    computed = [o for node in graph.node for o in node.output if o]
+    for name in dict.fromkeys((*computed, *outputs)):
         # Without a type: the declared type of an output may be wrong.
         if only is None or name in only or name in outputs:
             graph.output.append(ValueInfoProto(name=name))

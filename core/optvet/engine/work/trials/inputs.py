@@ -221,11 +221,11 @@ def _check_memory(
     keyed: Iterable[tuple[float, int, Sample | Deferred]],
 ) -> Iterator[tuple[float, int, Sample | Deferred]]:
     """The same items; raises if more would be kept in memory than the limit allows."""
-    held = 0
+    total = 0
     for entry in keyed:
         if isinstance(entry[2], Sample):
-            held += _bytes_in(entry[2])
-            check_size("shuffling all samples (or say --limit, to shuffle few)", held)
+            total += _bytes_in(entry[2])
+            check_size("shuffling all samples (or say --limit, to shuffle few)", total)
         yield entry
 
 
@@ -298,12 +298,12 @@ def _source(
 ) -> _DatasetSource:
     name, _, argument = spec.partition(":")
     dataset = plugins.dataset(name)
-    given = dict(options)
+    fields = dict(options)
     config = model.config
     if spec in (config.dataset, dataset_from(config, trust=True)):
         # Options that the user gives replace declared ones, which then need no trust.
-        more = {k: v for k, v in config.dataset_options.items() if k not in given}
-        given |= options_from(
+        more = {k: v for k, v in config.dataset_options.items() if k not in fields}
+        fields |= options_from(
             config.origin,
             "dataset_options",
             dataset.options,
@@ -311,7 +311,7 @@ def _source(
             folder=Path(config.origin).parent,
             trust=trust,
         )
-    own = {k: v for k, v in given.items() if k in type(dataset.options).model_fields}
+    own = {k: v for k, v in fields.items() if k in type(dataset.options).model_fields}
     parsed = parse_options(f"dataset {name}", dataset.options, own)
     return _DatasetSource(spec, dataset, argument or None, parsed, why)
 

@@ -109,8 +109,8 @@ def _may_be_a_cause(line: str, formats: Mapping[str, LogFormat]) -> bool:
 def _messages(text: str, formats: Mapping[str, LogFormat]) -> Iterator[tuple[str, str]]:
     """Warnings in order, each with the plugin whose format it has."""
     # Not splitlines: it would take the parts of a progress bar for lines.
-    for given in text.split("\n"):
-        line = _ANSI.sub("", given[:_LINE_CHARS].rstrip())
+    for raw in text.split("\n"):
+        line = _ANSI.sub("", raw[:_LINE_CHARS].rstrip())
         if "\r" in line or "\b" in line or line[:1].isspace() or not _LETTER.search(line):
             continue  # A progress bar, the continuation of the line above, a rule.
         logged = _parse_log_line(line, formats)

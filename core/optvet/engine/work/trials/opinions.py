@@ -33,12 +33,14 @@ def evaluate_in_own_types(
 
     with np.errstate(all="ignore"):
         try:
-            made = ReferenceEvaluator(model).run(list(names), dict(feeds))
+            results = ReferenceEvaluator(model).run(list(names), dict(feeds))
         except RuntimeError:
-            made = ReferenceEvaluator(convert_version(model, _NEWER)).run(list(names), dict(feeds))
+            results = ReferenceEvaluator(convert_version(model, _NEWER)).run(
+                list(names), dict(feeds)
+            )
     kinds = {v.name: v.type for v in model.graph.output}
-    given = zip(names, made, strict=True)
-    return flatten({name: taken_out(value, kinds[name]) for name, value in given})
+    named = zip(names, results, strict=True)
+    return flatten({name: taken_out(value, kinds[name]) for name, value in named})
 
 
 def evaluate_exactly(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> Outputs:

@@ -89,9 +89,9 @@ def check_options(
     if not isinstance(plugin, ChecksOptions):
         return
     key = None
-    given = options.model_dump(mode="json")
-    if cache is not None and given == type(options).model_construct().model_dump(mode="json"):
-        key = caching.key("options", fingerprint_environment(), about_plugin(plugin), given)
+    chosen = options.model_dump(mode="json")
+    if cache is not None and chosen == type(options).model_construct().model_dump(mode="json"):
+        key = caching.key("options", fingerprint_environment(), about_plugin(plugin), chosen)
         if cache.get(key) is not None:
             return
     outcome = sandbox.call(objection, plugin, options)

@@ -219,8 +219,8 @@ class _Runs:
         session = load(self._judge, Artifact("onnx", bytes(model.SerializeToString())))
         names = {i.name for i in model.graph.input}
         for each in feeds:
-            given = {n: np.array(v) for n, v in each.items() if n in names}
-            yield dict(contract.outputs(self._judge.runtime, session.run(given)))
+            fed = {n: np.array(v) for n, v in each.items() if n in names}
+            yield dict(contract.outputs(self._judge.runtime, session.run(fed)))
 
 
 def _original(task: _LayerTask) -> ModelProto:

@@ -244,8 +244,10 @@ def build(build_spec: BuildSpec) -> Artifact:
         return contract.artifact(
             build_spec.optimizer, from_file.apply_to_file(build_spec.blob, *about)
         )
-    made = build_spec.optimizer.apply(_source(build_spec), build_spec.passes, build_spec.options)
-    return contract.artifact(build_spec.optimizer, made)
+    artifact = build_spec.optimizer.apply(
+        _source(build_spec), build_spec.passes, build_spec.options
+    )
+    return contract.artifact(build_spec.optimizer, artifact)
 
 
 def _source(build_spec: BuildSpec) -> Artifact:

@@ -91,7 +91,7 @@ class Ledger:
 
     def inferences(self, purposes: AbstractSet[str]) -> int:
         """How many were made for these purposes."""
-        return sum(made for purpose, (_, made) in self._counts.items() if purpose in purposes)
+        return sum(count for purpose, (_, count) in self._counts.items() if purpose in purposes)
 
     def cost(self, wall_s: float) -> Cost:
         """The totals, for the result document."""

@@ -343,8 +343,8 @@ class TrialRunner:
         return Trial(build_spec.passes, build, alignment, ordered, build_spec.optimizer is not None)
 
     def _count(self, purpose: str, build_spec: BuildSpec, outcome: Outcome[TrialReport]) -> None:
-        made = int(build_spec.optimizer is not None)
-        self.ledger.add(purpose, applications=made, inferences=_inferences(outcome))
+        builds = int(build_spec.optimizer is not None)
+        self.ledger.add(purpose, applications=builds, inferences=_inferences(outcome))
 
     def warnings_of(self, passes: Sequence[str] | None, samples: Sequence[Sample]) -> list[Warned]:
         """The warnings of a trial that was made: of one build, one load, and a run per sample."""

@@ -102,9 +102,9 @@ def with_answers(
         kind = helper.np_dtype_to_tensor_dtype(values[name].dtype)
         info = helper.make_tensor_value_info(name, kind, values[name].shape)
         model.graph.input.append(info)
-    given = {**feeds, **{name: values[name] for name in added}}
+    answered = {**feeds, **{name: values[name] for name in added}}
     taken = {i.name for i in model.graph.input}
-    return model.SerializeToString(), {n: v for n, v in given.items() if n in taken}
+    return model.SerializeToString(), {n: v for n, v in answered.items() if n in taken}
 
 
 def _region(model: ModelProto, begins: Collection[str], ends: Collection[str]) -> set[str]:
