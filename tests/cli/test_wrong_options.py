@@ -42,7 +42,7 @@ def model(tmp_path: Path) -> Path:
     [
         ("tvm", "target=llvmm", 'Target kind "llvmm" is not defined'),
         ("tvm", "target=cuda", "this TVM makes no such code that runs on the CPU"),
-        ("tvm", "opt_level=-1", "greater than or equal to 0"),
+        ("tvm", "opt_level=-1", "expected at least 0"),
         ("tvm", "extra_passes=own.py:nosuch", "own.py has no function 'nosuch'"),
         ("tvm", "extra_passes=nosuch.py:own", "No such file or directory"),
         ("tvm", "extra_passes=no_such_module:own", "No module named 'no_such_module'"),
@@ -50,9 +50,9 @@ def model(tmp_path: Path) -> Path:
         ("tvm", "extra_passes=own.py:raises", "ValueError: not today"),
         ("tvm", "extra_passes=FuseOps=own.py:number", "there is a pass 'FuseOps' already"),
         ("ort_transformers", "model_type=berd", "there is no such model type; known: bert"),
-        ("ort_transformers", "num_heads=-1", "greater than or equal to 0"),
-        ("onnxscript", "input_size_limit=-5", "greater than or equal to 0"),
-        ("onnxslim", "max_iterations=0", "greater than or equal to 1"),
+        ("ort_transformers", "num_heads=-1", "expected at least 0"),
+        ("onnxscript", "input_size_limit=-5", "expected at least 0"),
+        ("onnxslim", "max_iterations=0", "expected at least 1"),
     ],
 )
 def test_an_optimizer_names_option_and_value(

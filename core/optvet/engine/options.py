@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.validation_words import words_of
 from optvet.spec.words import quote, show
 
 
@@ -32,7 +33,7 @@ def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> B
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(p) for p in first["loc"])
-        message = f"{what}: option {quote(key)} = {show(first['input'])}: {first['msg']}"
+        message = f"{what}: option {quote(key)} = {show(first['input'])}: {words_of(first)}"
         raise UsageError(message) from error
 
 

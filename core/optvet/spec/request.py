@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.requirement import exactly, parse_requirement, parse_tolerance
+from optvet.spec.validation_words import words_of
 
 Strategy = Literal["auto", "walk", "subset", "each", "none"]
 OnBad = Literal["refuse", "skip"]
@@ -326,7 +327,7 @@ def request_of(kind: type[R], given: Mapping[str, Any], where: str = "") -> R:
             choices = get_args(kind.model_fields[key].annotation)
             words = f"choice for {prefix}{_flag(key)}"
             raise UnknownName(words, str(value)[:100], choices) from error
-        words = first["msg"].removeprefix("Value error, ")
+        words = words_of(first)
         shown = "" if first["type"] == "value_error" else f" {value!r:.100}"
         raise UsageError(f"{prefix}{_flag(key)}{shown}: {words}") from error
 

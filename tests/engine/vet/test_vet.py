@@ -788,7 +788,7 @@ def test_a_pass_listed_twice_is_refused_where_it_cannot_be_repeated(vet: Vet) ->
 def test_an_unknown_option_of_the_optimizer_is_refused(vet: Vet) -> None:
     with pytest.raises(UnknownName, match="option of planted 'facto'; did you mean 'factor'"):
         vet(NET, planted(), optimizer_options={"facto": 2})
-    with pytest.raises(UsageError, match="planted: option 'factor' = 'two': Input should be a"):
+    with pytest.raises(UsageError, match="planted: option 'factor' = 'two': expected a"):
         vet(NET, planted(), optimizer_options={"factor": "two"})
 
 

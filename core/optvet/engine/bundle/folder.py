@@ -46,6 +46,7 @@ from optvet.spec.records.reading import read_document
 from optvet.spec.requirement import read_requirement
 from optvet.spec.scratch import folder_beside
 from optvet.spec.symptoms import ScriptCheck
+from optvet.spec.validation_words import words_of
 from optvet.spec.words import printable, quote
 
 _REPRO_S = 300.0
@@ -261,7 +262,9 @@ def read_record(bundle: Path) -> Reproduction:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path}: {quote(where)}: {first['msg']}; make the bundle anew") from error
+        raise InputError(
+            f"{path}: {quote(where)}: {words_of(first)}; make the bundle anew"
+        ) from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
             f"{path}: no document of optvet ({error}); make the bundle anew"

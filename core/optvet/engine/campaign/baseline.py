@@ -11,6 +11,7 @@ from optvet.spec.errors import InputError
 from optvet.spec.parsing import read_json
 from optvet.spec.records.campaign import Baseline, CampaignSummary, FindingGroup, KnownFinding
 from optvet.spec.records.reading import read_document
+from optvet.spec.validation_words import words_of
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -28,7 +29,7 @@ def read_baseline(path: Path) -> Baseline:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise InputError(
-            f"{path} is no baseline: {place}: {first['msg']}; write one with: "
+            f"{path} is no baseline: {place}: {words_of(first)}; write one with: "
             "optvet campaign export STORE --format baseline --out FILE"
         ) from error
 

@@ -27,6 +27,7 @@ from optvet.spec.parsing import read_bytes, read_toml
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
 from optvet.spec.toml_lines import join_with_dots, line_of
+from optvet.spec.validation_words import words_of
 from optvet.spec.words import show
 
 _PATTERNS = ("optimizer", "symptom", "culprit", "message")
@@ -106,7 +107,7 @@ def _refusal(path: Path, text: str, error: ValidationError) -> str:
     elif name == "fingerprint":
         words = f"{show(first['input'])}: expected at least its first 8 digits, hexadecimal"
     else:
-        words = f"{show(first['input'])}: {first['msg']}"
+        words = f"{show(first['input'])}: {words_of(first)}"
     return f"{where}: key {join_with_dots(key)!r}: {words}"
 
 

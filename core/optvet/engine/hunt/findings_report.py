@@ -20,6 +20,7 @@ from optvet.spec.foreign import read_text
 from optvet.spec.parsing import read_json
 from optvet.spec.records import HuntFinding, HuntSummary
 from optvet.spec.records.reading import read_document
+from optvet.spec.validation_words import words_of
 from optvet.spec.words import markdown_block, markdown_code, markdown_text
 
 
@@ -40,7 +41,7 @@ def read_summary(folder: Path) -> HuntSummary:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path} is no summary of a hunt: {place}: {first['msg']}") from error
+        raise InputError(f"{path} is no summary of a hunt: {place}: {words_of(first)}") from error
 
 
 def report_of(summary: HuntSummary, folder: Path, environments: Sequence[Environment] = ()) -> str:

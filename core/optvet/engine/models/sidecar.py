@@ -59,6 +59,7 @@ from optvet.spec.errors import InputError
 from optvet.spec.parsing import read_json, read_toml
 from optvet.spec.request import Requirements, Tolerances
 from optvet.spec.types import ModelConfig
+from optvet.spec.validation_words import words_of
 from optvet.spec.words import quote, show
 
 CATALOGUE = "models.json"
@@ -213,7 +214,7 @@ def _complaint(file: Path, error: ValidationError) -> str:
             "optvet.engine.models.sidecar"
         )
     shown = "nothing" if first["type"] == "missing" else show(first["input"])
-    return f"{file}: key {quote(key)} is {shown}: {first['msg']}"
+    return f"{file}: key {quote(key)} is {shown}: {words_of(first)}"
 
 
 # ── The catalogue ──────────────────────────────────────────────────────────────────────────────
@@ -283,7 +284,7 @@ def _recipes(catalogue: Path, entry: Mapping[str, Any]) -> dict[str, dict[str, A
             checked = _RECIPE.validate_python(recipe)
         except ValidationError as error:
             where = f"{catalogue}: input_spec of {show(entry['file'])}, {key} {show(item[key])}"
-            raise InputError(f"{where}: {error.errors()[0]['msg']}") from error
+            raise InputError(f"{where}: {words_of(error.errors()[0])}") from error
         found[item[key]] = checked.model_dump(exclude_none=True)
     return found
 

@@ -15,6 +15,7 @@ from optvet.spec.files import write_file
 from optvet.spec.foreign import load_model, read_file
 from optvet.spec.records.repair import Patch
 from optvet.spec.repair import RepairRequest
+from optvet.spec.validation_words import words_of
 
 NAME = "repaired.onnx"
 _MOST_BYTES = 256 << 20
@@ -59,7 +60,7 @@ def read_patch(path: Path) -> Patch:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputError(
-            f"{path} is no patch: {where}: {first['msg']}; give a patch.json that optvet repair "
+            f"{path} is no patch: {where}: {words_of(first)}; give a patch.json that optvet repair "
             "wrote"
         ) from error
 

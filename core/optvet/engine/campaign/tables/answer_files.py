@@ -16,6 +16,7 @@ from optvet.spec.records import BenchResult, ModelComparison
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.reading import read_document
 from optvet.spec.records.repair import RepairResult
+from optvet.spec.validation_words import words_of
 
 Answer = ConversionResult | RepairResult | ModelComparison | BenchResult
 _SCHEMAS: dict[str, type[Answer]] = {
@@ -81,5 +82,5 @@ def _answer(file: Path, document: Any) -> Answer | None:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise InputError(
-            f"{file} is no {schema}: {place}: {first['msg']}; write it again"
+            f"{file} is no {schema}: {place}: {words_of(first)}; write it again"
         ) from error
