@@ -30,7 +30,16 @@ from optvet.testing import Planted
 from optvet_onnxoptimizer import OnnxOptimizer
 from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
 
-PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "onnxoptimizer", "optvet.testing")
+PRELOAD = (
+    "numpy",
+    "onnx",
+    "onnx.checker",
+    "onnxruntime",
+    "onnxoptimizer",
+    "optvet.testing",
+    "optvet.engine.work.trials.preload",
+    __name__,
+)
 
 
 @pytest.fixture(scope="module")

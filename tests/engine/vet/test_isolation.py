@@ -52,7 +52,15 @@ class Once(Planted):
 
 @pytest.fixture
 def sandbox() -> Iterator[Sandbox]:
-    preload = ("numpy", "onnx", "onnx.checker", "onnxruntime", "optvet.testing")
+    preload = (
+        "numpy",
+        "onnx",
+        "onnx.checker",
+        "onnxruntime",
+        "optvet.testing",
+        "optvet.engine.work.trials.preload",
+        __name__,
+    )
     with Sandbox(jobs=1, limits=Limits(60, 1 << 30), preload=preload) as own:
         yield own
 

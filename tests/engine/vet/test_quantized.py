@@ -62,7 +62,11 @@ class Hiding(Rewriter):
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(jobs=1, limits=Limits(120, 2 << 30), preload=("onnx", "onnxruntime")) as shared:
+    with Sandbox(
+        jobs=1,
+        limits=Limits(120, 2 << 30),
+        preload=("onnx", "onnxruntime", "optvet.engine.work.trials.preload", __name__),
+    ) as shared:
         yield shared
 
 

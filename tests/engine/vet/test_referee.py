@@ -28,7 +28,14 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
 
-PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime")
+PRELOAD = (
+    "numpy",
+    "onnx",
+    "onnx.checker",
+    "onnxruntime",
+    "optvet.engine.work.trials.preload",
+    __name__,
+)
 
 
 class NoOptions(BaseModel):

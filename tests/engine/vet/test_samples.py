@@ -18,7 +18,14 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted, PlantedOptions
 
-PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "optvet.testing")
+PRELOAD = (
+    "numpy",
+    "onnx",
+    "onnx.checker",
+    "onnxruntime",
+    "optvet.testing",
+    "optvet.engine.work.trials.preload",
+)
 RATIO = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1,8] x) => (float[1,4] y) <float[8,4] w = {%s}>

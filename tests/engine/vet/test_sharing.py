@@ -16,7 +16,14 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 
-PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "optvet.testing")
+PRELOAD = (
+    "numpy",
+    "onnx",
+    "onnx.checker",
+    "onnxruntime",
+    "optvet.testing",
+    "optvet.engine.work.trials.preload",
+)
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,16 @@ from optvet.testing import FILLERS, Planted, PlantedOptions
 from optvet.testing.faults import nothing, segfault
 from optvet_onnxoptimizer import OnnxOptimizer
 
-PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "onnxoptimizer", "optvet.testing")
+PRELOAD = (
+    "numpy",
+    "onnx",
+    "onnx.checker",
+    "onnxruntime",
+    "onnxoptimizer",
+    "optvet.testing",
+    "optvet.engine.work.trials.preload",
+    __name__,
+)
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +218,11 @@ def test_an_original_that_hangs_is_waited_for_twice(tmp_path: Path) -> None:
 def test_a_death_in_the_check_of_the_original_does_not_weaken_the_checker(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(NET), path)
-    with Sandbox(jobs=1, limits=Limits(60, 1 << 30), preload=("numpy", "onnx")) as own:
+    with Sandbox(
+        jobs=1,
+        limits=Limits(60, 1 << 30),
+        preload=("numpy", "onnx", "optvet.engine.work.trials.preload", __name__),
+    ) as own:
         optimizer = planted(count=2)
         dying = Dying(own, times=1)
         result = vet_path(path, tmp_path, optimizer, dying)  # type: ignore[arg-type]

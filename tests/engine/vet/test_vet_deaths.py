@@ -22,7 +22,13 @@ from optvet.spec.request import VetRequest
 from optvet.testing.faults import nothing
 from optvet.testing.optimizers import Planted
 
-PRELOAD = ("numpy", "onnx", "onnxruntime", "optvet.testing.optimizers")
+PRELOAD = (
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "optvet.testing.optimizers",
+    "optvet.engine.work.trials.preload",
+)
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
 net (float[4,8] x) => (float[4,8] y)

@@ -84,7 +84,16 @@ class Floods(Planted):
 
 @pytest.fixture
 def sandbox() -> Iterator[Sandbox]:
-    preload = ("numpy", "onnx", "onnx.checker", "onnxoptimizer", "onnxruntime", "optvet.testing")
+    preload = (
+        "numpy",
+        "onnx",
+        "onnx.checker",
+        "onnxoptimizer",
+        "onnxruntime",
+        "optvet.testing",
+        "optvet.engine.work.trials.preload",
+        __name__,
+    )
     with Sandbox(jobs=1, limits=Limits(60, 1 << 30), preload=preload) as own:
         yield own
 

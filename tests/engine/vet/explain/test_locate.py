@@ -17,7 +17,15 @@ from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
-PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "onnxoptimizer", "optvet.testing")
+PRELOAD = (
+    "numpy",
+    "onnx",
+    "onnx.checker",
+    "onnxruntime",
+    "onnxoptimizer",
+    "optvet.testing",
+    "optvet.engine.work.trials.preload",
+)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,15 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
 
-PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "tests.engine.vet.find.test_definedness")
+PRELOAD = (
+    "numpy",
+    "onnx",
+    "onnx.checker",
+    "onnxruntime",
+    "tests.engine.vet.find.test_definedness",
+    "optvet.engine.work.trials.preload",
+    __name__,
+)
 
 
 class NoOptions(BaseModel):
@@ -30,7 +38,7 @@ class CastsByWords:
     """An optimizer that casts floats to integers by another way, and one that drops a Relu."""
 
     name = "casts"
-    preload = ("onnx",)
+    preload = ("onnx", "optvet.engine.work.trials.preload", __name__)
     options = NoOptions()
     traits = Traits(repeatable=True)
 

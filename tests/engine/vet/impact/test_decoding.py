@@ -98,6 +98,7 @@ net (float[2,2] x) => (float[2,2] y)
 """
 
 Vet = Callable[..., VetResult]
+PRELOAD = ("numpy", "onnx", "onnxruntime", "optvet.engine.work.trials.preload", __name__)
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def vet(tmp_path: Path) -> Vet:
         )
         limits = Limits(timeout_s, 1 << 30)
         model = open_model(path, str(path), tmp_path / "cache")
-        with Sandbox(jobs=2, limits=limits, preload=("numpy", "onnx", "onnxruntime")) as sandbox:
+        with Sandbox(jobs=2, limits=limits, preload=PRELOAD) as sandbox:
             return vet_model(model, settings, plugins, sandbox=sandbox)
 
     return run

@@ -22,7 +22,15 @@ from optvet.spec.request import VetRequest
 from optvet.testing import FILLERS, Planted
 from optvet_tensor import TensorComparator, TensorOptions
 
-PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "optvet.testing")
+PRELOAD = (
+    "numpy",
+    "onnx",
+    "onnx.checker",
+    "onnxruntime",
+    "optvet.testing",
+    "optvet.engine.work.trials.preload",
+    __name__,
+)
 BIASED = """
 <ir_version: 8, opset_import: ["" : 17]>
 biased (float[4,3] x) => (float[4,3] y, float[4,3] z)

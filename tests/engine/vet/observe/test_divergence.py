@@ -35,7 +35,7 @@ def optimized(model: onnx.ModelProto, passes: list[str]) -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    preload = ("numpy", "onnx", "onnxruntime")
+    preload = ("numpy", "onnx", "onnxruntime", "optvet.engine.work.trials.preload")
     with Sandbox(jobs=1, limits=Limits(60, 2 << 30), preload=preload) as shared:
         yield shared
 

@@ -24,7 +24,15 @@ from optvet.spec.request import VetRequest
 from optvet.spec.types import Deferred, Model, Sample
 from optvet.testing import FILLERS, Planted
 
-PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "optvet.testing")
+PRELOAD = (
+    "numpy",
+    "onnx",
+    "onnx.checker",
+    "onnxruntime",
+    "optvet.testing",
+    "optvet.engine.work.trials.preload",
+    __name__,
+)
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
 net (float[N,4] x) => (float[N,2] y)
