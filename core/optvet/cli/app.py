@@ -41,7 +41,7 @@ GROUPS = {
 }
 """Commands with others below them, each the ``app`` of the module of its name."""
 _LAST = {"campaign": "campaign_tables", "models": "models_generate"}
-"""Of groups in several modules, the last one, which imports the others."""
+"""For groups in several modules: the last module, which imports the others."""
 
 
 def load_command(name: str) -> Any:

@@ -180,7 +180,7 @@ def _speeds(result: BenchResult) -> Table:
 
 
 def _costs(result: BenchResult) -> Table:
-    """What else differs: throughput, time to create a session and to optimize, memory, CPUs."""
+    """Show throughput, time to create a session and to optimize, memory, and CPUs."""
     names = ("variant", "runs/s", "samples/s", "session", "optimizing", "memory", "CPUs")
     table = table_of(*((name, "") for name in names))
     shown: set[str] = set()
@@ -204,7 +204,7 @@ def _side(side: TimedSide, optimization_s: float | None) -> list[str]:
 
 
 def _blame(variant: BenchVariant) -> Text:
-    """What makes a variant slower, why, and what is left without it."""
+    """Show the passes that make a variant slower, why, and the time without them."""
     lines = text(f"{name_of(variant)} is slower because of", "")
     for slowdown in variant.slowdowns:
         names = " → ".join(slowdown.culprit) or "import and export alone"

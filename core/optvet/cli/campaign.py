@@ -401,7 +401,7 @@ def _repair(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What runs the jobs, as it was typed, and which are run."""
+    """The executor as typed, and which jobs it runs."""
 
     name: str
     options: Sequence[str]

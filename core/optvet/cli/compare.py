@@ -161,7 +161,7 @@ def _sums(what: str, sums: Sequence[LayerSummary]) -> Table:
 
 
 def _layer_words(layer: Layer) -> str:
-    """What is different there, in words."""
+    """Describe the difference."""
     words = [layer.detail] if layer.detail else []
     if layer.error is not None:
         words.append(f"error {number(layer.error)}, noise {number(layer.noise)}")

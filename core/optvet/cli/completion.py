@@ -143,4 +143,4 @@ COMPLETERS: Mapping[str, Completer] = {
     "dataset": _of("dataset"),
     "via": _of("converter"),
 }
-"""What completes the value of a field of a request."""
+"""The completer of a field of a request."""

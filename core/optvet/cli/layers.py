@@ -10,7 +10,7 @@ _LISTED = 2
 
 
 def layers_text(record: Quantized) -> str:
-    """What the layers showed, and how far rounding moves the outputs."""
+    """Describe the verdict on the layers, and how far rounding moves the outputs."""
     lines = list(_show_outcomes(record))
     lines += [_show_movement(output) for output in record.outputs[:_LISTED]]
     return "\n".join(lines)

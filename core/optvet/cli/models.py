@@ -247,7 +247,7 @@ def _opset_of(card: ModelCard) -> int | None:
 
 
 def notes_on(model: Model) -> list[str]:
-    """What of a model's age makes its verdict hard to read."""
+    """Warn if the model's age makes its verdict hard to read."""
     from optvet.engine.models.opening import OPSET_FLOOR
     from optvet.graph.walk import ONNX_DOMAIN
 

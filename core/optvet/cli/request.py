@@ -138,7 +138,7 @@ def _parameter(
 
 
 def _completer(name: str) -> Callable[..., list[str]] | None:
-    """What completes a value; imported when a shell asks."""
+    """The completer of a value; imported when a shell asks."""
     if name not in _COMPLETED:
         return None
 
@@ -166,7 +166,7 @@ def _plain(annotation: Any) -> Any:
 
 
 def _kind_of(name: str, field: FieldInfo) -> tuple[Any, list[str]]:
-    """What typer reads an option as, and its names."""
+    """The type as which typer reads an option, and the option's names."""
     flag, plain = f"--{name.replace('_', '-')}", _plain(field.annotation)
     if plain is bool:
         default = field.get_default(call_default_factory=True)

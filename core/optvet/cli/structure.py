@@ -1,4 +1,4 @@
-"""What models are made of and where they are executed, in a few words."""
+"""Describe operators of models and where they are executed, in a few words."""
 
 from __future__ import annotations
 

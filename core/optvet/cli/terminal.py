@@ -78,7 +78,7 @@ class Terminal:
 
     @property
     def messages(self) -> Console:
-        """What writes to stderr; for what is drawn again and again."""
+        """The console on stderr, for live displays."""
         return self._err
 
     def show(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
@@ -124,7 +124,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def progress(self, quiet: bool = False) -> Iterator[Report]:
-        """What the engine may call to tell what it does; shown only to a person."""
+        """A callback by which the engine reports progress; shown only on a terminal."""
         if quiet or not self._err.is_terminal or self._err.is_dumb_terminal:
             yield lambda text, done, total: None
             return

@@ -164,7 +164,7 @@ def _code(answer: ModelAnswer, fail_on: Iterable[str]) -> int:
 
 @dataclass(frozen=True)
 class _VetScreen:
-    """What a person sees of the answer."""
+    """Shows answers on a terminal."""
 
     terminal: Terminal
     request: VetRequest
@@ -194,7 +194,7 @@ class _VetScreen:
         return len({request.optimizer for request in requests}) > 1
 
     def show_table(self, answers: list[ModelAnswer]) -> None:
-        """What was found in several models."""
+        """Show the findings of several models."""
         if not (self.silent or self.quiet):
             several = self.names_optimizers([a.request for a in answers])
             rows = [

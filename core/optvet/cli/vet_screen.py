@@ -65,7 +65,7 @@ def screen(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
 
 
 def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
-    """What is at fault, what it means for the task, and what is verified."""
+    """Show the faults, their effect on the task, and the verified pipeline."""
     faults = _faults(result)
     yield Padding(_subject(result, request), (0, 0, 1 if faults else 0, 0))
     if faults:
@@ -93,7 +93,7 @@ def _faults(result: VetResult) -> list[Finding]:
 
 
 def details(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
-    """What the verdict rests on: where values differ, passes, warnings, and facts."""
+    """Show the evidence: where values differ, passes, warnings, and facts."""
     faults = _faults(result)
     yield Text()
     for finding in [f for f in faults if f.divergence is not None][:_LISTED_DIVERGENCES]:
@@ -124,7 +124,7 @@ def headline(result: VetResult) -> Text:
 
 
 def _unmoved(impact: Impact) -> str:
-    """That the answers of the task are what they were, in few words."""
+    """State in few words that the answers of the task are unchanged."""
     return f"no answer of {count(impact.samples, 'compared sample')} changed"
 
 
@@ -476,7 +476,7 @@ def _cost(result: VetResult) -> str:
 
 
 def next_command(result: VetResult, request: VetRequest) -> Text:
-    """What to type next, on one line, so that it can be copied."""
+    """The next command to type, on one line, so that it can be copied."""
     line = Text(f"{'next':<{_LABEL_COLUMNS}}", style="dim")
     line.append_text(text(shlex.join(_next(result, request)), "not dim bold"))
     return line

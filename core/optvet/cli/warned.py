@@ -17,7 +17,7 @@ _TABLE_CHARS = 500
 
 
 def warnings_text(records: Sequence[WarningRecord], *, in_table: bool) -> str:
-    """What is new after optimization; empty if nothing is to be told.
+    """Describe the warnings that are new after optimization; empty if there are none.
 
     Args:
         records: All warnings.

@@ -68,7 +68,7 @@ class ChangedMetadata:
 
 
 Sought = Symptom | ChangedMetadata | PortableRequirement | None
-"""What to look for: a note, a requirement that is not met; None for faults."""
+"""The note or unmet requirement to look for; None for faults."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from optvet.graph.walk import ONNX_DOMAIN, domain_of, inner_nodes
 
 _PLAIN_IR = 8
 _NUMBERS = {*FLOATS, *(n for n in INTEGERS if (element_bits(n) or 0) >= 8)}
-"""What Abs takes."""
+"""Element types that Abs accepts."""
 
 
 def plain_operators(graph: Graph) -> Iterator[Graph | None]:

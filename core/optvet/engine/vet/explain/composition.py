@@ -1,4 +1,4 @@
-"""What the optimized model is made of, and where it is executed, under the runtime's defaults."""
+"""Operators and placement of the optimized model under the runtime's defaults."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _check_kernels(session: VetSession, samples: Sequence[Sample]) -> None:
 
 
 def _answer(session: VetSession, name: str, finding: Finding, sample: Sample) -> CrossCheck:
-    """What another runtime shows; one that refuses such a model says nothing of the fault."""
+    """The verdict of another runtime; one that refuses such a model gives none."""
     try:
         return _ask(session, name, finding, sample)
     except Unsupported as error:

@@ -1,4 +1,4 @@
-"""What makes two findings the same one: a digest for every finding, without reducing it."""
+"""Fingerprints: a digest by which two findings are the same one, without reducing them."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _graph_view(
 
 
 def _twin(before: ModelProto, after: ModelProto, name: str | None) -> str | None:
-    """What an output of ``before`` is called in ``after``; inner values keep their names."""
+    """The name in ``after`` of an output of ``before``; inner values keep their names."""
     outputs = [o.name for o in before.graph.output]
     if name in outputs and outputs.index(name) < len(after.graph.output):
         return str(after.graph.output[outputs.index(name)].name)

@@ -1,1 +1,1 @@
-"""What differences mean for the model's task: comparators and the figures of their metrics."""
+"""Effects of differences on the model's task, measured by comparators."""

@@ -147,7 +147,7 @@ def decode_answers(
     samples: Sequence[Sample],
     assessment: Assessment,
 ) -> Answers | None:
-    """What a comparator that decodes makes of the original, and of the model after ``passes``."""
+    """Decode the outputs of the original, and of the model after ``passes``."""
     comparator = assessment.choice.comparator
     if not isinstance(comparator, Decodes):
         return None

@@ -1,4 +1,4 @@
-"""What a difference means for the model's task: chooses a comparator and applies it to all samples.
+"""Effect of a difference on the model's task: applies a comparator to all samples.
 
 The verdict does not depend on it. If a comparator rejects the outputs, the result has the reason
 in place of its metrics.

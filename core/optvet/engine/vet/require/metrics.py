@@ -397,7 +397,7 @@ def _only(output: str | None, runs: Runs) -> Runs:
 
 
 def gauge_of(required: Required, among: Sequence[Candidate] = ()) -> Gauge:
-    """What measures ``required``: a metric by the first of ``among`` that accepts the outputs."""
+    """The metric of ``required``, by the first of ``among`` that accepts the outputs."""
     if isinstance(required, Requirement):
         if is_of_layers(required):
             return _LayerGauge(required)

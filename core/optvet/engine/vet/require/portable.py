@@ -91,7 +91,7 @@ class PortableRequirement:
 def portable_of(
     session: VetSession, finding: Finding, records: Sequence[RequirementRecord]
 ) -> PortableRequirement:
-    """What measured the requirement of ``finding``, an answer of ``session`` with ``records``.
+    """The requirement of ``finding``, with the comparator that measured it.
 
     Raises:
         UsageError: It cannot be measured on one sample.

@@ -133,7 +133,7 @@ def _search(
 
 
 def explain(runner: TrialRunner, watch: Stopwatch, passes: Passes) -> tuple[str, ...]:
-    """What the structure, and the runtime's own profile, say of a slowdown; at most a few lines."""
+    """Explain a slowdown by the structure and the runtime's own profile, in a few lines."""
     reasons = []
     before, after = watch.facts(watch.base), watch.facts(passes)
     if before is not None and after is not None:

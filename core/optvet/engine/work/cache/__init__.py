@@ -1,1 +1,1 @@
-"""What is kept on disk: results of trials, whole answers, and the keys they are kept under."""
+"""The cache on disk: results of trials, whole answers, and their keys."""

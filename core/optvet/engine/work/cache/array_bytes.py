@@ -17,7 +17,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def about_array(array: np.ndarray) -> tuple[JSON, ...]:
-    """What makes ``array`` equal to another: dtype, shape and every bit, or shape and objects."""
+    """A key that equal arrays share: dtype, shape and every bit, or shape and objects."""
     if array.dtype.hasobject:
         return tuple(array.shape), array.ravel().tolist()
     native = _native(array)

@@ -115,7 +115,7 @@ class KindInfo:
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What a cache holds, by kind of value; ``path`` is None if it stores nothing."""
+    """The contents of a cache by kind of value; ``path`` is None if it stores nothing."""
 
     path: Path | None
     kinds: Mapping[str, KindInfo]
@@ -473,5 +473,5 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _digest(key: str, value: bytes) -> bytes:
-    """Of a key and its value: an index that points to the row of another key shows in it."""
+    """A checksum of key and value: it reveals an index that points to another key's row."""
     return hashlib.sha256(key.encode() + b"\0" + value).digest()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SELF = "optvet"
 CONFINE = "OPTVET_CONFINE"
-"""As in ``sandbox.landlock``, which an answer that is kept does not wait for."""
+"""Repeated from ``sandbox.landlock``: importing that would delay a cached answer."""
 _INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")
 
 

@@ -25,7 +25,7 @@ DENIED = re.compile(
     r"EACCES|EPERM|EXDEV|PermissionError|[Pp]ermission ?[Dd]enied|[Oo]peration not permitted"
     r"|Invalid cross-device link"
 )
-"""What programs say that the kernel denies something to."""
+"""Messages of programs that the kernel denies something."""
 OLDEST = 2
 NETWORK = 4
 """The version from which on sockets are confined."""
@@ -47,7 +47,7 @@ _ALSO = (
 
 
 def setting() -> str:
-    """What the user says: ``off``, folders to write in (separated by colons), or nothing."""
+    """The user's setting: ``off``, folders to write in (separated by colons), or empty."""
     said = os.environ.get(VARIABLE, "").strip()
     return "off" if said.lower() in ("off", "no", "0", "false") else said
 

@@ -282,7 +282,7 @@ class Worker:
         return next((s for s in _STAGES if s == stage), "build")
 
     def _by_stage(self, marks: Sequence[tuple[Stage, int]]) -> tuple[tuple[Stage, str], ...]:
-        """What the task wrote to stderr, per stage; what is beyond ``TEXT_CHARS`` is left out."""
+        """The task's stderr per stage, at most ``TEXT_CHARS`` of it."""
         data = os.pread(self._stderr, TEXT_CHARS, 0)
         left_out = os.fstat(self._stderr).st_size - len(data)
         ends = [start for _, start in marks[1:]]

@@ -1,4 +1,4 @@
-"""What a device does while a model runs on it: readings every 10 ms, and a profile of its kernels.
+"""Use of a device while a model runs: readings every 10 ms, and a profile of its kernels.
 
 The device is read in a process of its own, since the one that runs the model is busy. Both use the
 clock of the machine, by which readings are cut to the time of the runs.
@@ -51,7 +51,7 @@ def ask_meter(config: RuntimeConfig) -> Meter | str:
 def find_use(
     runner: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], meter: Meter
 ) -> DeviceUse | str:
-    """What the device does while the model after ``passes`` runs for two seconds; or why not."""
+    """Readings while the model after ``passes`` runs for two seconds; or why there are none."""
     build_spec = runner.build_spec(passes)
     order = runner.order(build_spec, samples)
     with temporary_folder("optvet-device-") as folder:

@@ -49,7 +49,7 @@ _SHARE = 0.25  # Of the time limit; warm-up, loading and rounds that are redone 
 
 @dataclass(frozen=True)
 class Product:
-    """What was made of a subject, ready to be loaded in any process.
+    """The artifact of a subject, ready to be loaded in any process.
 
     ``path`` holds its bytes. It is None for the original, which is read from its own file, and for
     an artifact that cannot leave its process, which is built again where it is timed. ``build_s``
@@ -75,7 +75,7 @@ class TimedModel:
 
 @dataclass(frozen=True)
 class RepeatSpec:
-    """What one repeat does.
+    """The parameters of one repeat.
 
     Attributes:
         reference: The model A.
@@ -109,7 +109,7 @@ class SideUse:
 
 @dataclass(frozen=True)
 class Repeat:
-    """What one repeat measured; of each pair, the first is the reference's.
+    """The measurements of one repeat; of each pair, the first is the reference's.
 
     Attributes:
         latencies: Per round the median time of one run, seconds.
@@ -195,7 +195,7 @@ def repeat(spec: RepeatSpec) -> Repeat | SideFailure:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one model takes of a process of its own.
+    """The resources that one model takes in a process of its own.
 
     Attributes:
         memory_bytes: Peak memory that loading and running it adds.
@@ -207,7 +207,7 @@ class Footprint:
 
 
 def footprint(side: TimedModel, samples: tuple[Sample, ...]) -> Footprint:
-    """What loading one model, and then running all ``samples`` for a moment, takes."""
+    """Measure loading one model and running all ``samples`` for a moment."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Resets VmHWM to what is in use now.
     before = _status("VmRSS")

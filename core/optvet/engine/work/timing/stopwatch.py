@@ -48,7 +48,7 @@ _REPEAT_S, _QUICK_REPEAT_S = 0.5, 0.2
 
 @dataclass(frozen=True)
 class Timed:
-    """What was measured of one pass sequence.
+    """The measurements of one pass sequence.
 
     Attributes:
         passes: The pass sequence.

@@ -22,7 +22,7 @@ _REPEATS = 5
 
 @dataclass(frozen=True)
 class Writer:
-    """What turns runs of a model into text: a comparator that decodes, and its options."""
+    """A comparator that decodes outputs to text, and its options."""
 
     comparator: Decodes
     options: BaseModel
@@ -31,7 +31,7 @@ class Writer:
 def find_pace(
     runner: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], writer: Writer
 ) -> Pace | str:
-    """How fast the model after ``passes`` continues ``samples``; or why that is not known.
+    """The rate at which the model after ``passes`` continues ``samples``; or why there is none.
 
     Args:
         runner: Its case says which runtime runs the models, and with which options.

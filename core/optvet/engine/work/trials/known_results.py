@@ -1,4 +1,4 @@
-"""What is known of trials: in memory, and in the cache on disk, under keys of all they depend on.
+"""Results of trials in memory and on disk, under keys of all that they depend on.
 
 Most passes do not change a given model, so most builds give an artifact that was run before.
 """
@@ -80,7 +80,7 @@ class KnownResults:
 
     @property
     def reference_identity(self) -> tuple[object, ...]:
-        """What results of the original alone depend on: other optimizers share these."""
+        """The key of results of the original alone, which other optimizers share."""
         return fingerprint_environment(), self.case.model.digest, *self._about_reference
 
     def build_key(self, build_spec: BuildSpec) -> str:
@@ -252,7 +252,7 @@ class _Memory:
 
 
 def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:
-    """What a run depends on besides artifact and sample; hashable."""
+    """The rest of a run's key, besides artifact and sample; hashable."""
     runtime = config.runtime
     options = config.options.model_dump_json()
     return fingerprint_environment(), about_plugin(runtime), options

@@ -1,4 +1,4 @@
-"""What models are made of, before and after passes. Counted in workers: see ``graph/inventory``."""
+"""Counts operators before and after passes, in workers: see ``graph/inventory``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from optvet.spec.types import Sample
 def take_inventory(
     runner: TrialRunner, passes: Sequence[str] | None, sample: Sample | None = None
 ) -> Inventory | str:
-    """What the model after ``passes`` is made of; or why that is not known.
+    """The inventory of the model after ``passes``; or why there is none.
 
     Args:
         runner: Makes the model; its results are not used, since they lack the graph.

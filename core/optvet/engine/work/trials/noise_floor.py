@@ -173,7 +173,7 @@ class _JitterOrder:
 
 
 def noise_without_runs(runner: TrialRunner, sample: Sample) -> Noise:
-    """What is known about noise from the graph alone, without any measurement."""
+    """Noise as far as the graph alone tells it, without any measurement."""
     about = analysis(runner)
     return Noise(
         longest_reduction=about.longest_reduction,

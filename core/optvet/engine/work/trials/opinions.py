@@ -1,4 +1,4 @@
-"""What ONNX's reference evaluator gives of a model, in its own types and in float64.
+"""Outputs by ONNX's reference evaluator, in the model's own types and in float64.
 
 Called in workers, whose preload should have ``onnx.reference``.
 """
@@ -55,7 +55,7 @@ def evaluate_exactly(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> Outp
 
 
 def collect_opinions(data: bytes, feeds: Mapping[str, np.ndarray]) -> list[Outputs]:
-    """What the evaluator gives of a serialized model, once or twice; nothing of a random one."""
+    """The evaluator's outputs of a serialized model, once or twice; none of a random one."""
     model = ModelProto.FromString(data)
     if draws_random(model):
         return []

@@ -1,4 +1,4 @@
-"""What the server of a sandbox imports once, so that no worker that it forks has to.
+"""Modules that the server of a sandbox imports once for all workers that it forks.
 
 Imported itself by that server, at the end.
 """

@@ -269,7 +269,7 @@ def visible(build_spec: BuildSpec) -> ModelProto | None:
 
 
 def saved_artifact(build_spec: BuildSpec) -> Artifact | None:
-    """What ``build`` makes, exported as ONNX; None if the optimizer cannot do that.
+    """The artifact of ``build`` exported as ONNX; None if the optimizer cannot do that.
 
     Raises whatever the optimizer raises.
     """
@@ -282,7 +282,7 @@ def saved_artifact(build_spec: BuildSpec) -> Artifact | None:
 
 
 def run_poisoned_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
-    """As ``run_trial``, with new memory filled by a pattern, to show uninitialized reads."""
+    """Like ``run_trial``, with new memory filled by a pattern, to reveal uninitialized reads."""
     poison_memory()
     return run_trial(artifact, order)
 

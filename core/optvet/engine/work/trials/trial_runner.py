@@ -277,7 +277,7 @@ class TrialRunner:
 
     @property
     def reference_identity(self) -> tuple[object, ...]:
-        """What results of the original alone depend on: other optimizers share these."""
+        """The key of results of the original alone, which other optimizers share."""
         return self.known.reference_identity
 
     def _start(

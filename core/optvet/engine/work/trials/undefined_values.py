@@ -1,4 +1,4 @@
-"""What the ONNX standard leaves open of a model, by the values inside of it where they matter."""
+"""Operations of a model that the ONNX standard leaves undefined on the given inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Values = Mapping[str, np.ndarray]
 def undefined_on(
     config: RuntimeConfig, model: ModelProto, feeds: Values, outputs: Values | None = None
 ) -> list[Undefined]:
-    """As ``undefined_in``; runs the model once more where a rule asks for a value inside of it.
+    """Like ``undefined_in``; runs the model once more where a rule needs an inner value.
 
     Or where something was found: values may show that there is an answer all the same.
 
@@ -51,7 +51,7 @@ def undefined_between(
     begins: Collection[str],
     ends: Collection[str],
 ) -> str:
-    """What is undefined in a region of a model, in words; empty if nothing is. Called in a worker.
+    """Describe what is undefined in a region of a model; empty if nothing is. Called in a worker.
 
     Args:
         build_spec: The model; models too large for memory are not examined.
