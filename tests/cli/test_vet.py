@@ -76,6 +76,8 @@ def test_the_next_command_is_never_the_one_that_was_run(
 
     out = tmp_path / "bundles"
     assert follow("vet", faulty, "--reduce", "--out", out) == f"optvet replay {out}"
+    again = run("vet", faulty, "--reduce", "--out", out).out
+    assert re.search(r"^reduced   1 bundle in \d+\.\d s$", again, re.MULTILINE)
     command, seen = shlex.split(follow("vet", clean)), []
     while command[1] == "vet" and "files:YOUR_INPUTS.npz" not in command:
         assert command not in seen

@@ -6,6 +6,7 @@ Here too: what ``optvet vet --reduce --out`` does with its findings.
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,7 @@ class Bundler:
             return result
         interrupted = False
         refused: list[tuple[Finding, str]] = []
+        started = time.monotonic()
         with self.terminal.progress(self.quiet) as progress:
             try:
                 bundles: Sequence[Bundle] = bundling.write_bundles(
@@ -151,6 +153,9 @@ class Bundler:
             for finding, reason in refused:
                 words = f"no bundle for {finding.requirement or finding.symptom}: {reason}"
                 self.terminal.show(text(words, "yellow"), soft_wrap=True)
+            if bundles:
+                took = f"{count(len(bundles), 'bundle')} in {time.monotonic() - started:.1f} s"
+                self.terminal.show(text(f"reduced   {took}", "dim"))
         if interrupted:
             raise Interrupted(f"{bundles[-1].path} holds the smallest model so far")
         return bundling.with_fingerprints(result, bundles)

@@ -10,6 +10,7 @@ import pytest
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
+from optvet.engine.vet.explain.locate import divergence_text
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.records import Divergence, VetResult
@@ -175,3 +176,12 @@ def test_explaining_takes_no_more_inferences_than_detection_and_localization(
     assert 0 < found.tried < 31
     # There is no room for all of them, so the one that makes the first wrong value comes first.
     assert [site.node for site in found.wrong] == ["y"]
+
+
+def test_a_divergence_without_nodes_says_nothing_of_nodes() -> None:
+    assert divergence_text(Divergence(value="y")) == (
+        "First value that differs by more than its noise: y"
+    )
+    assert divergence_text(Divergence(before=["y = Abs (x)"])) == (
+        "Before:\n    y = Abs (x)\nAfter:\n    no node"
+    )

@@ -161,8 +161,9 @@ def divergence_text(found: Divergence) -> str:
         lines.append(f"First value that differs by more than its noise: {found.value}{size}")
     if found.agreeing:
         lines.append(f"Made from: {', '.join(found.agreeing)}")
-    lines += ["Before:", *(f"    {n}" for n in found.before or ["nothing"])]
-    lines += ["After:", *(f"    {n}" for n in found.after or ["nothing"])]
+    if found.before or found.after:
+        lines += ["Before:", *(f"    {n}" for n in found.before or ["no node"])]
+        lines += ["After:", *(f"    {n}" for n in found.after or ["no node"])]
     lines += found.differs
     for site in found.wrong if found.tried > 1 else []:
         lines.append(f"Wrong by itself: {site.kind} {site.number} of {site.of}, {site.node}")
