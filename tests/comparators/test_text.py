@@ -507,6 +507,8 @@ def test_bleu_by_hand(tmp_path: Path) -> None:
     assert compared.metrics["shared_start"] == pytest.approx(4 / 6)
     assert compared.changed
     first = compared.detail["first_difference"]
+    told = COMPARATOR.summarise([compared], TextOptions()).headline
+    assert "; first other token at step 5 (margin of the scores 1, noise 0)" in told
     assert (first["token"], first["reference"], first["candidate"]) == (4, [5], [0])
     assert (first["margin"], first["noise"]) == (1.0, 0.0)
 
@@ -649,7 +651,7 @@ def test_without_its_library_there_is_no_bleu(monkeypatch: pytest.MonkeyPatch) -
     compared = compare_texts(writing([0, 1], 3), writing([0, 2], 3))
     assert "bleu" not in compared.metrics
     summary = COMPARATOR.summarise([compared], TextOptions())
-    assert summary.headline == "1 of 1 texts changed"
+    assert summary.headline.startswith("1 of 1 texts changed; first other token at step 2 (")
 
 
 # Vocabularies -------------------------------------------------------------------------------------

@@ -392,7 +392,19 @@ def _summary_of_texts(comparisons: Sequence[Comparison]) -> Summary:
         headline += f", {int(metrics['texts_undecided'])} undecided"
     if "bleu" in metrics:
         headline += f"; BLEU {metrics['bleu']:.4g}"
-    return Summary(metrics, headline)
+    return Summary(metrics, headline + _first_other_token(comparisons))
+
+
+def _first_other_token(comparisons: Sequence[Comparison]) -> str:
+    """Where a text first goes another way, and by how much the original preferred its token."""
+    changed = [c.detail.get("first_difference", {}) for c in comparisons if c.changed]
+    found = min(
+        (f for f in changed if f.get("margin") is not None), key=lambda f: f["token"], default=None
+    )
+    if found is None:
+        return ""
+    sizes = f"margin of the scores {found['margin']:.2g}, noise {found['noise']:.2g}"
+    return f"; first other token at step {found['token'] + 1} ({sizes})"
 
 
 def _bleu_to_labels(comparisons: Sequence[Comparison], words: bool) -> dict[str, float]:
