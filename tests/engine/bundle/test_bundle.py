@@ -215,6 +215,7 @@ def test_a_model_that_grows_is_reduced_to_what_grows(tmp_path: Path) -> None:
     assert script_exit(bundle.path) == 0
 
 
+@pytest.mark.long
 def test_two_random_draws_that_become_one_are_reduced(tmp_path: Path) -> None:
     text = (
         HEAD
@@ -228,6 +229,7 @@ def test_two_random_draws_that_become_one_are_reduced(tmp_path: Path) -> None:
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
+@pytest.mark.long
 def test_the_script_of_a_random_output_compares_distributions(tmp_path: Path) -> None:
     # One draw tells nothing: both models give zeros and ones.
     (bundle,) = bundles(
@@ -248,6 +250,7 @@ def test_the_script_of_a_random_output_compares_distributions(tmp_path: Path) ->
     assert script_exit(bundle.path) == 0
 
 
+@pytest.mark.long
 def test_the_script_compares_random_outputs_that_depend_on_each_other(tmp_path: Path) -> None:
     (bundle,) = bundles(
         HEAD

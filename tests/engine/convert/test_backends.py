@@ -85,6 +85,7 @@ def test_the_converter_conforms(via: str, tmp_path: Path) -> None:
     check_converter(Plugins().converter(via), tmp_path / "model.onnx", format="onnx")
 
 
+@pytest.mark.long
 def test_a_network_of_pytorch_stays_what_it_is(via: str, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs optvet[torch]")
     (tmp_path / "source.py").write_text(SOURCE)
@@ -92,6 +93,7 @@ def test_a_network_of_pytorch_stays_what_it_is(via: str, tmp_path: Path) -> None
     assert result.verdict == "right", (result.findings, result.reason)
 
 
+@pytest.mark.long
 def test_an_exported_program_stays_what_it_is(via: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="needs optvet[torch]")
     (tmp_path / "source.py").write_text(SOURCE)

@@ -121,6 +121,7 @@ def test_missing_values_that_take_the_wrong_branch_are_found(source: Path) -> No
     assert finding.place.operator == "RandomForestClassifier"
 
 
+@pytest.mark.long
 def test_boosted_trees_are_judged_too(source: Path) -> None:
     pytest.importorskip("lightgbm", reason="needs optvet[estimators]")
     assert convert(source, "boosted", "onnxmltools").verdict == "right"

@@ -80,6 +80,7 @@ def ended(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_a_module_is_reduced_to_the_submodule_at_fault(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_module_is_reduced_to_the_submodule_at_fault(
     assert (script.returncode, script.stdout.splitlines()[-1]) == (1, comparing.SAID)
 
 
+@pytest.mark.long
 def test_a_pipeline_is_reduced_to_the_step_at_fault(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,6 +189,7 @@ def test_the_operator_is_named_with_its_line_and_what_it_became(source: Path) ->
     assert place.node == "ScatterND"
 
 
+@pytest.mark.long
 def test_an_argument_that_was_traced_as_a_constant_is_named(source: Path) -> None:
     place = convert(source, "view", "torch_script").findings[0].place
     assert place is not None
@@ -198,6 +199,7 @@ def test_an_argument_that_was_traced_as_a_constant_is_named(source: Path) -> Non
     assert place.line.startswith(f"{source}:")
 
 
+@pytest.mark.long
 def test_a_function_of_the_user_is_named_with_what_it_is_given(source: Path) -> None:
     pytest.importorskip("onnxscript", reason="needs onnxscript")
     result = convert(source, "smoothed", "torch_dynamo")
@@ -217,12 +219,14 @@ def test_a_refusal_names_the_function_that_the_operators_are_of(source: Path) ->
     assert result.findings[0].place.operator == "rms_norm"
 
 
+@pytest.mark.long
 def test_what_float16_is_rounded_by_is_no_fault(source: Path) -> None:
     pytest.importorskip("onnxscript", reason="needs onnxscript")
     result = convert(source, "half", "torch_dynamo")
     assert (result.verdict, [f for f in result.findings if f.severity == "fault"]) == ("right", [])
 
 
+@pytest.mark.long
 def test_a_branch_that_was_not_taken_while_tracing_is_named(source: Path) -> None:
     place = convert(source, "greater", "torch_script").findings[0].place
     assert place is not None
@@ -244,6 +248,7 @@ def test_arrays_of_numpy_are_example_inputs_too(source: Path, via: str) -> None:
     assert convert(source, "arrays", via).verdict == "right"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("via", ["torch_script", "torch_dynamo"])
 def test_what_runtimes_read_differently_is_not_blamed_on_the_translation(
     source: Path, via: str
@@ -269,6 +274,7 @@ def test_a_folded_batch_norm_is_rounding(source: Path) -> None:
     assert [s.name for s in result.stages] == ["trace", "convert", "fold"]
 
 
+@pytest.mark.long
 def test_cancellation_in_a_translation_is_found_in_it(source: Path) -> None:
     pytest.importorskip("onnxscript", reason="needs onnxscript")
     result = convert(source, "log1p", "torch_dynamo")

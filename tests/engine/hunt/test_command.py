@@ -73,6 +73,7 @@ def test_a_fault_of_a_real_optimizer_is_found_and_reported(run: Run) -> None:
     assert "it is no Python interpreter that runs" in none.err
 
 
+@pytest.mark.long
 def test_findings_are_asked_again_as_a_campaign(run: Run) -> None:
     run(*HUNT, "--budget", "40", "--quiet")
     faults = {f.bundle: f for f in summary_in("out").findings if f.severity == "fault"}
@@ -86,6 +87,7 @@ def test_findings_are_asked_again_as_a_campaign(run: Run) -> None:
     assert "fuse_transpose_into_gemm" in Path("out.html").read_text()
 
 
+@pytest.mark.long
 def test_a_killed_hunt_goes_on_and_loses_nothing(run: Run, spawn: Spawn) -> None:
     process = spawn(*HUNT, "--budget", "40", "--quiet")
     deadline = time.monotonic() + 120

@@ -88,6 +88,7 @@ def test_models_run_on_the_inputs_beside_them_and_give_the_same_twice(run: Run) 
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 def test_equal_seeds_give_equal_files_whatever_the_number_of_workers(run: Run) -> None:
     answer(run, "--count", 18, "--out", "one", "--seed", 3, "--jobs", 1)
     answer(run, "--count", 18, "--out", "two", "--seed", 3, "--jobs", 3)
@@ -131,6 +132,7 @@ def test_coverage_tells_every_operator_or_why_there_is_none(run: Run) -> None:
     assert pairs == {p: sum(p in f for f in found) for p in set().union(*found)}
 
 
+@pytest.mark.long
 def test_operators_of_which_only_an_older_form_runs_are_in_models_of_that_version(run: Run) -> None:
     newest = newest_of_runtime()
     asked = ("--pool", "untested", "--pool", "onnx-tests", "--nodes", "20-25", "--count", 40)
