@@ -73,8 +73,8 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
     rows: list[tuple[str, RenderableType]] = []
     if result.reason:
         rows.append(("because", text(_words(result.reason), "yellow")))
-    consequences = [finding.consequence for finding in faults]
-    if result.impact is not None and result.impact.headline not in consequences:
+    shown = "\n".join(map(_brief_words, faults))
+    if result.impact is not None and result.impact.headline not in shown:
         rows.append(("impact", text(result.impact.headline)))
     if result.impact is not None and result.impact.changed and _are_made_up(result):
         words = "random noise, no data of the task: give yours with --dataset"
@@ -196,11 +196,16 @@ def _blame(finding: Finding) -> Text:
         blame.append_text(text(f"\nseen{where}, not again in a fresh process", "yellow"))
     if finding.as_deployed:
         blame.append("\nonly under the runtime's own defaults", "dim")
-    if words := _words(_difference(finding), 0):
-        blame.append_text(text(f"\n{middle(words, _BRIEF_CHARS)}"))
+    if words := _brief_words(finding):
+        blame.append_text(text(f"\n{words}"))
     for line in _elsewhere(finding):
         blame.append_text(text(f"\n{line}", "dim"))
     return blame
+
+
+def _brief_words(finding: Finding) -> str:
+    """What differs, without its middle if it is long: the end often says what is wrong."""
+    return middle(_words(_difference(finding), 0), _BRIEF_CHARS)
 
 
 def _difference(finding: Finding) -> str:
