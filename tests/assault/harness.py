@@ -31,7 +31,7 @@ def some(everything: Sequence[str], number: int) -> list[str]:
 
 MARK = "OPTVET_ASSAULT_MARK"
 OWN_FAULT = "bug in optvet"
-SLACK_S = 20.0
+SLACK_S = 60.0
 """What starting processes may take on a machine that does other work too."""
 
 

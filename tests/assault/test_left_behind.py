@@ -136,7 +136,7 @@ def test_pip_ends_with_the_command_that_started_it(how: signal.Signals, tmp_path
     assert until(lambda: pids.is_file() and len(pids.read_text().split()) == 2)
     pip, below = map(int, pids.read_text().split())
     process.send_signal(how)
-    process.wait(20)
+    process.wait(120)
     try:
         assert until(lambda: not is_alive(pip))
         assert until(lambda: not is_alive(below))
