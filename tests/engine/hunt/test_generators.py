@@ -271,7 +271,8 @@ def test_what_is_neither_pool_nor_mutator_is_shown_as_broken() -> None:
 
     found = Plugins([]).register("generator", Neither()).all()
     assert [e.problem for e in found] == [
-        "it must be a pool (fragments, needs_argument) or a mutator (mutate, weight)"
+        "does not provide mutate, weight; it must be a pool (fragments, needs_argument)"
+        " or a mutator (mutate, weight)"
     ]
 
 
