@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_INTERRUPTED = 130
 _ALLOCATIONS = 100_000
 """Imports make so many objects that stay that looking for garbage among them every 700 allocations,
 which is Python's habit, takes an eighth of what a short command takes."""
@@ -25,7 +26,11 @@ def main() -> int:
     with leaving_at_once():
         from optvet.cli import main as run
 
-    code = run()
+    try:
+        code = run()
+    except KeyboardInterrupt:  # while the command sets up its folders, or clears them away
+        os.write(2, b"interrupted\n")
+        code = _INTERRUPTED
     # The command has ended: Ctrl-C while Python exits is not to change its exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code
@@ -52,7 +57,7 @@ def leaving_at_once() -> Iterator[None]:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     os.write(2, b"interrupted\n")
-    os._exit(130)
+    os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def test_more_may_be_allowed(how: str, tmp_path: Path, monkeypatch: pytest.Monke
 # --- what they leave -----------------------------------------------------------------------------
 
 
-def test_the_folder_of_a_worker_ends_with_it() -> None:
+def test_the_folder_of_a_worker_ends_with_it(own_servers: None) -> None:
     with Sandbox(jobs=1) as sandbox:
         first = Path(str(sandbox.call(leave_files, "return").value))
         assert list(first.iterdir())

@@ -63,6 +63,7 @@ COMMANDS = {
         (1,),
     ),
     "hunt report": Use(("hunted",), "1 faults"),
+    "hunt file": Use(("hunted",), "1 issue of 1 cause"),
     "plugins": Use((), "onnxoptimizer"),
     "plugins show": Use(("onnxoptimizer",), "fixed_point"),
     "plugins new": Use(("dataset", "tiny"), "tiny/pyproject.toml"),

@@ -108,6 +108,20 @@ def test_a_request_in_a_file_names_no_code_and_does_not_vouch_for_itself(
 # Ctrl-C
 
 
+def test_ctrl_c_while_folders_are_set_up_leaves_no_traceback() -> None:
+    code = """
+import optvet.cli, optvet_start
+
+def interrupt():
+    raise KeyboardInterrupt
+
+optvet.cli.main = interrupt
+raise SystemExit(optvet_start.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"interrupted\n")
+
+
 @pytest.mark.parametrize("delay_s", [0.05, 0.1, 0.2, 0.35, 0.6, 1.0])
 def test_ctrl_c_while_it_starts_leaves_no_traceback(delay_s: float) -> None:
     # From when our first line runs: before that, Python itself is starting.
