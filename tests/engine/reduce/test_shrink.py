@@ -9,6 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import ModelProto
+from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.defined import undefined_in
@@ -30,16 +31,7 @@ from optvet.testing import Planted
 from optvet_onnxoptimizer import OnnxOptimizer
 from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
 
-PRELOAD = (
-    "numpy",
-    "onnx",
-    "onnx.checker",
-    "onnxruntime",
-    "onnxoptimizer",
-    "optvet.testing",
-    "optvet.engine.work.trials.preload",
-    __name__,
-)
+PRELOAD = (*TRIALS, __name__)
 
 
 @pytest.fixture(scope="module")

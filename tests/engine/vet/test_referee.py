@@ -18,6 +18,7 @@ import onnx.parser
 import pytest
 from onnx import ModelProto, NodeProto, numpy_helper
 from pydantic import BaseModel, ConfigDict
+from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -28,14 +29,7 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
 
-PRELOAD = (
-    "numpy",
-    "onnx",
-    "onnx.checker",
-    "onnxruntime",
-    "optvet.engine.work.trials.preload",
-    __name__,
-)
+PRELOAD = (*TRIALS, __name__)
 
 
 class NoOptions(BaseModel):

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -18,14 +19,6 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted, PlantedOptions
 
-PRELOAD = (
-    "numpy",
-    "onnx",
-    "onnx.checker",
-    "onnxruntime",
-    "optvet.testing",
-    "optvet.engine.work.trials.preload",
-)
 RATIO = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1,8] x) => (float[1,4] y) <float[8,4] w = {%s}>
@@ -36,7 +29,7 @@ Feeds = dict[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(jobs=2, limits=Limits(60, 1 << 30), preload=PRELOAD) as shared:
+    with Sandbox(jobs=2, limits=Limits(60, 1 << 30), preload=TRIALS) as shared:
         yield shared
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -16,19 +17,10 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 
-PRELOAD = (
-    "numpy",
-    "onnx",
-    "onnx.checker",
-    "onnxruntime",
-    "optvet.testing",
-    "optvet.engine.work.trials.preload",
-)
-
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(jobs=2, limits=Limits(60, 1 << 30), preload=PRELOAD) as shared:
+    with Sandbox(jobs=2, limits=Limits(60, 1 << 30), preload=TRIALS) as shared:
         yield shared
 
 

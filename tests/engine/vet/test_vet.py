@@ -8,6 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 from tests.answers import detail
+from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -31,16 +32,7 @@ from optvet.testing import FILLERS, Planted, PlantedOptions
 from optvet.testing.faults import nothing, segfault
 from optvet_onnxoptimizer import OnnxOptimizer
 
-PRELOAD = (
-    "numpy",
-    "onnx",
-    "onnx.checker",
-    "onnxruntime",
-    "onnxoptimizer",
-    "optvet.testing",
-    "optvet.engine.work.trials.preload",
-    __name__,
-)
+PRELOAD = (*TRIALS, __name__)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 import pytest
+from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -22,13 +23,6 @@ from optvet.spec.request import VetRequest
 from optvet.testing.faults import nothing
 from optvet.testing.optimizers import Planted
 
-PRELOAD = (
-    "numpy",
-    "onnx",
-    "onnxruntime",
-    "optvet.testing.optimizers",
-    "optvet.engine.work.trials.preload",
-)
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
 net (float[4,8] x) => (float[4,8] y)
@@ -95,7 +89,7 @@ def disturbed(
 def test_a_vet_whose_processes_are_killed_answers_as_an_undisturbed_one(
     tmp_path: Path, whom: Callable[[Sandbox], list[int]], times: int
 ) -> None:
-    with Sandbox(jobs=2, limits=Limits(60, 1 << 30), preload=PRELOAD) as sandbox:
+    with Sandbox(jobs=2, limits=Limits(60, 1 << 30), preload=TRIALS) as sandbox:
         calm = vet(tmp_path, sandbox)
         result = disturbed(sandbox, tmp_path, whom, times)
     assert (result.verdict, result.reason) == (calm.verdict, calm.reason)
@@ -106,7 +100,7 @@ def test_a_vet_whose_processes_are_killed_answers_as_an_undisturbed_one(
 
 
 def test_where_everything_is_killed_no_fault_is_claimed(tmp_path: Path) -> None:
-    with Sandbox(jobs=2, limits=Limits(60, 1 << 30), preload=PRELOAD) as sandbox:
+    with Sandbox(jobs=2, limits=Limits(60, 1 << 30), preload=TRIALS) as sandbox:
         faults: list[str] = []
         # Without the original's answers nothing can be judged, and that is said.
         with contextlib.suppress(InfrastructureError):

@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
+from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -18,20 +19,11 @@ from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
-PRELOAD = (
-    "numpy",
-    "onnx",
-    "onnx.checker",
-    "onnxruntime",
-    "onnxoptimizer",
-    "optvet.testing",
-    "optvet.engine.work.trials.preload",
-)
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(jobs=1, limits=Limits(60, 2 << 30), preload=PRELOAD) as shared:
+    with Sandbox(jobs=1, limits=Limits(60, 2 << 30), preload=TRIALS) as shared:
         yield shared
 
 

@@ -9,6 +9,7 @@ import onnx.parser
 import pytest
 from onnx import helper
 from pydantic import BaseModel
+from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -19,15 +20,7 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
 
-PRELOAD = (
-    "numpy",
-    "onnx",
-    "onnx.checker",
-    "onnxruntime",
-    "tests.engine.vet.find.test_definedness",
-    "optvet.engine.work.trials.preload",
-    __name__,
-)
+PRELOAD = (*TRIALS, __name__)
 
 
 class NoOptions(BaseModel):

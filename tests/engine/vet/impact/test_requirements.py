@@ -10,6 +10,7 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import numpy_helper
+from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -22,15 +23,7 @@ from optvet.spec.request import VetRequest
 from optvet.testing import FILLERS, Planted
 from optvet_tensor import TensorComparator, TensorOptions
 
-PRELOAD = (
-    "numpy",
-    "onnx",
-    "onnx.checker",
-    "onnxruntime",
-    "optvet.testing",
-    "optvet.engine.work.trials.preload",
-    __name__,
-)
+PRELOAD = (*TRIALS, __name__)
 BIASED = """
 <ir_version: 8, opset_import: ["" : 17]>
 biased (float[4,3] x) => (float[4,3] y, float[4,3] z)

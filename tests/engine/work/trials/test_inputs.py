@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 from pydantic import BaseModel
 from tests.answers import detail
+from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -24,15 +25,7 @@ from optvet.spec.request import VetRequest
 from optvet.spec.types import Deferred, Model, Sample
 from optvet.testing import FILLERS, Planted
 
-PRELOAD = (
-    "numpy",
-    "onnx",
-    "onnx.checker",
-    "onnxruntime",
-    "optvet.testing",
-    "optvet.engine.work.trials.preload",
-    __name__,
-)
+PRELOAD = (*TRIALS, __name__)
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
 net (float[N,4] x) => (float[N,2] y)
