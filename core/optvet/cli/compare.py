@@ -14,14 +14,12 @@ from rich.text import Text
 from optvet.cli.errors import CLEAN, FINDINGS
 from optvet.cli.options import CacheDir, Debug, Trust, cache_folder
 from optvet.cli.output import Json, write_document
-from optvet.cli.render import count, middle, node_line, number, table_of, text
+from optvet.cli.render import count, node_line, number, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
     from optvet.spec.records import AnswerContrast, Layer, LayerSummary, ModelComparison
 
-_NAME_CHARS = 60
-_CELL_CHARS = 26
 _NODES = 12
 _COLOURS = {"same": "dim", "drift": "green", "fault": "red"}
 
@@ -136,23 +134,29 @@ def _contrast(found: AnswerContrast, every: bool) -> Iterator[RenderableType]:
         f"{other} with another",
         "dim",
     )
-    table = table_of(("value", ""), ("operator", ""))
+    table = _names("value", "operator")
     for header in ("rms same", "rms other", "F", "p", "rank p"):
         table.add_column(header, justify="right", no_wrap=True)
     for layer in found.layers if every else found.layers[:_NODES]:
         numbers = (layer.similar, layer.dissimilar, layer.f, layer.p, layer.rank_p)
-        names = middle(layer.name, _CELL_CHARS), middle(layer.operator, _CELL_CHARS - 12)
-        table.add_row(*map(text, names), *map(number, numbers))
+        table.add_row(text(layer.name), text(layer.operator), *map(number, numbers))
     yield Padding(table, (0, 0, 1, 0))
 
 
+def _names(*headers: str) -> Table:
+    """A table whose first columns are names, which fold where they are long."""
+    table = table_of(*((header, "") for header in headers))
+    table.columns[0].no_wrap = False
+    return table
+
+
 def _sums(what: str, sums: Sequence[LayerSummary]) -> Table:
-    table = table_of((what, ""))
+    table = _names(what)
     for header in ("values", "differ", "error", "noise", "rms"):
         table.add_column(header, justify="right", no_wrap=True)
     for each in sums:
         table.add_row(
-            text(middle(each.key, _CELL_CHARS)),
+            text(each.key),
             f"{each.layers:,}",
             Text(f"{each.differing:,}", "red" if each.differing else "dim"),
             *map(number, (each.error, each.noise, each.rms_difference)),
@@ -174,12 +178,12 @@ def _differences(layer: Layer) -> list[str]:
     for weight in layer.parameters:
         if weight.differs:
             size = number(weight.max_difference) if weight.max_difference else "another shape"
-            words.append(f"weight {middle(weight.name, _NAME_CHARS // 2)}: {size}")
+            words.append(f"weight {weight.name}: {size}")
     return words
 
 
 def _table(layers: list[Layer]) -> Table:
-    table = table_of(("value", ""), ("operator", ""), ("", ""))
+    table = _names("value", "operator", "")
     for header in ("error", "noise", "rms", "cosine"):
         table.add_column(header, justify="right", no_wrap=True)
     for layer in layers:
@@ -187,8 +191,8 @@ def _table(layers: list[Layer]) -> Table:
         activation = layer.activation
         cosine = None if activation is None else activation.cosine
         table.add_row(
-            text(middle(layer.name, _CELL_CHARS)),
-            text(middle(operator, _CELL_CHARS - 8)),
+            text(layer.name),
+            text(operator),
             Text(layer.call, _COLOURS.get(layer.call, "yellow")),
             number(layer.error),
             number(layer.noise),
