@@ -1,13 +1,14 @@
 """What hunts find in a given time: rate, share of valid models, passes that fire, known faults.
 
 For each optimizer a hunt per seed, in a folder of its own; then a table of models per second of CPU
-time, the share of valid ones, passes that changed a model, and findings, also by how much of the
-time was used when the model that showed them was made. Where a corpus of known faults of the
-optimizer is at hand (the folder ``bugs`` of the tests' data), it counts those that were found again
-blind, by each seed and by all: a finding of a known fault's symptom whose culprit is one of its
-culprits, or its sequence. A match says that the place and the symptom are the same, not that the
-cause is. Faults of ONNX Runtime count where its installed version still shows them: each case is
-run in a process of its own, without optvet, with all optimizations and with none.
+time, the share of valid ones, passes that changed a model, the time of vetting, and findings, also
+by how much of the time was used when the model that showed them was made. Where a corpus of known
+faults of the optimizer is at hand (the folder ``bugs`` of the tests' data), it counts those that
+were found again blind, by each seed and by all, *by cause*: a finding of a known fault's symptom
+whose culprit is one of its culprits, or its sequence, and whose reduced model has what
+``causes.toml`` says of the cause. The looser count, by culprit and symptom alone, stands beside it.
+Faults of ONNX Runtime count where its installed version still shows them: each case is run in a
+process of its own, without optvet, with all optimizations and with none.
 
     python benchmarks/hunt.py --budget 2m --seeds 1 onnxoptimizer
 """
@@ -16,17 +17,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import machine
+import onnx
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.run import HuntProgress, hunt
+from optvet.graph.features import features
 from optvet.spec.hunt import HuntRequest
 from optvet.spec.records import HuntFinding, HuntSummary
 
@@ -60,17 +66,18 @@ def main() -> None:
         place = options.out or Path(scratch)
         for name in options.optimizers:
             cases = live_cases(name)
-            found: list[HuntFinding] = []
+            found: list[Found] = []
             for seed in range(options.seeds):
                 out = place / f"{name}-{seed}"
                 summary = one(name, seed, options.budget, options.jobs, out)
-                found += summary.findings
+                mine = [Found(f, out / f.bundle) for f in summary.findings]
+                found += mine
                 print(row(summary), flush=True)
                 print(f"    {over_time(summary)}", flush=True)
-                print(f"    {known(cases, summary.findings)}", flush=True)
+                print(f"    {known(cases, mine)}", flush=True)
             print(f"{name}, all seeds: {known(cases, found)}", flush=True)
             for defect in missed(cases, found):
-                print(f"    not met: {defect}", flush=True)
+                print(f"    not met by cause: {defect}", flush=True)
 
 
 def one(name: str, seed: int, budget: str, jobs: int, out: Path) -> HuntSummary:
@@ -100,7 +107,8 @@ def row(summary: HuntSummary) -> str:
         f"{summary.valid / max(summary.seconds, 1e-9):.0f} valid/s, {share:.0%} valid, "
         f"{len(summary.fired)} of {passes} passes changed a model, "
         f"{summary.signatures} kinds of changes, "
-        f"{faults} faults, {notes} notes, "
+        f"{faults} faults, {notes} notes of {len(summary.causes)} probable causes, "
+        f"{summary.vetting_seconds:.0f} s of vetting beside {summary.seconds:.0f} s of making, "
         f"{summary.refuted} suspicions not confirmed"
     )
 
@@ -114,45 +122,97 @@ def over_time(summary: HuntSummary) -> str:
     return f"findings: {', '.join(parts)}"
 
 
-Case = Mapping[str, Any]
+@dataclass(frozen=True)
+class Cause:
+    """What the reduced model of a finding of a cause has; see ``causes.toml``."""
+
+    has: tuple[re.Pattern[str], ...]
+    lacks: tuple[re.Pattern[str], ...]
+    shared: bool
+
+    def fits(self, model: onnx.ModelProto) -> bool:
+        """Whether the model has what the cause needs."""
+        words = [str(feature) for feature in features(model)]
+        return all(any(map(p.search, words)) for p in self.has) and not any(
+            any(map(p.search, words)) for p in self.lacks
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A known fault, with its entry of the manifest."""
+
+    entry: Mapping[str, Any]
+    cause: Cause
+
+    @property
+    def defect(self) -> str:
+        """The name of the defect that it shows."""
+        return str(self.entry.get("defect", self.entry["id"]))
+
+
+class Found:
+    """A finding with its reduced model."""
+
+    def __init__(self, finding: HuntFinding, folder: Path) -> None:
+        self.finding = finding
+        self.model = onnx.load(folder / "model.onnx", load_external_data=False)
 
 
 def live_cases(name: str) -> list[Case]:
-    """The live faults of the optimizer's corpus; none if there is no corpus here."""
+    """The live faults of the optimizer's corpus; none if there is no corpus here.
+
+    Raises:
+        SystemExit: A case lacks what ``causes.toml`` says of its cause, or its cause is not there.
+    """
     file = DATA / "bugs" / name / "manifest.json"
     if not file.is_file():
         return []
-    cases = [c for c in json.loads(file.read_text())["cases"] if is_live(c)]
-    if name == "onnxruntime":
-        cases = [c for c in cases if still_shows(file.parent, c["id"])]
+    causes = tomllib.loads((Path(__file__).parent / "causes.toml").read_text())[name]
+    cases = []
+    for entry in json.loads(file.read_text())["cases"]:
+        if not is_live(entry) or (
+            name == "onnxruntime" and not still_shows(file.parent, entry["id"])
+        ):
+            continue
+        rule = causes.get(str(entry.get("defect", entry["id"])))
+        if rule is None:
+            raise SystemExit(f"causes.toml does not say what makes the cause of {entry['id']}")
+        has, lacks = (tuple(map(re.compile, rule.get(k, ()))) for k in ("has", "lacks"))
+        case = Case(entry, Cause(has, lacks, rule.get("shared", False)))
+        model = onnx.load(file.parent / "models" / f"{entry['id']}.onnx", load_external_data=False)
+        if not case.cause.fits(model):
+            raise SystemExit(f"the case {entry['id']} lacks what causes.toml says of its cause")
+        cases.append(case)
     return cases
 
 
-def known(cases: Sequence[Case], findings: Sequence[HuntFinding]) -> str:
+def known(cases: Sequence[Case], found: Sequence[Found]) -> str:
     """How many of the faults were found again."""
     if not cases:
         return "there is no corpus of known faults here"
-    again = sum(any(matches(c, f) for f in findings) for c in cases)
-    defects = {defect_of(c) for c in cases}
-    met = len(defects) - len(missed(cases, findings))
+    defects = {c.defect for c in cases}
+    met = len(defects) - len(missed(cases, found))
+    loosely = {c.defect for c in cases if any(in_place(c.entry, f.finding) for f in found)}
     return (
-        f"{again} of {len(cases)} known cases met again by culprit and symptom, "
-        f"{met} of {len(defects)} defects"
+        f"{met} of {len(defects)} known defects met again by cause; by culprit and symptom alone, "
+        f"{len(loosely)}"
     )
 
 
-def missed(cases: Sequence[Case], findings: Sequence[HuntFinding]) -> list[str]:
+def missed(cases: Sequence[Case], found: Sequence[Found]) -> list[str]:
     """The defects of which no case was found again."""
-    met = {defect_of(c) for c in cases if any(matches(c, f) for f in findings)}
-    return sorted({defect_of(c) for c in cases} - met)
+    met = {c.defect for c in cases if any(is_of(c, f) for f in found)}
+    return sorted({c.defect for c in cases} - met)
 
 
-def defect_of(case: Case) -> str:
-    """The name of the defect that a case shows."""
-    return str(case.get("defect", case["id"]))
+def is_of(case: Case, found: Found) -> bool:
+    """Whether a finding shows the cause of a known fault."""
+    shared = case.cause.shared and shows_alike(case.entry, found.finding)
+    return (shared or in_place(case.entry, found.finding)) and case.cause.fits(found.model)
 
 
-def is_live(case: Case) -> bool:
+def is_live(case: Mapping[str, Any]) -> bool:
     """Whether a fault of the corpus is in the newest version that it knows."""
     live = [value for key, value in case.items() if key.startswith("live_in_")]
     return not case.get("control") and any(live)
@@ -199,9 +259,13 @@ def still_shows(folder: Path, case: str) -> bool:
     return ended.returncode != 0
 
 
-def matches(case: Case, finding: HuntFinding) -> bool:
+def shows_alike(case: Mapping[str, Any], finding: HuntFinding) -> bool:
+    """Whether the symptom of a finding is that of a known fault."""
+    return str(finding.symptom) in SYMPTOMS.get(case["symptom"], {case["symptom"]})
+
+
+def in_place(case: Mapping[str, Any], finding: HuntFinding) -> bool:
     """Whether symptom and culprit of a finding are those of a known fault."""
-    symptoms = SYMPTOMS.get(case["symptom"], {case["symptom"]})
     culprits = set(case.get("culprit_passes") or case.get("culprits") or ())
     sequence = list(case.get("minimal_sequence") or ())
     culprit = list(finding.culprit)
@@ -212,7 +276,7 @@ def matches(case: Case, finding: HuntFinding) -> bool:
         or (not joint and len(culprit) == 1 and culprit[0] in culprits)
         or (not culprit and "*" in culprits)
     )
-    return str(finding.symptom) in symptoms and place
+    return shows_alike(case, finding) and place
 
 
 if __name__ == "__main__":

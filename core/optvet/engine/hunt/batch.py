@@ -24,9 +24,10 @@ from optvet.engine.hunt.make_candidates import (
 )
 from optvet.engine.hunt.quick_oracle import Examined, changing_passes, examine, rewrite_of
 from optvet.engine.hunt.shrink import shrink
-from optvet.engine.hunt.suspicions import ANY, Complaint, Rewrite, SuspicionKey
+from optvet.engine.hunt.suspicions import ANY, Complaint, Place, Rewrite, Suspicion, SuspicionKey
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
+from optvet.graph.features import edit_between
 from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.symptoms import Symptom
 
@@ -87,13 +88,15 @@ class Seed:
     """A model that is worth editing, and what fires on it.
 
     ``way`` is the mutator that prepared it, or else its operators: one of each way is enough.
-    ``invented`` are names that passes gave to values that they made of it.
+    ``invented`` are names that passes gave to values that they made of it; ``shown`` is what looks
+    wrong on it.
     """
 
     candidate: MadeCandidate
     rewrites: tuple[Rewrite, ...]
     way: str
     invented: tuple[str, ...] = ()
+    shown: frozenset[Place] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -199,11 +202,25 @@ def _judge_candidate(
         batch.tested, candidate.model, candidate.feeds, log.note, skip, random, labelled=labelled
     )
     examined = _with_passes(batch, recipe, candidate, examined, random, log)
+    examined = replace(examined, suspicions=_with_edit(recipe, candidate, examined.suspicions))
     suspected = any(s.key not in batch.settled for s in examined.suspicions)
     kept = candidate if suspected else None
     seeds = _seeds(batch, recipe, candidate, examined, log)
     return CandidateOutcome(
         number, recipe.kind, candidate.mutators, examined, kept, examined.complaint, seeds
+    )
+
+
+def _with_edit(
+    recipe: CandidateRecipe, candidate: MadeCandidate, suspicions: tuple[Suspicion, ...]
+) -> tuple[Suspicion, ...]:
+    """With what was changed, where the model that it was made of does not show them."""
+    if not recipe.model or all(s.key.place in recipe.shown for s in suspicions):
+        return suspicions
+    edit = edit_between(ModelProto.FromString(recipe.model), ModelProto.FromString(candidate.model))
+    return tuple(
+        s if s.key.place in recipe.shown else replace(s, key=s.key._replace(edit=edit))
+        for s in suspicions
     )
 
 
@@ -261,7 +278,7 @@ def _seeds(
         again = _unhidden((f for f in examined.rewrites if f in batch.known), wrong | batch.covered)
         prepares = not _is_plain_edit(batch, recipe)
         if prepares and any((f, mutator.name) not in batch.seeded for f in again):
-            seeds.append(Seed(candidate, again, mutator.name, examined.invented))
+            seeds.append(_seed(candidate, again, mutator.name, examined))
     explored = batch.resembled if recipe.kind in EDITED else batch.explored
     new = _unhidden((f for f in examined.rewrites if f not in batch.known), wrong | explored)
     for rewrite in new[: _SEEDS if batch.tested.each else 1]:
@@ -279,10 +296,17 @@ def _seeds(
             alike = (r for r in examined.rewrites if r.change == rewrite.change)
             shown = dict.fromkeys((*found.rewrites, *alike))
             rewrites = _unhidden(shown, hidden)
-            seeds.append(Seed(small, rewrites, _operators(small), found.invented))
+            seeds.append(_seed(small, rewrites, _operators(small), found))
         else:
-            seeds.append(Seed(candidate, (rewrite,), _operators(candidate), examined.invented))
+            seeds.append(_seed(candidate, (rewrite,), _operators(candidate), examined))
     return tuple(seeds)
+
+
+def _seed(
+    candidate: MadeCandidate, rewrites: tuple[Rewrite, ...], way: str, examined: Examined
+) -> Seed:
+    shown = frozenset(s.key.place for s in examined.suspicions)
+    return Seed(candidate, rewrites, way, examined.invented, shown)
 
 
 def _operators(candidate: MadeCandidate) -> str:

@@ -45,35 +45,40 @@ def settled_keys(state: HuntState) -> frozenset[SuspicionKey]:
 
 _UNPRODUCTIVE = 4
 """Models of one pass and symptom that may bring nothing new, besides one for each that did."""
+_UNPRODUCTIVE_EDITS = 12
+"""As many, of edits that were not vetted yet."""
 
 
 def is_unproductive(state: HuntState, key: SuspicionKey) -> bool:
     """Whether most models of the pass and symptom of the key were vetted in vain.
 
     What a pass does wrong shows in many ways, by the operators around it, and each is a key of its
-    own. Not asked of import and export, where each operator may be a fault of its own.
+    own. An edit that turns a right model into a wrong one points to the cause, though: one that
+    changed something that no vetted one did is worth more. Not asked of import and export, where
+    each operator may be a fault of its own.
     """
-    passes, symptom = key.passes, key.symptom
+    passes, symptom = key.place
     if passes in ((), (ANY,)):
         return False
     each = [_find_confirmed(state, (name,), symptom) for name in passes]
     if len(passes) > 1 and any(len(confirmed) >= _KNOWN for confirmed in each):
         return True
-    new = len(_find_confirmed(state, passes, symptom))
-    return sum(s.vetted for s in _signs(state, passes, symptom)) >= _UNPRODUCTIVE + 2 * new
+    new = 2 * len(_find_confirmed(state, passes, symptom))
+    vetted = {k: s.vetted for k, s in state.signs.items() if k.place == key.place and s.vetted}
+    count = sum(vetted.values())
+    if count < _UNPRODUCTIVE + new:
+        return False
+    changed = {part for other in vetted for part in other.edit}
+    return count >= _UNPRODUCTIVE_EDITS + new or changed.issuperset(key.edit)
 
 
 _KNOWN = 3
 """Faults of one pass alone, of one symptom: what it shows with another pass is mostly these."""
 
 
-def _signs(state: HuntState, passes: tuple[str, ...], symptom: Symptom) -> list[Sign]:
-    return [s for k, s in state.signs.items() if (k.passes, k.symptom) == (passes, symptom)]
-
-
 def _find_confirmed(state: HuntState, passes: tuple[str, ...], symptom: Symptom) -> set[str]:
     """Fingerprints of what was confirmed of passes and a symptom."""
-    signs = _signs(state, passes, symptom)
+    signs = (s for k, s in state.signs.items() if k.place == (passes, symptom))
     return {fingerprint for s in signs for fingerprint in s.fingerprints}
 
 
@@ -215,7 +220,12 @@ def _take_seeds(
     for seed in outcome.seeds:
         candidate = seed.candidate
         entry = CorpusEntry(
-            candidate.model, candidate.feeds, seed.rewrites, seed.way, seed.invented
+            candidate.model,
+            candidate.feeds,
+            seed.rewrites,
+            seed.way,
+            seed.invented,
+            seed.shown,
         )
         new = [f for f in entry.rewrites if (f, entry.way) not in state.seeded]
         edited = outcome.kind in EDITED
@@ -270,9 +280,19 @@ def _suspect(
 
 
 def _of_one_pass(state: HuntState, key: SuspicionKey) -> SuspicionKey:
-    """The key of one pass of a pair, where that alone was confirmed with the same words."""
-    alone = (key._replace(passes=(name,)) for name in key.passes)
-    return next((k for k in alone if k in state.signs and state.signs[k].fingerprints), key)
+    """The key of one pass of a pair, where that alone was confirmed of the same edit or words."""
+    if len(key.passes) != 2:
+        return key
+    alone = {((name,), key.symptom) for name in key.passes}
+    confirmed = (k for k, sign in state.signs.items() if k.place in alone and sign.fingerprints)
+    return next((k for k in confirmed if _is_alike(k, key)), key)
+
+
+def _is_alike(one: SuspicionKey, other: SuspicionKey) -> bool:
+    """Whether the same edit shows both; without an edit, the same words and operators."""
+    if one.edit or other.edit:
+        return one.edit == other.edit
+    return one[2:] == other[2:]
 
 
 def take_findings(

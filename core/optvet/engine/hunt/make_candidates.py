@@ -14,7 +14,7 @@ from onnx import ModelProto, ValueInfoProto, helper
 
 from optvet.engine import contract
 from optvet.engine.hunt.exhaustive import ExhaustiveDraws
-from optvet.engine.hunt.suspicions import Complaint, Rewrite
+from optvet.engine.hunt.suspicions import Complaint, Place, Rewrite
 from optvet.engine.hunt.vocabulary import Stock
 from optvet.graph.compose import candidate_of, fit_to_shape, join, type_of
 from optvet.graph.types import infer_types
@@ -58,6 +58,7 @@ class CandidateRecipe:
         feeds: Its inputs.
         invented: Names that the optimizer gave to values that it made of it.
         rewrites: What fires on it.
+        shown: What looks wrong on it already.
     """
 
     kind: Kind
@@ -69,6 +70,7 @@ class CandidateRecipe:
     feeds: Mapping[str, np.ndarray] | None = None
     invented: tuple[str, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
+    shown: frozenset[Place] = frozenset()
 
 
 @dataclass(frozen=True)

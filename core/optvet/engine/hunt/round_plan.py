@@ -57,6 +57,7 @@ def _recipe(
             feeds=entry.feeds,
             invented=entry.invented,
             rewrites=entry.rewrites,
+            shown=entry.shown,
         )
     return CandidateRecipe("chain")
 
@@ -109,6 +110,7 @@ class _Chooser:
                     feeds=entry.feeds,
                     invented=entry.invented,
                     rewrites=entry.rewrites,
+                    shown=entry.shown,
                 )
             _remove(self._left, name, rewrite, index)
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -350,7 +351,9 @@ class _Hunter:
                 continue
             label = label_of(suspect.passes) or "import and export"
             self._tell(f"vetting {suspect.key.symptom} of {label}", state)
+            began = time.monotonic()
             findings = self._confirm(suspect, state)
+            state.vetting_seconds += time.monotonic() - began
             for finding in take_findings(state, suspect, findings or [], self.known):
                 self._tell("hunting", state, found=finding)
             self.store.save(state)
@@ -421,6 +424,7 @@ def _write_summary(request: HuntRequest, tested: TestedOptimizer, state: HuntSta
         valid=state.valid,
         refused=state.refused,
         seconds=round(state.seconds, 3),
+        vetting_seconds=round(state.vetting_seconds, 3),
         fired=[p for p in passes if p in changed],
         unfired=[p for p in passes if p not in changed],
         signatures=len(state.rewrites),

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, numpy_helper
 
-from optvet.engine.hunt.suspicions import Complaint, Rewrite, SuspicionKey
+from optvet.engine.hunt.suspicions import Complaint, Place, Rewrite, SuspicionKey
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.records.hunt import HuntFinding
+from optvet.spec.symptoms import Symptom
 
 NAME = "hunt.sqlite"
 SPENT = -1
@@ -35,7 +36,7 @@ class CorpusEntry:
     """A model of the corpus: passes changed it in a way that was new.
 
     ``way`` is the mutator that prepared it for further edits, or its operators. ``invented`` are
-    names that passes gave to new values in it.
+    names that passes gave to new values in it. ``shown`` is what looks wrong on it already.
     """
 
     model: bytes
@@ -43,6 +44,7 @@ class CorpusEntry:
     rewrites: tuple[Rewrite, ...]
     way: str = ""
     invented: tuple[str, ...] = ()
+    shown: frozenset[Place] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class HuntState:
         rounds: Rounds that are done.
         number: Candidates that are done.
         swept: Fragments that were tried as they are.
+        seconds: CPU time of making and judging.
+        vetting_seconds: Wall-clock time of vetting suspects.
         edited: How many variants of single edits of an entry are done, by its index, per mutator.
         rewrites: How many models showed each rewrite.
         tries: How many models of a pattern were tried, by the pass that it is about.
@@ -95,6 +99,7 @@ class HuntState:
     refuted: int = 0
     swept: int = 0
     seconds: float = 0.0
+    vetting_seconds: float = 0.0
     edited: dict[int, list[int]] = field(default_factory=dict)
     rewrites: Counter[Rewrite] = field(default_factory=Counter)
     tries: Counter[str] = field(default_factory=Counter)
@@ -125,6 +130,7 @@ _PLAIN = (
     "refuted",
     "swept",
     "seconds",
+    "vetting_seconds",
     "met",
     "alone",
     "complaints",
@@ -193,11 +199,12 @@ class HuntStore:
             found = self._fact("findings") or []
             state.findings = [HuntFinding.model_validate(f) for f in found]
             for model, feeds, about in self._rows("entry", "about"):
-                way, rewrites, *rest = json.loads(about)
+                way, rewrites, invented, wrong = json.loads(about)
                 changed = tuple(Rewrite(n, tuple(a), tuple(b)) for n, a, b in rewrites)
-                invented = tuple(rest[0]) if rest else ()
+                shown = frozenset((tuple(names), Symptom(word)) for names, word in wrong)
+                values = unpack_arrays(feeds)
                 state.entries.append(
-                    CorpusEntry(model, unpack_arrays(feeds), changed, way, invented)
+                    CorpusEntry(model, values, changed, way, tuple(invented), shown)
                 )
                 state.seeded.update((rewrite, way) for rewrite in changed)
             for model, feeds, about in self._rows("suspect", "about"):
@@ -247,7 +254,7 @@ def _write(
     for name, value in facts:
         cursor.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
     for entry in entries:
-        details = json.dumps([entry.way, entry.rewrites, entry.invented])
+        details = json.dumps([entry.way, entry.rewrites, entry.invented, sorted(entry.shown)])
         row = (entry.model, pack_arrays(entry.feeds), details)
         cursor.execute("INSERT INTO entry (model, feeds, about) VALUES (?, ?, ?)", row)
     if suspects is None:

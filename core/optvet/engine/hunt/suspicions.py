@@ -36,6 +36,10 @@ class Rewrite(NamedTuple):
         return self.fewer, self.more
 
 
+Place = tuple[tuple[str, ...], Symptom]
+"""Passes and a symptom."""
+
+
 class SuspicionKey(NamedTuple):
     """Equal for suspicions that are probably of one cause.
 
@@ -45,6 +49,7 @@ class SuspicionKey(NamedTuple):
         words: The message without names of the model.
         fewer: Types of operators that became fewer, where values are wrong.
         more: Those that became more.
+        edit: What was changed of a model that did not show it; see ``edit_between``.
     """
 
     passes: tuple[str, ...]
@@ -52,10 +57,17 @@ class SuspicionKey(NamedTuple):
     words: str
     fewer: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
+    edit: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         operators = " ".join(self.fewer), " ".join(self.more)
-        return "|".join((label_of(self.passes), self.symptom, self.words, *operators))
+        parts = (label_of(self.passes), self.symptom, self.words, *operators, ", ".join(self.edit))
+        return "|".join(parts)
+
+    @property
+    def place(self) -> Place:
+        """The passes, and how it shows."""
+        return self.passes, self.symptom
 
     def after(self, rewrite: Rewrite | None) -> SuspicionKey:
         """The key with the operators of a rewrite, where these tell causes apart."""
@@ -70,10 +82,13 @@ class SuspicionKey(NamedTuple):
         Raises:
             ValueError: It holds something else.
         """
-        passes, symptom, words, fewer, more = fields
-        if not all(isinstance(names, list) for names in (passes, fewer, more)):
+        if len(fields) != len(cls._fields):
             raise ValueError("keys of suspicions are of another version of optvet")
-        return cls(tuple(passes), Symptom(symptom), words, tuple(fewer), tuple(more))
+        passes, symptom, words, *names = fields
+        if not all(isinstance(some, list) for some in (passes, *names)):
+            raise ValueError("keys of suspicions are of another version of optvet")
+        fewer, more, edit = map(tuple, names)
+        return cls(tuple(passes), Symptom(symptom), words, fewer, more, edit)
 
 
 @dataclass(frozen=True)

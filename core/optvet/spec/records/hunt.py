@@ -66,7 +66,7 @@ class HuntSummary(Result):
     ``deaths`` of workers were caused by the optimizer, ``lost_references`` by the original model.
     ``causes`` are the findings in groups.
     ``complaints`` are about plugins that raised exceptions where they must not. ``seconds`` is CPU
-    time of making and judging, without vetting.
+    time of making and judging, ``vetting_seconds`` the wall-clock time of vetting suspicions.
     """
 
     schema_: Literal["optvet.hunt/1"] = Field("optvet.hunt/1", alias="schema")
@@ -79,6 +79,7 @@ class HuntSummary(Result):
     valid: int
     refused: int
     seconds: float
+    vetting_seconds: float = 0.0
     fired: list[str]
     unfired: list[str]
     signatures: int
