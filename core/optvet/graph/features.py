@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -81,6 +81,7 @@ class _Source:
     tensor: TensorProto | None = None
     element: int = 0
     rank: int | None = None
+    dims: frozenset[int] = frozenset()
 
 
 def _of_model(model: ModelProto) -> Iterator[str]:
@@ -133,15 +134,17 @@ def _of_graph(
     path: tuple[str, ...],
 ) -> Iterator[Feature]:
     weights = {t.name: t for t in graph.initializer}
-    known = {name: _Source("captured", s.tensor, s.element, s.rank) for name, s in outer.items()}
+    known = {name: replace(source, role="captured") for name, source in outer.items()}
     for value in graph.input:
         kind = value.type.tensor_type
         rank = len(kind.shape.dim) if kind.HasField("shape") else None
         role = "default" if value.name in weights else "input"
-        known[value.name] = _Source(role, weights.get(value.name), kind.elem_type, rank)
+        dims = frozenset(d.dim_value for d in kind.shape.dim if d.HasField("dim_value"))
+        known[value.name] = _Source(role, weights.get(value.name), kind.elem_type, rank, dims)
     for name, tensor in weights.items():
         if name not in known or not any(v.name == name for v in graph.input):
-            known[name] = _Source("weight", tensor, tensor.data_type, len(tensor.dims))
+            rank, dims = len(tensor.dims), frozenset(tensor.dims)
+            known[name] = _Source("weight", tensor, tensor.data_type, rank, dims)
     for sparse in graph.sparse_initializer:
         known[sparse.values.name] = _Source("sparse weight")
     yield from _of_nodes(graph.node, versions, known, [o.name for o in graph.output], path)
@@ -169,6 +172,8 @@ def _of_nodes(
             source = known.get(value, _Source("captured")) if value else _Source("omitted")
             for kind in _of_source(source):
                 yield Feature(name, f"input {slot}", kind)
+            if read[value] > 1 and source.role in ("weight", "default", "input"):
+                yield Feature(name, f"input {slot}", "read more than once")
         given = [i for i in node.input if i]
         if len(set(given)) < len(given):
             yield Feature(name, "inputs", "repeated")
@@ -214,6 +219,7 @@ def _of_source(source: _Source) -> Iterator[str]:
         yield f"of {TensorProto.DataType.Name(source.element).lower()}"
     if source.rank is not None:
         yield f"of rank {min(source.rank, 5)}"
+    yield from (f"with a dimension of {number}" for number in source.dims & {0, 1})
     tensor = source.tensor
     if tensor is None:
         return

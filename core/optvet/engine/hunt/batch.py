@@ -10,6 +10,7 @@ import resource
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from random import Random
 
@@ -42,6 +43,8 @@ STANDSTILL_S = 15
 """Wall clock of one candidate: beyond it, its worker is ended by SIGALRM."""
 _ASKED = 0.25
 _LENGTH = 8
+_AGAIN = 0.1
+"""Share of edits that are judged although one like it was: numbers may matter after all."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Batch:
         seeded: Rewrites of which there is a seed, with its way.
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
+        tried: Digests of edits that were judged; see ``digests_of_edit``.
         journal: The file that gets a record for each candidate.
         log: The file that says what is being done.
     """
@@ -79,6 +83,7 @@ class Batch:
     seeded: frozenset[tuple[Rewrite, str]]
     settled: frozenset[SuspicionKey]
     avoided: frozenset[str]
+    tried: frozenset[int]
     journal: Path
     log: Path
 
@@ -105,7 +110,7 @@ class CandidateOutcome:
 
     ``candidate`` is kept only where something is suspected. ``complaint`` is about a mutator, a
     fragment or a part of the optimizer's plugin that caused an exception. ``spent`` are entry and
-    mutator of an edit of which there is no such variant.
+    mutator of an edit of which there is no such variant. ``tried`` are digests of the edit.
     """
 
     number: int
@@ -116,6 +121,7 @@ class CandidateOutcome:
     complaint: Complaint | None = None
     seeds: tuple[Seed, ...] = ()
     spent: tuple[int, int] | None = None
+    tried: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,13 +184,43 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: _ProgressLog) -> 
         return CandidateOutcome(number, recipe.kind, complaint=complaint)
     if candidate is None:
         return CandidateOutcome(number, recipe.kind)
+    edit = _edit_of(recipe, candidate)
+    digests = digests_of_edit(batch, recipe, edit)
+    if digests and batch.tried.issuperset(digests) and random.random() >= _AGAIN:
+        return CandidateOutcome(number, recipe.kind, candidate.mutators)
     log.keep(candidate)
     try:
-        return _judge_candidate(batch, recipe, number, candidate, random, log)
+        outcome = _judge_candidate(batch, recipe, number, candidate, edit, random, log)
+        return replace(outcome, tried=digests)
     except Exception as error:
         # Whatever foreign code returns may break what reads it; it costs the model, not the hunt.
         complaint = Complaint.of("a model cannot be judged:", error)
         return CandidateOutcome(number, recipe.kind, candidate.mutators, complaint=complaint)
+
+
+def _edit_of(recipe: CandidateRecipe, candidate: MadeCandidate) -> tuple[str, ...]:
+    """What was changed of the model that the candidate was made of; empty for other recipes."""
+    if not recipe.model:
+        return ()
+    old, new = (ModelProto.FromString(data) for data in (recipe.model, candidate.model))
+    return edit_between(old, new)
+
+
+def digests_of_edit(
+    batch: Batch, recipe: CandidateRecipe, edit: tuple[str, ...]
+) -> tuple[int, ...]:
+    """A number of 64 bits for each pass that the edit concerns, with how the model was prepared.
+
+    Many entries have the same operators, and many edits of them are the same: each is judged once.
+    """
+    if recipe.kind != "edit" or not edit:
+        return ()
+    prepares = {m.name for m in batch.mutators if isinstance(m, Prepares) and m.prepares}
+    way = recipe.way if recipe.way in prepares else ""
+    labels = sorted({rewrite.label for rewrite in recipe.rewrites})
+    words = ("|".join((label, way, *edit)).encode() for label in labels)
+    digests = (blake2b(w, digest_size=8).digest() for w in words)
+    return tuple(int.from_bytes(d, "big", signed=True) for d in digests)
 
 
 def _judge_candidate(
@@ -192,6 +228,7 @@ def _judge_candidate(
     recipe: CandidateRecipe,
     number: int,
     candidate: MadeCandidate,
+    edit: tuple[str, ...],
     random: Random,
     log: _ProgressLog,
 ) -> CandidateOutcome:
@@ -202,7 +239,7 @@ def _judge_candidate(
         batch.tested, candidate.model, candidate.feeds, log.note, skip, random, labelled=labelled
     )
     examined = _with_passes(batch, recipe, candidate, examined, random, log)
-    examined = replace(examined, suspicions=_with_edit(recipe, candidate, examined.suspicions))
+    examined = replace(examined, suspicions=_with_edit(recipe, edit, examined.suspicions))
     suspected = any(s.key not in batch.settled for s in examined.suspicions)
     kept = candidate if suspected else None
     seeds = _seeds(batch, recipe, candidate, examined, log)
@@ -212,12 +249,9 @@ def _judge_candidate(
 
 
 def _with_edit(
-    recipe: CandidateRecipe, candidate: MadeCandidate, suspicions: tuple[Suspicion, ...]
+    recipe: CandidateRecipe, edit: tuple[str, ...], suspicions: tuple[Suspicion, ...]
 ) -> tuple[Suspicion, ...]:
     """With what was changed, where the model that it was made of does not show them."""
-    if not recipe.model or all(s.key.place in recipe.shown for s in suspicions):
-        return suspicions
-    edit = edit_between(ModelProto.FromString(recipe.model), ModelProto.FromString(candidate.model))
     return tuple(
         s if s.key.place in recipe.shown else replace(s, key=s.key._replace(edit=edit))
         for s in suspicions

@@ -198,6 +198,7 @@ def learn(
 
 def _take(state: HuntState, outcome: CandidateOutcome, found: dict[SuspicionKey, Suspect]) -> None:
     examined = outcome.examined
+    state.tried.update(outcome.tried)
     if outcome.spent is not None:
         index, mutator = outcome.spent
         state.edited[index][mutator] = SPENT

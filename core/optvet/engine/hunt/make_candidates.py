@@ -59,6 +59,7 @@ class CandidateRecipe:
         invented: Names that the optimizer gave to values that it made of it.
         rewrites: What fires on it.
         shown: What looks wrong on it already.
+        way: How it was made; see ``CorpusEntry``.
     """
 
     kind: Kind
@@ -71,6 +72,7 @@ class CandidateRecipe:
     invented: tuple[str, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
     shown: frozenset[Place] = frozenset()
+    way: str = ""
 
 
 @dataclass(frozen=True)

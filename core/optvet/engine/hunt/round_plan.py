@@ -58,6 +58,7 @@ def _recipe(
             invented=entry.invented,
             rewrites=entry.rewrites,
             shown=entry.shown,
+            way=entry.way,
         )
     return CandidateRecipe("chain")
 
@@ -111,6 +112,7 @@ class _Chooser:
                     invented=entry.invented,
                     rewrites=entry.rewrites,
                     shown=entry.shown,
+                    way=entry.way,
                 )
             _remove(self._left, name, rewrite, index)
         return None

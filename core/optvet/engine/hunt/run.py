@@ -264,7 +264,7 @@ class _Hunter:
         tested = replace(self.tested, together=passes_together(state, self.tested))
         prepared = frozenset(m.name for m in mutators if isinstance(m, Prepares) and m.prepares)
         known, settled = covered_rewrites(state, self.tested), settled_keys(state)
-        avoided = avoided_passes(state, self.tested)
+        avoided, tried = avoided_passes(state, self.tested), frozenset(state.tried)
         batches = [
             Batch(
                 seed=self.request.seed,
@@ -280,6 +280,7 @@ class _Hunter:
                 seeded=frozenset(state.seeded),
                 settled=settled,
                 avoided=avoided,
+                tried=tried,
                 journal=self.folder / f"{state.rounds}-{first}.journal",
                 log=self.folder / f"{state.rounds}-{first}.log",
             )

@@ -24,11 +24,14 @@ SPENT = -1
 """In place of a number of edits: the mutator has no more variants."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS tried (digest INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS entry (
   id INTEGER PRIMARY KEY, model BLOB NOT NULL, feeds BLOB NOT NULL, about TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS suspect (
   id INTEGER PRIMARY KEY, model BLOB NOT NULL, feeds BLOB NOT NULL, about TEXT NOT NULL);
 """
+
+_READ_TRIED = "SELECT digest FROM tried"
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class HuntState:
         signs: By key.
         entries: The corpus.
         seeded: What its entries show, and the way of each.
+        tried: Digests of edits that were judged.
         suspects: To be vetted.
         findings: Confirmed.
         met: Fingerprints of known faults that were met.
@@ -107,6 +111,7 @@ class HuntState:
     signs: dict[SuspicionKey, Sign] = field(default_factory=dict)
     entries: list[CorpusEntry] = field(default_factory=list)
     seeded: set[tuple[Rewrite, str]] = field(default_factory=set)
+    tried: set[int] = field(default_factory=set)
     suspects: list[Suspect] = field(default_factory=list)
     findings: list[HuntFinding] = field(default_factory=list)
     alone: list[str] = field(default_factory=list)
@@ -149,6 +154,7 @@ class HuntStore:
         except sqlite3.DatabaseError as error:
             raise InputError(f"{self._path} is no state of a hunt: {error}") from error
         self._entries = 0
+        self._tried: set[int] = set()
 
     def close(self) -> None:
         """Close the file."""
@@ -179,8 +185,9 @@ class HuntStore:
             ("keys", [[k, s.seen, s.vetted, s.fingerprints] for k, s in state.signs.items()]),
             ("findings", [f.model_dump(mode="json") for f in state.findings]),
         ]
-        self._transact(facts, state.entries[self._entries :], state.suspects)
-        self._entries = len(state.entries)
+        new = state.tried - self._tried
+        self._transact(facts, state.entries[self._entries :], state.suspects, new)
+        self._entries, self._tried = len(state.entries), self._tried | new
 
     def load(self) -> HuntState:
         """The state as it was stored last.
@@ -207,6 +214,7 @@ class HuntStore:
                     CorpusEntry(model, values, changed, way, tuple(invented), shown)
                 )
                 state.seeded.update((rewrite, way) for rewrite in changed)
+            state.tried = {digest for (digest,) in self._connection.execute(_READ_TRIED)}
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
                 fields |= {k: tuple(fields[k]) for k in ("passes", "mutators")}
@@ -214,7 +222,7 @@ class HuntStore:
                 state.suspects.append(Suspect(model=model, feeds=unpack_arrays(feeds), **fields))
         except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{self._path} is no state of a hunt: {error}") from error
-        self._entries = len(state.entries)
+        self._entries, self._tried = len(state.entries), set(state.tried)
         return state
 
     def _fact(self, name: str) -> Any:
@@ -231,12 +239,15 @@ class HuntStore:
         facts: Iterable[tuple[str, Any]],
         entries: Sequence[CorpusEntry],
         suspects: Sequence[Suspect] | None,
+        tried: Iterable[int] = (),
     ) -> None:
         try:
             with closing(self._connection.cursor()) as cursor:
                 cursor.execute("BEGIN IMMEDIATE")
                 try:
                     _write(cursor, facts, entries, suspects)
+                    digests = ((digest,) for digest in tried)
+                    cursor.executemany("INSERT OR IGNORE INTO tried VALUES (?)", digests)
                     cursor.execute("COMMIT")
                 except BaseException:
                     cursor.execute("ROLLBACK")
