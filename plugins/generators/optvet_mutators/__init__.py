@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from optvet.plugin import Mutator, hookimpl
-from optvet_mutators import between, form, structure, values
+from optvet_mutators import between, form, rare, structure, values
 from optvet_mutators.common import FunctionMutator
 
 _EDITS = (
@@ -61,6 +61,9 @@ _EDITS = (
     FunctionMutator("pass-through", form.pass_through, 0.5),
     FunctionMutator("order-nodes", form.order_nodes, 0.3),
     FunctionMutator("set-field", form.set_field),
+    FunctionMutator("rare-type", rare.rare_type, 0.5),
+    FunctionMutator("training-info", rare.training_info, 0.2),
+    FunctionMutator("repeat-in-branch", rare.repeat_in_branch),
 )
 """Weights: what can be varied in many ways, attributes and constants above all, has more."""
 

@@ -203,7 +203,14 @@ def add_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> b
     shapes = [(), (1,), (len(dims),), *((d,) for d in (*dims[1:2], *dims[-1:]) if d)]
     kind = helper.tensor_dtype_to_np_dtype(element)
     numbers = [1, 0, 0.5] if kind.kind == "f" else [1, 0]
-    value = filled(random.choice(shapes), element, random.choice(numbers))
+    shape = random.choice(shapes)
+    value = filled(shape, element, random.choice(numbers))
+    if kind.kind == "i" and shape == (len(dims),) and random.random() < 0.5:
+        # A list of axes, or of places: in order, or with the last two exchanged.
+        order = [*range(len(dims))]
+        if random.random() < 0.5:
+            order[-2:] = order[:-3:-1]
+        value = np.array(order, kind)
     name = fresh(graph, "added")
     graph.initializer.append(numpy_helper.from_array(value, name))
     node.input.extend([""] * (slot + 1 - len(node.input)))
