@@ -67,9 +67,8 @@ def features(model: ModelProto) -> frozenset[Feature]:
     return frozenset(found)
 
 
-def edit_between(before: ModelProto, after: ModelProto) -> tuple[str, ...]:
+def edit_between(old: frozenset[Feature], new: frozenset[Feature]) -> tuple[str, ...]:
     """What an edit changed: ``- `` and each feature that is gone, ``+ `` and each that is new."""
-    old, new = features(before), features(after)
     return tuple(sorted([f"- {f}" for f in old - new] + [f"+ {f}" for f in new - old]))
 
 
@@ -105,11 +104,11 @@ def _of_model(model: ModelProto) -> Iterator[str]:
     names = [v.name for v in (*graph.input, *graph.output)]
     inner = [o for node in graph.node for o in node.output if o]
     weights = [t.name for t in graph.initializer]
-    for what, some in (("value", names), ("inner value", inner), ("weight", weights)):
+    for what, some in (("a value", names), ("an inner value", inner), ("a weight", weights)):
         if any(name.isdigit() for name in some):
-            yield f"has a number for the name of a {what}"
+            yield f"has a number for the name of {what}"
         if any(not name.isidentifier() and not name.isdigit() for name in some):
-            yield f"has an odd name of a {what}"
+            yield f"has an odd name of {what}"
     for what, values in (("input", graph.input), ("output", graph.output)):
         tensors = [v.type.tensor_type for v in values if v.type.HasField("tensor_type")]
         if any(not t.HasField("shape") for t in tensors):

@@ -10,6 +10,7 @@ import resource
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -28,8 +29,8 @@ from optvet.engine.hunt.shrink import shrink
 from optvet.engine.hunt.suspicions import ANY, Complaint, Place, Rewrite, Suspicion, SuspicionKey
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
-from optvet.graph.features import edit_between
-from optvet.spec.generators import Mutator, Prepares
+from optvet.graph.features import Feature, edit_between, features
+from optvet.spec.generators import Mutator
 from optvet.spec.symptoms import Symptom
 
 _SEEDS = 3
@@ -57,6 +58,7 @@ class Batch:
         recipes: One per candidate.
         tested: What is hunted in.
         mutators: All mutators.
+        prepared: Names of those that prepare models for further edits.
         vocabulary: Files of the vocabulary.
         known: Rewrites that need no further seed.
         covered: Passes that have seeds enough, or need none.
@@ -75,6 +77,7 @@ class Batch:
     recipes: tuple[CandidateRecipe, ...]
     tested: TestedOptimizer
     mutators: tuple[Mutator, ...]
+    prepared: frozenset[str]
     vocabulary: tuple[Path, ...]
     known: frozenset[Rewrite]
     covered: frozenset[str]
@@ -202,8 +205,15 @@ def _edit_of(recipe: CandidateRecipe, candidate: MadeCandidate) -> tuple[str, ..
     """What was changed of the model that the candidate was made of; empty for other recipes."""
     if not recipe.model:
         return ()
-    old, new = (ModelProto.FromString(data) for data in (recipe.model, candidate.model))
-    return edit_between(old, new)
+    return edit_between(_features_of_entry(recipe.model), features_of(candidate.model))
+
+
+def features_of(data: bytes) -> frozenset[Feature]:
+    """Features of a serialized model."""
+    return features(ModelProto.FromString(data))
+
+
+_features_of_entry = lru_cache(maxsize=1024)(features_of)
 
 
 def digests_of_edit(
@@ -215,8 +225,7 @@ def digests_of_edit(
     """
     if recipe.kind != "edit" or not edit:
         return ()
-    prepares = {m.name for m in batch.mutators if isinstance(m, Prepares) and m.prepares}
-    way = recipe.way if recipe.way in prepares else ""
+    way = recipe.way if recipe.way in batch.prepared else ""
     labels = sorted({rewrite.label for rewrite in recipe.rewrites})
     words = ("|".join((label, way, *edit)).encode() for label in labels)
     digests = (blake2b(w, digest_size=8).digest() for w in words)
@@ -289,8 +298,7 @@ def _with_passes(
 
 def _is_plain_edit(batch: Batch, recipe: CandidateRecipe) -> bool:
     """Whether the recipe is an edit that does not prepare a model for further ones."""
-    mutator = batch.mutators[recipe.number] if recipe.kind == "edit" else None
-    return mutator is not None and not (isinstance(mutator, Prepares) and mutator.prepares)
+    return recipe.kind == "edit" and batch.mutators[recipe.number].name not in batch.prepared
 
 
 def _seeds(

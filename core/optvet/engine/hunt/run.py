@@ -272,6 +272,7 @@ class _Hunter:
                 recipes=part,
                 tested=tested,
                 mutators=mutators,
+                prepared=prepared,
                 vocabulary=self.files,
                 known=known,
                 covered=covered_passes(state, self.tested),
