@@ -9,14 +9,15 @@ from onnx import FunctionProto, ModelProto, NodeProto, defs
 
 from optvet.graph.walk import ONNX_DOMAIN, is_onnx
 
-_PLAIN = frozenset({"Abs", "Not"})
+PLAIN_OPERATORS = frozenset({"Abs", "Not"})
+"""Operators that stand for any other; reductions put them in."""
 _FREE_WEIGHTS = 4
 _PLAIN_NAME = re.compile(r"[xywt]\d+")
 
 
 def is_plain(node: NodeProto) -> bool:
     """Whether the node stands for any other: no optimizer looks for its operator."""
-    return node.op_type in _PLAIN and is_onnx(node)
+    return node.op_type in PLAIN_OPERATORS and is_onnx(node)
 
 
 def is_plain_name(name: str) -> bool:

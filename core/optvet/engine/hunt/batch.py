@@ -249,7 +249,7 @@ def _judge_candidate(
     )
     examined = _with_passes(batch, recipe, candidate, examined, random, log)
     examined = replace(examined, suspicions=_with_edit(recipe, edit, examined.suspicions))
-    suspected = any(s.key not in batch.settled for s in examined.suspicions)
+    suspected = any(s.edit or s.key not in batch.settled for s in examined.suspicions)
     kept = candidate if suspected else None
     seeds = _seeds(batch, recipe, candidate, examined, log)
     return CandidateOutcome(
@@ -261,10 +261,7 @@ def _with_edit(
     recipe: CandidateRecipe, edit: tuple[str, ...], suspicions: tuple[Suspicion, ...]
 ) -> tuple[Suspicion, ...]:
     """With what was changed, where the model that it was made of does not show them."""
-    return tuple(
-        s if s.key.place in recipe.shown else replace(s, key=s.key._replace(edit=edit))
-        for s in suspicions
-    )
+    return tuple(s if s.key.place in recipe.shown else replace(s, edit=edit) for s in suspicions)
 
 
 def _with_passes(

@@ -21,6 +21,7 @@ from optvet.engine.hunt.expected import several_inputs
 from optvet.engine.hunt.probable_causes import contrived_parts, needs, operators_that_matter
 from optvet.engine.hunt.state import Suspect
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
+from optvet.engine.hunt.triggers import needed_features
 from optvet.engine.vetting import GivenInputs, vetted
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import OptvetError, PluginError
@@ -159,6 +160,7 @@ class Confirmer:
             mutators=list(suspect.mutators),
             keys=[str(suspect.key)],
             operators=operators_that_matter(model),
+            features=needed_features(model),
             needs=required,
             contrived=contrived_parts(model, feeds, required),
         )

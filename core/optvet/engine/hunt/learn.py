@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 
+from onnx import ModelProto
+
 from optvet.engine.hunt.batch import EDITED, CandidateOutcome, LoggedStep
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
 from optvet.engine.hunt.suspicions import (
@@ -16,6 +18,7 @@ from optvet.engine.hunt.suspicions import (
     passes_of_key,
 )
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
+from optvet.engine.hunt.triggers import Trigger, texts_of
 from optvet.engine.judge.failures import symptom_of
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Stage, Symptom
@@ -46,16 +49,37 @@ def settled_keys(state: HuntState) -> frozenset[SuspicionKey]:
 _UNPRODUCTIVE = 4
 """Models of one pass and symptom that may bring nothing new, besides one for each that did."""
 _UNPRODUCTIVE_EDITS = 12
-"""As many, of edits that were not vetted yet."""
+"""As many, of edits of models that did not show it."""
 
 
-def is_unproductive(state: HuntState, key: SuspicionKey) -> bool:
+def is_needless(state: HuntState, suspect: Suspect, present: Set[str] | None = None) -> bool:
+    """Whether a suspect need not be vetted.
+
+    A known fault explains it, its edit was vetted, or enough like it were. An edit that turns a
+    right model into a wrong one points to the cause, and counts as one that is not known yet.
+
+    Args:
+        state: What was learnt.
+        suspect: The suspect.
+        present: Texts of the features of its model, if they are known already.
+    """
+    key, edit = suspect.key, suspect.edit
+    sign = state.signs.get(key, Sign())
+    if edit in sign.edits if edit else is_settled(key, sign):
+        return True
+    if is_unproductive(state, key, edited=bool(edit)):
+        return True
+    if all((t.place, t.words) != (key.place, key.words) for t in state.triggers):
+        return False
+    present = present or texts_of(ModelProto.FromString(suspect.model))
+    return any(trigger.explains(key, present, edit) for trigger in state.triggers)
+
+
+def is_unproductive(state: HuntState, key: SuspicionKey, *, edited: bool = False) -> bool:
     """Whether most models of the pass and symptom of the key were vetted in vain.
 
     What a pass does wrong shows in many ways, by the operators around it, and each is a key of its
-    own. An edit that turns a right model into a wrong one points to the cause, though: one that
-    changed something that no vetted one did is worth more. Not asked of import and export, where
-    each operator may be a fault of its own.
+    own. Not asked of import and export, where each operator may be a fault of its own.
     """
     passes, symptom = key.place
     if passes in ((), (ANY,)):
@@ -63,13 +87,9 @@ def is_unproductive(state: HuntState, key: SuspicionKey) -> bool:
     each = [_find_confirmed(state, (name,), symptom) for name in passes]
     if len(passes) > 1 and any(len(confirmed) >= _KNOWN for confirmed in each):
         return True
-    new = 2 * len(_find_confirmed(state, passes, symptom))
-    vetted = {k: s.vetted for k, s in state.signs.items() if k.place == key.place and s.vetted}
-    count = sum(vetted.values())
-    if count < _UNPRODUCTIVE + new:
-        return False
-    changed = {part for other in vetted for part in other.edit}
-    return count >= _UNPRODUCTIVE_EDITS + new or changed.issuperset(key.edit)
+    new = len(_find_confirmed(state, passes, symptom))
+    vetted = sum(sign.vetted for k, sign in state.signs.items() if k.place == key.place)
+    return vetted >= (_UNPRODUCTIVE_EDITS if edited else _UNPRODUCTIVE) + 2 * new
 
 
 _KNOWN = 3
@@ -184,7 +204,7 @@ def learn(
         tested: What is hunted in.
         prepared: See ``covered_passes``.
     """
-    found: dict[SuspicionKey, Suspect] = {}
+    found: dict[_Alike, Suspect] = {}
     for result in results:
         state.number += 1
         if isinstance(result, LoggedStep):
@@ -192,11 +212,15 @@ def learn(
         else:
             _take(state, result, found)
             _take_seeds(state, result, tested, prepared)
-    waiting = {s.key for s in state.suspects}
-    state.suspects += [s for key, s in found.items() if key not in waiting]
+    waiting = {(s.key, s.edit) for s in state.suspects}
+    state.suspects += [s for alike, s in found.items() if alike not in waiting]
 
 
-def _take(state: HuntState, outcome: CandidateOutcome, found: dict[SuspicionKey, Suspect]) -> None:
+_Alike = tuple[SuspicionKey, tuple[str, ...]]
+"""A key, and an edit: of suspects that are equal in both one is enough."""
+
+
+def _take(state: HuntState, outcome: CandidateOutcome, found: dict[_Alike, Suspect]) -> None:
     examined = outcome.examined
     state.tried.update(outcome.tried)
     if outcome.spent is not None:
@@ -239,7 +263,7 @@ def _take_seeds(
             state.entries.append(entry)
 
 
-def _take_death(state: HuntState, logged: LoggedStep, found: dict[SuspicionKey, Suspect]) -> None:
+def _take_death(state: HuntState, logged: LoggedStep, found: dict[_Alike, Suspect]) -> None:
     if logged.step not in ("optimize", "run"):
         state.deaths["reference"] += 1
         return
@@ -260,40 +284,32 @@ def _suspect(
     state: HuntState,
     suspicion: Suspicion,
     outcome: CandidateOutcome,
-    found: dict[SuspicionKey, Suspect],
+    found: dict[_Alike, Suspect],
 ) -> None:
     key, candidate = _of_one_pass(state, suspicion.key), outcome.candidate
-    sign = state.signs.setdefault(key, Sign())
-    sign.seen += 1
-    if candidate is None or is_settled(key, sign) or is_unproductive(state, key):
+    state.signs.setdefault(key, Sign()).seen += 1
+    if candidate is None:
         return
-    other = found.get(key)
+    suspect = Suspect(
+        outcome.number,
+        candidate.model,
+        candidate.feeds,
+        suspicion.passes,
+        key,
+        candidate.mutators,
+        suspicion.edit,
+    )
+    other = found.get((key, suspicion.edit))
     # The smallest one of a round, which is quickest to reduce.
     if other is None or len(candidate.model) < len(other.model):
-        found[key] = Suspect(
-            outcome.number,
-            candidate.model,
-            candidate.feeds,
-            suspicion.passes,
-            key,
-            candidate.mutators,
-        )
+        if not is_needless(state, suspect):
+            found[key, suspicion.edit] = suspect
 
 
 def _of_one_pass(state: HuntState, key: SuspicionKey) -> SuspicionKey:
-    """The key of one pass of a pair, where that alone was confirmed of the same edit or words."""
-    if len(key.passes) != 2:
-        return key
-    alone = {((name,), key.symptom) for name in key.passes}
-    confirmed = (k for k, sign in state.signs.items() if k.place in alone and sign.fingerprints)
-    return next((k for k in confirmed if _is_alike(k, key)), key)
-
-
-def _is_alike(one: SuspicionKey, other: SuspicionKey) -> bool:
-    """Whether the same edit shows both; without an edit, the same words and operators."""
-    if one.edit or other.edit:
-        return one.edit == other.edit
-    return one[2:] == other[2:]
+    """The key of one pass of a pair, where that alone was confirmed with the same words."""
+    alone = (key._replace(passes=(name,)) for name in key.passes)
+    return next((k for k in alone if k in state.signs and state.signs[k].fingerprints), key)
 
 
 def take_findings(
@@ -303,9 +319,13 @@ def take_findings(
     state.suspects.remove(suspect)
     sign = state.signs.setdefault(suspect.key, Sign())
     sign.vetted += 1
+    if suspect.edit:
+        sign.edits.append(suspect.edit)
     state.refuted += not findings
     new = []
+    present = texts_of(ModelProto.FromString(suspect.model))
     for finding in findings:
+        _learn_trigger(state, suspect.key, finding, present)
         if finding.fingerprint not in sign.fingerprints:
             sign.fingerprints.append(finding.fingerprint)
         if finding.fingerprint in known:
@@ -315,6 +335,19 @@ def take_findings(
             state.findings.append(finding)
             new.append(finding)
     return new
+
+
+def _learn_trigger(
+    state: HuntState, key: SuspicionKey, finding: HuntFinding, present: Set[str]
+) -> None:
+    """Learn what makes a finding show, from one more model that led to it."""
+    for number, known in enumerate(state.triggers):
+        if (known.fingerprint, known.place) == (finding.fingerprint, key.place):
+            if known.words == key.words:
+                state.triggers[number] = known.narrowed(present)
+                return
+    needed = frozenset(finding.features)
+    state.triggers.append(Trigger(finding.fingerprint, key.place, key.words, needed))
 
 
 def with_counts(state: HuntState) -> list[HuntFinding]:

@@ -29,7 +29,7 @@ from optvet.engine.hunt.learn import (
     avoided_passes,
     covered_passes,
     covered_rewrites,
-    is_unproductive,
+    is_needless,
     learn,
     passes_together,
     settled_keys,
@@ -348,7 +348,7 @@ class _Hunter:
         """Vet every suspect, and keep what is confirmed."""
         while state.suspects:
             suspect = state.suspects[0]
-            if is_unproductive(state, suspect.key):
+            if is_needless(state, suspect):
                 state.suspects.remove(suspect)
                 continue
             label = label_of(suspect.passes) or "import and export"

@@ -7,7 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from onnx import GraphProto, numpy_helper
 
 from optvet.engine.hunt.suspicions import Complaint, Place, Rewrite, SuspicionKey
+from optvet.engine.hunt.triggers import Trigger
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Symptom
@@ -52,7 +53,10 @@ class CorpusEntry:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A model that the optimizer seems to break; ``vet`` confirms it."""
+    """A model that the optimizer seems to break; ``vet`` confirms it.
+
+    ``edit`` is what was changed of a model that does not show it.
+    """
 
     number: int
     model: bytes
@@ -60,15 +64,20 @@ class Suspect:
     passes: tuple[str, ...]
     key: SuspicionKey
     mutators: tuple[str, ...]
+    edit: tuple[str, ...] = ()
 
 
 @dataclass
 class Sign:
-    """A key of suspicions: how often it was seen, and the results of vetting its models."""
+    """A key of suspicions: how often it was seen, and the results of vetting its models.
+
+    ``edits`` are those that made the models that were vetted.
+    """
 
     seen: int = 0
     vetted: int = 0
     fingerprints: list[str] = field(default_factory=list)
+    edits: list[tuple[str, ...]] = field(default_factory=list)
 
 
 @dataclass
@@ -92,6 +101,7 @@ class HuntState:
         tried: Digests of edits that were judged.
         suspects: To be vetted.
         findings: Confirmed.
+        triggers: What makes them show.
         met: Fingerprints of known faults that were met.
         complaints: About plugins that raised exceptions, the first of each kind.
     """
@@ -114,6 +124,7 @@ class HuntState:
     tried: set[int] = field(default_factory=set)
     suspects: list[Suspect] = field(default_factory=list)
     findings: list[HuntFinding] = field(default_factory=list)
+    triggers: list[Trigger] = field(default_factory=list)
     alone: list[str] = field(default_factory=list)
     met: list[str] = field(default_factory=list)
     complaints: dict[str, str] = field(default_factory=dict)
@@ -182,7 +193,8 @@ class HuntStore:
             ("firings", [[*f, n] for f, n in state.rewrites.items()]),
             ("tries", state.tries),
             ("deaths", state.deaths),
-            ("keys", [[k, s.seen, s.vetted, s.fingerprints] for k, s in state.signs.items()]),
+            ("keys", [[k, *astuple(sign)] for k, sign in state.signs.items()]),
+            ("triggers", [[*t, sorted(f)] for *t, f in map(_fields_of, state.triggers)]),
             ("findings", [f.model_dump(mode="json") for f in state.findings]),
         ]
         new = state.tried - self._tried
@@ -202,7 +214,12 @@ class HuntStore:
                 state.rewrites[Rewrite(name, tuple(fewer), tuple(more))] = count
             state.tries = Counter(self._fact("tries") or {})
             state.deaths = Counter(self._fact("deaths") or {})
-            state.signs = {SuspicionKey.of_json(k): Sign(*v) for k, *v in self._fact("keys") or []}
+            for key, seen, vetted, fingerprints, edits in self._fact("keys") or []:
+                sign = Sign(seen, vetted, fingerprints, [tuple(edit) for edit in edits])
+                state.signs[SuspicionKey.of_json(key)] = sign
+            for fingerprint, (names, symptom), words, needed in self._fact("triggers") or []:
+                place = tuple(names), Symptom(symptom)
+                state.triggers.append(Trigger(fingerprint, place, words, frozenset(needed)))
             found = self._fact("findings") or []
             state.findings = [HuntFinding.model_validate(f) for f in found]
             for model, feeds, about in self._rows("entry", "about"):
@@ -217,7 +234,7 @@ class HuntStore:
             state.tried = {digest for (digest,) in self._connection.execute(_READ_TRIED)}
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
-                fields |= {k: tuple(fields[k]) for k in ("passes", "mutators")}
+                fields |= {k: tuple(fields[k]) for k in ("passes", "mutators", "edit")}
                 fields["key"] = SuspicionKey.of_json(fields["key"])
                 state.suspects.append(Suspect(model=model, feeds=unpack_arrays(feeds), **fields))
         except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
@@ -277,9 +294,14 @@ def _write(
             "passes": s.passes,
             "key": s.key,
             "mutators": s.mutators,
+            "edit": s.edit,
         }
         row = (s.model, pack_arrays(s.feeds), json.dumps(about))
         cursor.execute("INSERT INTO suspect (model, feeds, about) VALUES (?, ?, ?)", row)
+
+
+def _fields_of(trigger: Trigger) -> tuple[str, Place, str, frozenset[str]]:
+    return trigger.fingerprint, trigger.place, trigger.words, trigger.features
 
 
 def pack_arrays(feeds: Mapping[str, np.ndarray]) -> bytes:

@@ -49,7 +49,6 @@ class SuspicionKey(NamedTuple):
         words: The message without names of the model.
         fewer: Types of operators that became fewer, where values are wrong.
         more: Those that became more.
-        edit: What was changed of a model that did not show it; see ``edit_between``.
     """
 
     passes: tuple[str, ...]
@@ -57,12 +56,10 @@ class SuspicionKey(NamedTuple):
     words: str
     fewer: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
-    edit: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         operators = " ".join(self.fewer), " ".join(self.more)
-        parts = (label_of(self.passes), self.symptom, self.words, *operators, ", ".join(self.edit))
-        return "|".join(parts)
+        return "|".join((label_of(self.passes), self.symptom, self.words, *operators))
 
     @property
     def place(self) -> Place:
@@ -87,16 +84,20 @@ class SuspicionKey(NamedTuple):
         passes, symptom, words, *names = fields
         if not all(isinstance(some, list) for some in (passes, *names)):
             raise ValueError("keys of suspicions are of another version of optvet")
-        fewer, more, edit = map(tuple, names)
-        return cls(tuple(passes), Symptom(symptom), words, fewer, more, edit)
+        fewer, more = map(tuple, names)
+        return cls(tuple(passes), Symptom(symptom), words, fewer, more)
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """What looks wrong after ``passes``; after import and export alone if there are none."""
+    """What looks wrong after ``passes``; after import and export alone if there are none.
+
+    ``edit`` is what was changed of a model that does not show it; see ``edit_between``.
+    """
 
     passes: tuple[str, ...]
     key: SuspicionKey
+    edit: tuple[str, ...] = ()
 
     @property
     def symptom(self) -> Symptom:

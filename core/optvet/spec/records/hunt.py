@@ -16,6 +16,7 @@ class HuntFinding(Record):
     ``candidate`` is the number of the model that showed it first, and ``mutators`` are how that was
     made. ``models`` counts the models that probably show it. ``keys`` are the signs by which the
     hunt recognizes it. ``operators`` are those of the reduced model that no other may stand for,
+    ``features`` what it has that a reduction would have made plainer if it could,
     and ``needs`` what else it has that most faults show without, in words. ``contrived`` are those
     of the needs, and others, that models of practice hardly have.
     """
@@ -32,6 +33,7 @@ class HuntFinding(Record):
     models: int = 1
     keys: list[str] = Field(default_factory=list)
     operators: list[str] = Field(default_factory=list)
+    features: list[str] = Field(default_factory=list)
     needs: list[str] = Field(default_factory=list)
     contrived: list[str] = Field(default_factory=list)
 
