@@ -18,7 +18,7 @@ from optvet.engine.hunt.suspicions import (
     passes_of_key,
 )
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
-from optvet.engine.hunt.triggers import Trigger, texts_of
+from optvet.engine.hunt.triggers import Trigger, explained, texts_of
 from optvet.engine.judge.failures import symptom_of
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Stage, Symptom
@@ -52,16 +52,11 @@ _UNPRODUCTIVE_EDITS = 12
 """As many, of edits of models that did not show it."""
 
 
-def is_needless(state: HuntState, suspect: Suspect, present: Set[str] | None = None) -> bool:
+def is_needless(state: HuntState, suspect: Suspect) -> bool:
     """Whether a suspect need not be vetted.
 
     A known fault explains it, its edit was vetted, or enough like it were. An edit that turns a
     right model into a wrong one points to the cause, and counts as one that is not known yet.
-
-    Args:
-        state: What was learnt.
-        suspect: The suspect.
-        present: Texts of the features of its model, if they are known already.
     """
     key, edit = suspect.key, suspect.edit
     sign = state.signs.get(key, Sign())
@@ -69,10 +64,8 @@ def is_needless(state: HuntState, suspect: Suspect, present: Set[str] | None = N
         return True
     if is_unproductive(state, key, edited=bool(edit)):
         return True
-    if all((t.place, t.words) != (key.place, key.words) for t in state.triggers):
-        return False
-    present = present or texts_of(ModelProto.FromString(suspect.model))
-    return any(trigger.explains(key, present, edit) for trigger in state.triggers)
+    present = texts_of(ModelProto.FromString(suspect.model))
+    return explained(state.triggers, key, present, edit)
 
 
 def is_unproductive(state: HuntState, key: SuspicionKey, *, edited: bool = False) -> bool:

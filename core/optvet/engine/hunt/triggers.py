@@ -67,6 +67,21 @@ class Trigger:
         return not changes or not self.features <= before
 
 
+def explained(
+    triggers: Iterable[Trigger], key: SuspicionKey, present: Set[str], edit: Iterable[str] = ()
+) -> bool:
+    """Whether one of the triggers explains a suspicion, or what those of its words have in common.
+
+    The latter of import and export alone: all that a pass does wrong has the pattern of that pass.
+    """
+    alike = [t for t in triggers if (t.place, t.words) == (key.place, key.words)]
+    if any(trigger.explains(key, present, edit) for trigger in alike):
+        return True
+    common = frozenset[str].intersection(*(t.features for t in alike)) if alike else frozenset()
+    shared = len(alike) > 1 and bool(common) and not key.passes
+    return shared and replace(alike[0], features=common).explains(key, present, edit)
+
+
 def texts_of(model: ModelProto) -> frozenset[str]:
     """The features of a model as texts."""
     return frozenset(map(str, features(model)))
