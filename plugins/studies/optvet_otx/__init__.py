@@ -290,8 +290,9 @@ def placement(rows: Sequence[TrialRow]) -> ReportTable:
 
 
 def speed(rows: Sequence[TrialRow]) -> ReportTable:
-    """Per level: how many models became slower or faster, and by how much."""
+    """Per level: how many models became slower or faster, and by how much; and the study's."""
     lines: list[list[Cell]] = []
+    theirs: Mapping[str, str] = published()["speed_per_level"]
     for name, group in variants(rows).items():
         known = [row.timing for row in group if row.timing]
         counted = Counter(timing.verdict for timing in known)
@@ -308,6 +309,7 @@ def speed(rows: Sequence[TrialRow]) -> ReportTable:
                     median(ratios) if ratios else None,
                     min(ratios, default=None),
                     max(ratios, default=None),
+                    theirs.get(group[0].parts.pipeline),
                 ]
             )
     return ReportTable(
@@ -324,6 +326,7 @@ def speed(rows: Sequence[TrialRow]) -> ReportTable:
             "ratio",
             "lowest",
             "highest",
+            "OTX",
         ],
         rows=lines,
     )
