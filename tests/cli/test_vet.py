@@ -797,3 +797,17 @@ def test_names_of_values_are_wrapped_and_never_cut() -> None:
         plain = "".join(shown.split()).removeprefix("before")
         assert plain == f"y=Mul<epsilon=1e-05>({name},{name}_scale)"
         assert max(map(len, shown.splitlines())) <= width
+
+
+def test_without_passes_import_and_export_are_judged(run: Run, tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 24]>
+    g (float[1] x) => (float[1] y) <float8e8m0[1] w = {127}> { y = Abs (x) }
+    """
+    onnx.save(onnx.parser.parse_model(text), "unread.onnx")
+    # The default pipeline drops the weight, which the library cannot write.
+    assert run("vet", "unread.onnx").code == 0
+    alone = run("vet", "unread.onnx", "--pipeline", "none")
+    assert alone.code == 1
+    assert "import and export alone" in alone.out
+    assert "No safe pipeline." in alone.out

@@ -21,3 +21,4 @@ def test_each_pass_can_be_left_out_but_those_that_the_optimizer_requires(name: s
         else:
             left = parse_pipeline("default", optimizer, exclude=[one])
             assert left == tuple(p for p in every if p != one)
+    assert set(parse_pipeline("none", optimizer)) == required

@@ -444,7 +444,7 @@ def _safe(result: VetResult, request: VetRequest) -> str:
     """The vetted safe pipeline, as ``--pipeline`` takes it."""
     whole, safe = result.optimizer.pipeline, result.safe_pipeline
     name = f"the pipeline {request.pipeline!r}" if _is_named(result, request) else "the pipeline"
-    if safe == whole:
+    if safe == whole and (safe or result.verdict != "faulty"):
         unless = " (no fault was found)" if result.verdict == "undecided" else ""
         return f"all of {name}{unless}"
     if not safe:

@@ -6,6 +6,7 @@
     a,b                      passes in order
     default,-a               a named pipeline without a pass
     -a                       the default pipeline without a pass
+    none                     import and export alone
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.protocols import Optimizer
+
+NONE = "none"
+"""Stands for no pass but the required ones."""
 
 
 def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ()) -> tuple[str, ...]:
@@ -37,6 +41,9 @@ def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ())
     added = [term for term in terms if not term.startswith("-")]
     if terms and not added:
         added = ["default"]
+    required = [name for name, p in known.items() if p.required]
+    if terms == [NONE] and NONE not in known and NONE not in pipelines:
+        return tuple(required)
     names: list[str] = []
     for term in added:
         if term not in known and term not in pipelines:
@@ -54,7 +61,6 @@ def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ())
     # A named pipeline may list a pass twice.
     if twice and not optimizer.traits.repeatable and names_passes(text, optimizer):
         raise UsageError(f"{optimizer.name} takes each pass once; {twice[0]!r} is listed twice")
-    required = [name for name, p in known.items() if p.required]
     if set(names).isdisjoint(required):
         return complete(names, list(known), required)
     return tuple(names)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from optvet.engine.bundle.folder import read_record
 from optvet.engine.bundle.layout import INPUTS, MODEL
+from optvet.engine.pipelines import NONE
 from optvet.spec.errors import UsageError
 from optvet.spec.files import replacing
 from optvet.spec.records import HuntFinding, HuntSummary
@@ -36,9 +37,9 @@ def _write_job_set(found: HuntFinding, summary: HuntSummary, folder: Path) -> It
         "models": [f"{found.bundle}/{MODEL}"],
         "optimizers": [summary.optimizer],
         "datasets": [f"files:{found.bundle}/{INPUTS}"],
+        # Passes may hide what import and export alone show: they drop what nothing reads.
+        "pipelines": [",".join(record.passes) or NONE],
     }
-    if record.passes:
-        values["pipelines"] = [",".join(record.passes)]
     yield "\n[[jobs]]"
     yield from (f"{key} = {json.dumps(value)}" for key, value in values.items())
     if summary.optimizer_options:
