@@ -245,7 +245,14 @@ def _judge_candidate(
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
     examined = examine(
-        batch.tested, candidate.model, candidate.feeds, log.note, skip, random, labelled=labelled
+        batch.tested,
+        candidate.model,
+        candidate.feeds,
+        log.note,
+        skip,
+        random,
+        labelled=labelled,
+        known=frozenset() if _prepares(batch, recipe) else batch.known,
     )
     examined = _with_passes(batch, recipe, candidate, examined, random, log)
     examined = replace(examined, suspicions=_with_edit(recipe, edit, examined.suspicions))
@@ -293,6 +300,11 @@ def _with_passes(
     return replace(examined, rewrites=rewrites, complaint=examined.complaint or complaint)
 
 
+def _prepares(batch: Batch, recipe: CandidateRecipe) -> bool:
+    """Whether the recipe is an edit that prepares a model for further ones."""
+    return recipe.kind == "edit" and not _is_plain_edit(batch, recipe)
+
+
 def _is_plain_edit(batch: Batch, recipe: CandidateRecipe) -> bool:
     """Whether the recipe is an edit that does not prepare a model for further ones."""
     return recipe.kind == "edit" and batch.mutators[recipe.number].name not in batch.prepared
@@ -315,8 +327,7 @@ def _seeds(
     if recipe.kind == "edit" and candidate.mutators:
         mutator = batch.mutators[recipe.number]
         again = _unhidden((f for f in examined.rewrites if f in batch.known), wrong | batch.covered)
-        prepares = not _is_plain_edit(batch, recipe)
-        if prepares and any((f, mutator.name) not in batch.seeded for f in again):
+        if _prepares(batch, recipe) and any((f, mutator.name) not in batch.seeded for f in again):
             seeds.append(_seed(candidate, again, mutator.name, examined))
     explored = batch.resembled if recipe.kind in EDITED else batch.explored
     new = _unhidden((f for f in examined.rewrites if f not in batch.known), wrong | explored)

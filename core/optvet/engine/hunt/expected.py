@@ -69,6 +69,8 @@ def truth_of(
 ) -> ExpectedOutput | None:
     """What the original gives; None if it is invalid or does not agree with itself.
 
+    Whether the standard defines that is another question, which takes as long: ``is_defined``.
+
     Args:
         config: What runs it.
         data: The model.
@@ -79,8 +81,6 @@ def truth_of(
     draws = structure.draws_random(proto)
     if draws and not with_random:
         return None
-    if undefined_in(proto, feeds):
-        return None
     several = several_inputs(proto, feeds)
     try:
         onnx.checker.check_model(data, full_check=True)
@@ -89,9 +89,6 @@ def truth_of(
     except Exception:  # whatever the checker and a runtime raise, it is no model to hunt with
         return None
     outputs = tuple(first for first, _ in runs)
-    for each, artifact in zip(several, outputs, strict=True):
-        if undefined_on(config, proto, each, artifact):
-            return None
     depending = random_ops(proto) if draws else frozenset[str]()
     random = frozenset(n for n in outputs[0] if graph_output_of(n) in depending)
     if any(unlike(first, second) - random for first, second in runs):
@@ -103,6 +100,15 @@ def truth_of(
     known = frozenset(names | {t.name for t in proto.graph.initializer} - {""})
     interface = interface_of(proto, by_habit=False)
     return ExpectedOutput(data, outputs, outputs, several, interface, facts, known, random)
+
+
+def is_defined(config: RuntimeConfig, truth: ExpectedOutput) -> bool:
+    """Whether the standard has an answer for the original on all its inputs."""
+    proto = ModelProto.FromString(truth.data)
+    return not any(
+        undefined_on(config, proto, feeds, outputs)
+        for feeds, outputs in zip(truth.feeds, truth.original, strict=True)
+    )
 
 
 def several_inputs(model: ModelProto, feeds: Values) -> tuple[Values, ...]:

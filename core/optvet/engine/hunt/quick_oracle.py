@@ -19,6 +19,7 @@ from onnx import ModelProto
 from optvet.engine.hunt.expected import (
     ExpectedOutput,
     Values,
+    is_defined,
     is_repeated,
     outputs_of,
     truth_of,
@@ -87,6 +88,7 @@ def examine(
     random: Random,
     *,
     labelled: bool = True,
+    known: Set[Rewrite] = frozenset(),
 ) -> Examined:
     """Judge one candidate.
 
@@ -98,6 +100,7 @@ def examine(
         skip: Passes that are left out this time.
         random: Draws the pairs of passes that are tried.
         labelled: Whether it is wanted which passes changed, where that takes another run.
+        known: Rewrites of which nothing more is wanted.
     """
     logged("reference", ())
     truth = truth_of(tested.reference, data, feeds, with_random=not tested.lowers)
@@ -116,6 +119,8 @@ def examine(
     except Exception as error:
         seen = Look(verdict_on_error("build", error))
     if seen.verdict.symptom is not None:
+        if not is_defined(tested.reference, truth):
+            return INVALID
         found = suspect((), seen.verdict.symptom, seen.verdict.message, truth.names)
         return Examined(True, suspicions=(found,))
     if tested.lowers:
@@ -134,10 +139,14 @@ def examine(
         trial.pairs(
             [r.label for r in rewrites if r.label not in wrong | {ANY}], wrong | skip, random
         )
+    every = (*suspicions, *trial.suspicions)
     unequal = any(s.symptom.info.of_values for s in trial.suspicions)
     if unequal and not is_repeated(tested.reference, data, truth):
         return INVALID
-    every = (*suspicions, *trial.suspicions)
+    # What becomes a seed must be defined too; few models are either.
+    fresh = any(rewrite not in known for rewrite in rewrites)
+    if (every or fresh) and not is_defined(tested.reference, truth):
+        return INVALID
     invented = tuple(trial.invented)[:_INVENTED]
     return Examined(True, False, tuple(rewrites), every, trial.complaint, invented)
 
