@@ -21,12 +21,16 @@ from optvet.engine.hunt.make_candidates import MadeCandidate, complete
 from optvet.engine.hunt.quick_look import QUICK
 from optvet.engine.hunt.quick_oracle import Examined, examine, rewrite_of
 from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
+from optvet.engine.hunt.round_plan import learned_weights
 from optvet.engine.hunt.shrink import shrink
+from optvet.engine.hunt.state import HuntState
 from optvet.engine.judge.sample import judge_sample
 from optvet.graph import candidate_of
 from optvet.graph.interface import interface_of
 from optvet.plugin import Artifact, Candidate, Fragment, PoolRequest, Vocabulary
 from optvet.spec.hunt import HuntRequest
+from optvet.spec.records.hunt import HuntFinding
+from optvet.spec.symptoms import Symptom
 
 PLUGINS = Plugins()
 CHAIN = """
@@ -254,3 +258,25 @@ def is_valid(fragment: Fragment) -> bool:
             continue
         return True
     return False
+
+
+def test_what_a_mutator_found_changes_how_often_it_is_tried() -> None:
+    def finding(mutator: str, *contrived: str) -> HuntFinding:
+        return HuntFinding(
+            fingerprint=mutator,
+            symptom=Symptom.WRONG_OUTPUT,
+            severity="fault",
+            culprit=["fuse"],
+            message="",
+            nodes=1,
+            bundle="",
+            candidate=0,
+            mutators=[mutator],
+            contrived=list(contrived),
+        )
+
+    weights = {"swap-inputs": 1.0, "make-function": 1.0, "drop-node": 0.5}
+    found = [finding("swap-inputs"), *[finding("make-function", "a namesake")] * 3]
+    swap, function, drop = learned_weights(HuntState(findings=found), weights)
+    assert swap > 1.0 > function > 0
+    assert drop == 0.5

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from optvet.engine.hunt.make_candidates import CandidateRecipe
@@ -14,6 +15,8 @@ ROUND = 320
 """Candidates of a round, after which the state follows: some seconds of one worker."""
 EDITS = 32
 """Most variants of a mutator of weight 1 that are applied alone to a model of the corpus."""
+_GAIN = 0.25
+"""By how much of its weight a mutator gains with each plausible finding."""
 _SMALL_BYTES = 4096
 """Models up to this size are edited one change at a time."""
 
@@ -25,17 +28,33 @@ def plan_round(
     seed: int,
     fragments: int,
     patterns: Sequence[Pattern],
-    mutators: Sequence[float],
+    mutators: Mapping[str, float],
 ) -> list[CandidateRecipe]:
-    """Recipes of the next round; ``mutators`` are their weights.
+    """Recipes of the next round; ``mutators`` are their weights by name, in their order.
 
     Fragments as they are come first, then patterns of passes that have changed no model. Of
     the models that a pass changed in a new way, small ones are edited once in every way,
     and others at random.
     """
     random = Random(f"{seed}/plan/{state.rounds}")
-    chooser = _Chooser(state, random, mutators)
+    chooser = _Chooser(state, random, learned_weights(state, mutators))
     return [_recipe(state, chooser, random, fragments, patterns) for _ in range(size)]
+
+
+def learned_weights(state: HuntState, mutators: Mapping[str, float]) -> list[float]:
+    """Weights of mutators, by what each has found alone.
+
+    One that found plausible faults is tried more often; each contrived one makes it rarer, for
+    what is odd about its models breaks one pass after another.
+    """
+    plausible, contrived = Counter[str](), Counter[str]()
+    for finding in state.findings:
+        if len(finding.mutators) == 1:
+            (plausible, contrived)[bool(finding.contrived)][finding.mutators[0]] += 1
+    return [
+        weight * (1 + _GAIN * plausible[name]) / (1 + contrived[name])
+        for name, weight in mutators.items()
+    ]
 
 
 def _recipe(

@@ -259,7 +259,7 @@ class _Hunter:
             seed=self.request.seed,
             fragments=len(vocabulary.fragments),
             patterns=vocabulary.patterns,
-            mutators=[m.weight for m in mutators],
+            mutators={m.name: m.weight for m in mutators},
         )
         tested = replace(self.tested, together=passes_together(state, self.tested))
         prepared = frozenset(m.name for m in mutators if isinstance(m, Prepares) and m.prepares)
