@@ -44,6 +44,9 @@ from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact
 
 _PAIRS = 3
+"""Pairs of passes that are judged of one model."""
+_TRIED_PAIRS = 24
+"""Pairs that are tried for that: most do nothing new, and some optimizers are slow."""
 _FOLLOWED = 0.4
 """Share of the models on which whatever can follow one pass is tried behind it."""
 _INVENTED = 8  # names that are kept of those that an optimizer gave to new values of a model
@@ -330,7 +333,7 @@ class _QuickTrial:
         repeatable = tested.optimizer.traits.repeatable
         pairs = [pair for pair in several if repeatable or pair[0] != pair[1]]
         looked = 0
-        for pair in random.sample(pairs, len(pairs)):
+        for pair in random.sample(pairs, min(len(pairs), _TRIED_PAIRS)):
             if looked == _PAIRS:
                 break
             artifact = self._optimize(pair)
