@@ -78,7 +78,8 @@ def _choose_converter(model: str, plugins: Plugins) -> tuple[str, ...]:
     usable = map(plugins.runtime, plugins.names("runtime"))
     sources = [r.source_formats for r in usable if isinstance(r, TellsSource)]
     formats = {known[suffix] for known in sources if suffix in known}
-    formats |= {"onnx"} if suffix == ".onnx" else set()
+    named = model.partition(":")[0] in plugins.names("model source")
+    formats = {"onnx"} if named else formats | ({"onnx"} if suffix == ".onnx" else set())
     converters = [plugins.converter(name) for name in plugins.names("converter")]
     fitting = [c for c in converters if c.consumes & formats]
     to_onnx = [c.name for c in fitting if c.produces == "onnx" and "onnx" not in formats]
@@ -89,7 +90,8 @@ def _choose_converter(model: str, plugins: Plugins) -> tuple[str, ...]:
         for format in sorted(formats)
     ]
     names = "; ".join(by_format) or ", ".join(c.name for c in converters) or "none is installed"
-    raise UsageError(f"--via is missing: name one or several converters ({names})")
+    such = f", such as: optvet convert {model} --via {fitting[0].name}" if fitting else ""
+    raise UsageError(f"--via is missing: name one or several converters ({names}){such}")
 
 
 def _link_of_request(request: ConvertRequest, plugins: Plugins) -> Link:
