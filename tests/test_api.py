@@ -207,3 +207,20 @@ def test_help_lists_the_keywords_with_their_meanings() -> None:
     assert "By default 'auto'." in told
     names = {name for name in optvet.VetRequest.model_fields if name not in ("model", "dataset")}
     assert {name for name in names if f"\n        {name}: " not in told} == set()
+
+
+def test_the_role_of_each_pass_is_told_whatever_the_strategy(tmp_path: Path) -> None:
+    def roles(**more: typing.Any) -> tuple[optvet.VetResult, dict[str, str]]:
+        model = onnx.parser.parse_model(FAULTY)
+        found = optvet.vet(model, limit=1, jobs=1, cache_dir=tmp_path, **more)
+        return found, dict(found.pass_roles())
+
+    found, each = roles()
+    assert found.passes is None
+    assert list(each) == found.optimizer.pipeline
+    assert each.pop("fuse_transpose_into_gemm") == "at fault"
+    assert {*each.values()} <= {"changed", "none", "not measured"}
+    alone, each = roles(strategy="each")
+    assert alone.passes is not None
+    assert each.pop("fuse_transpose_into_gemm") == "at fault"
+    assert {*each.values()} == {"none"}

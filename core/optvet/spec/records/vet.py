@@ -188,6 +188,8 @@ def remark(severity: str, symptom: Symptom) -> str:
 
 
 Effect = Literal["none", "changed", "failed", "unknown"]
+Role = Literal["at fault", "failed", "changed", "none", "not measured"]
+"""What is known of a pass after a vet."""
 
 
 class PassRecord(Record):
@@ -353,6 +355,8 @@ class VetResult(Result):
     unless it was asked for. ``quantized`` tells how a quantized model was judged whose
     outputs differ; None otherwise. ``warnings`` are what libraries wrote to stderr for original and
     optimized model, on the first samples; no verdict rests on them.
+    ``passes`` is what each did alone, None unless that was asked for (strategy ``each``);
+    ``pass_roles`` tells what is known of each without that.
     ``timing`` tells how fast the safe pipeline is, as it was before culprits of a slowdown left it;
     None unless it was asked for and could be timed.
     """
@@ -390,6 +394,23 @@ class VetResult(Result):
     def control(self, name: str) -> Control | None:
         """The control named ``name``; None if there is none."""
         return next((c for c in self.controls if c.name == name), None)
+
+    def pass_roles(self) -> dict[str, Role]:
+        """What is known of each pass of the pipeline, in order.
+
+        "at fault" is in the culprit of a finding; "failed", "changed" and "none" are what it did
+        alone, where strategy ``each`` asked for that, or, without "failed", what the optimizer
+        reports of the whole pipeline; "not measured" is all else.
+        """
+        roles: dict[str, Role] = dict.fromkeys(self.optimizer.pipeline, "not measured")
+        if self.changing_passes is not None:
+            changed = {*self.changing_passes}
+            roles = {name: "changed" if name in changed else "none" for name in roles}
+        for record in self.passes or ():
+            if record.name in roles and record.effect != "unknown":
+                roles[record.name] = record.effect
+        at_fault = {name for finding in self.findings for name in finding.culprit}
+        return {name: "at fault" if name in at_fault else role for name, role in roles.items()}
 
     def headline(self) -> str:
         """The verdict, the model, the optimizer, and how much was found."""
