@@ -130,7 +130,7 @@ def optvet_each(path: str, cache: str, limit: int) -> Any:
     from optvet import vet
 
     result = vet(path, strategy="each", pairs=False, limit=limit, cache_dir=cache)
-    effects = [p.effect for p in result.passes or ()]
+    effects = [p.effect for p in result.passes_alone]
     return {
         "verdict": result.verdict,
         "findings": [f"{f.symptom.value} {f.culprit}" for f in result.findings],

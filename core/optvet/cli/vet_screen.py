@@ -98,7 +98,7 @@ def details(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
     yield Text()
     for finding in [f for f in faults if f.divergence is not None][:_LISTED_DIVERGENCES]:
         yield Padding(_where(finding, len(faults) > 1), (0, 0, 1, 0))
-    if result.passes is not None:
+    if result.passes_alone:
         yield Padding(_passes(result), (0, 0, 1, 0))
     if request.warnings and result.warnings:
         yield Padding(warnings_table(result.warnings), (0, 0, 1, 0))
@@ -280,7 +280,7 @@ def _passes(result: VetResult) -> Table:
     """The result of each pass alone; passes not seen to change anything are only counted."""
     table = table_of(("pass alone", ""), ("effect", ""), ("", "dim"))
     others = Counter[str]()
-    for record in result.passes or ():
+    for record in result.passes_alone:
         if record.effect in ("none", "unknown"):
             others[record.effect] += 1
             continue
@@ -385,7 +385,7 @@ def _changing_passes(result: VetResult) -> str:
     """Which passes changed the model, and who says so."""
     names = result.changing_passes or []
     listed = ", ".join(names[:_LISTED_CHANGING]) + (", …" * (len(names) > _LISTED_CHANGING))
-    if result.passes is not None:
+    if result.passes_alone:
         return listed or "no pass"
     if not names:
         return "no pass, by the optimizer's log"

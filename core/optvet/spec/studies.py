@@ -74,7 +74,8 @@ class TrialParts(NamedTuple):
 class TrialRow:
     """One trial.
 
-    ``error`` and ``noise`` are those of the worst output. Unknown values are None, or empty.
+    ``error`` and ``noise`` are those of the worst output; ``passes`` are those tried alone. Unknown
+    values are None, or empty.
     """
 
     key: str
@@ -94,7 +95,7 @@ class TrialRow:
     error: float | None = None
     noise: float | None = None
     kind: Literal["vet", "convert"] = "vet"
-    passes: tuple[PassRecord, ...] | None = None
+    passes: tuple[PassRecord, ...] = ()
     pipeline: tuple[str, ...] = ()
     structures: Structures | None = None
     placements: Placements | None = None

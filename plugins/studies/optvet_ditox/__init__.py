@@ -197,7 +197,7 @@ def _issues(row: TrialRow) -> Iterator[tuple[_Issue, _Said]]:
         cause = "by design" if note.known_limit else "the pass" if note.culprit else "round trip"
         yield _issue_of(row, note, str(note.symptom), cause)
     blamed = {name for f in (*(s.finding for s in row.faults), *row.notes) for name in f.culprit}
-    for record in row.passes or ():
+    for record in row.passes:
         if record.symptom is None or record.effect != "failed" or record.name in blamed:
             continue
         kind = _type_of(record.symptom, min(record.symptom.info.stages, key=_FROM_FIRST.index))
@@ -515,7 +515,7 @@ def by_pass(rows: Sequence[TrialRow]) -> ReportTable:
     alone: dict[tuple[str, str], dict[str, PassRecord]] = {}
     guilty: dict[tuple[str, str], set[str]] = {}
     for row in rows:
-        for record in row.passes or ():
+        for record in row.passes:
             alone.setdefault((row.optimizer, record.name), {})[row.digest] = record
         for seen in row.faults:
             for name in dict.fromkeys(seen.finding.culprit if seen.finding.localized else ()):

@@ -238,7 +238,7 @@ def test_a_suspicion_in_a_spoilt_process_is_looked_at_again_in_one_of_its_own(
     options = {"pipeline": "nothing", "strategy": "each", "pairs": False, "jobs": 1}
     result = vetted(tmp_path, model, Patcher(), **options)
     assert ("wrong-output", "fault", ["tanh"]) in told(result)
-    assert {p.name: p.effect for p in result.passes or ()}["tanh"] == "failed"
+    assert {p.name: p.effect for p in result.passes}["tanh"] == "failed"
 
 
 def test_a_note_on_shapes_has_the_same_fingerprint_whatever_the_model_calls_its_values(

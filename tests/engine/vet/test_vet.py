@@ -1,5 +1,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from pydantic import BaseModel
 from tests.answers import detail
 from tests.preload import TRIALS
 
@@ -553,12 +555,45 @@ def test_without_a_search_what_needs_none_is_blamed(
 def test_each_tells_what_every_pass_did(vet: Vet) -> None:
     offered = ("identity", "benign_reassociate", "drop_relu", "raise_error")
     result = vet(NET, Planted(offered=offered), strategy="each", pairs=False)
-    assert result.passes is not None
     assert [(r.name, r.effect, r.symptom) for r in result.passes] == [
         ("identity", "none", None),
         ("benign_reassociate", "changed", None),
         ("drop_relu", "failed", "wrong-output"),
         ("raise_error", "failed", "optimizer-error"),
+    ]
+
+
+def test_every_pass_of_the_pipeline_has_a_record_without_each(vet: Vet) -> None:
+    passes = ("identity", "benign_reassociate", "drop_relu")
+    result = vet(NET, Planted(default=passes, offered=passes))
+    assert [(r.name, r.effect, r.evidence, r.symptom) for r in result.passes] == [
+        ("identity", "not-measured", "none", None),
+        ("benign_reassociate", "not-measured", "none", None),
+        ("drop_relu", "failed", "culprit", "wrong-output"),
+    ]
+    assert result.passes_alone == []
+
+
+def test_a_pass_is_not_at_fault_for_a_pipeline_that_was_not_searched(vet: Vet) -> None:
+    passes = ("identity", "drop_relu")
+    result = vet(NET, Planted(default=passes, offered=passes), strategy="none")
+    assert {r.effect for r in result.passes} == {"not-measured"}
+
+
+class Logging(Planted):
+    """Logs that one pass changed the model."""
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        artifact: Artifact = super().apply(source, passes, options)
+        return replace(artifact, changing_passes=("benign_reassociate",))
+
+
+def test_the_log_of_an_optimizer_says_what_passes_did(vet: Vet) -> None:
+    passes = ("identity", "benign_reassociate")
+    result = vet(NET, Logging(default=passes, offered=passes))
+    assert [(r.name, r.effect, r.evidence) for r in result.passes] == [
+        ("identity", "none", "log"),
+        ("benign_reassociate", "changed", "log"),
     ]
 
 
@@ -580,7 +615,6 @@ def test_a_change_that_nobody_saw_is_not_claimed(
     offered = ("identity", "heal", "scale_weight")
     optimizer = kind(offered=offered, traits=Traits(optimizes_on_load=True))
     result = vet(net, optimizer, strategy="each", pairs=False)
-    assert result.passes is not None
     assert [r.effect for r in result.passes] == ["none", effect, "failed"]
 
 

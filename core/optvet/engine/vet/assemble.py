@@ -9,6 +9,7 @@ from optvet.engine.judge.judgement import Judgement
 from optvet.engine.pipelines import format_pipeline
 from optvet.engine.vet.explain.new_warnings import warnings_of
 from optvet.engine.vet.find.detect import Detected
+from optvet.engine.vet.find.pass_records import pass_records
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.session import VetSession
@@ -45,7 +46,7 @@ def assemble(
     safe: tuple[str, ...],
     blamed: Sequence[Finding],
     remaining: Examination | None,
-    records: list[PassRecord] | None,
+    records: Sequence[PassRecord],
     impact: Impact | None,
     fixed: list[FixedTolerance],
 ) -> VetResult:
@@ -59,7 +60,7 @@ def assemble(
         safe: What remains of the pipeline.
         blamed: Findings on the pipeline as a whole.
         remaining: What the passes that remain do to the outputs; None if none remains.
-        records: What every pass did alone, if that was studied.
+        records: What every pass did alone; none if that was not studied.
         impact: What differences mean on the model's task.
         fixed: What fixed tolerances would say.
     """
@@ -83,7 +84,12 @@ def assemble(
         reason=reason,
         findings=ledger.findings,
         outputs=outputs,
-        passes=records,
+        passes=pass_records(
+            session.case.passes.pipeline,
+            ledger.findings,
+            alone=records,
+            changing=_reported_changes(session),
+        ),
         changing_passes=_changing_passes(session, records),
         impact=impact,
         requirements=ledger.requirements,
@@ -179,17 +185,23 @@ def _safe_code(session: VetSession, safe: tuple[str, ...]) -> str:
     return case.optimizer.snippet(case.passes.complete(safe), case.options)
 
 
-def _changing_passes(session: VetSession, records: Sequence[PassRecord] | None) -> list[str] | None:
+def _changing_passes(session: VetSession, records: Sequence[PassRecord]) -> list[str] | None:
     """Passes that changed the model, as the optimizer reports or as observed one by one."""
+    reported = _reported_changes(session)
+    if reported is not None:
+        return reported
+    if not records or any(r.effect == "unknown" for r in records):
+        return None
+    return [r.name for r in records if r.effect != "none"]
+
+
+def _reported_changes(session: VetSession) -> list[str] | None:
+    """Passes that changed the model by the optimizer's log; None if it keeps none."""
     runner, pipeline = session.runner, session.case.passes.pipeline
     if runner.knows_changing_passes(pipeline):
         return runner.changing_passes(pipeline)
-    said = runner.trial(pipeline, (), "detect").build.changing_passes
-    if said is not None:
-        return list(said)
-    if records is None or any(r.effect == "unknown" for r in records):
-        return None
-    return [r.name for r in records if r.effect != "none"]
+    reported = runner.trial(pipeline, (), "detect").build.changing_passes
+    return None if reported is None else list(reported)
 
 
 def _control_reference(session: VetSession, examiner: Examiner) -> None:

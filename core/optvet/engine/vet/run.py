@@ -33,7 +33,7 @@ from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.trial_results import FINDING
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import CannotLoad, Unsupported, UsageError
-from optvet.spec.records import Control, VetResult
+from optvet.spec.records import Control, PassRecord, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
 
@@ -159,7 +159,7 @@ def _run(session: VetSession, started: float) -> VetResult:
     # If import or lowering is faulty, no pass can be judged.
     sound = not ledger.findings
     safe: tuple[str, ...] = ()
-    records = None
+    records: list[PassRecord] = []
     remaining = None
     if sound:
         session, safe, remaining = _clear(session, detected, rest if inputs.several else None)

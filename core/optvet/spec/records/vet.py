@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from optvet.spec.records.base import Record, Result
 from optvet.spec.records.layers import LayerRecord, Quantized
@@ -187,20 +187,24 @@ def remark(severity: str, symptom: Symptom) -> str:
     return "" if severity in ("fault", symptom) else severity
 
 
-Effect = Literal["none", "changed", "failed", "unknown"]
-Role = Literal["at fault", "failed", "changed", "none", "not measured"]
-"""What is known of a pass after a vet."""
+Effect = Literal["none", "changed", "failed", "unknown", "not-measured"]
+Evidence = Literal["alone", "culprit", "log", "none"]
 
 
 class PassRecord(Record):
-    """What one pass did alone (strategy ``each``).
+    """What one pass did to the model.
 
-    ``effect`` is "unknown" where a runtime applies the pass as it loads the model, every output
-    stays the same to the bit, and the optimizer does not report what changed.
+    ``evidence`` says how that is known: the pass was applied "alone" (strategy ``each``), it is in
+    the "culprit" of a finding, or the optimizer's "log" of the whole pipeline says so; "none" if
+    it was only applied with the others, so that its own ``effect`` is "not-measured". ``effect`` is
+    "failed" if the pass is at fault for ``symptom``, alone or with the rest of the culprit. It is
+    "unknown" where a runtime applies the pass as it loads the model, every output stays the same
+    to the bit, and the optimizer does not report what changed.
     """
 
     name: str
     effect: Effect
+    evidence: Evidence = "alone"
     symptom: Symptom | None = None
     known_limit: str | None = None
 
@@ -343,6 +347,11 @@ class Cost(StageCost):
     by_purpose: dict[str, StageCost] = Field(default_factory=dict)
 
 
+def _list_of(value: object) -> object:
+    """``value``, or an empty list for None, which stood for it where no pass was tried alone."""
+    return [] if value is None else value
+
+
 class VetResult(Result):
     """The result of ``vet``.
 
@@ -355,8 +364,8 @@ class VetResult(Result):
     unless it was asked for. ``quantized`` tells how a quantized model was judged whose
     outputs differ; None otherwise. ``warnings`` are what libraries wrote to stderr for original and
     optimized model, on the first samples; no verdict rests on them.
-    ``passes`` is what each did alone, None unless that was asked for (strategy ``each``);
-    ``pass_roles`` tells what is known of each without that.
+    ``passes`` has a record of every pass of the pipeline; with the strategy ``each``, of every pass
+    of the optimizer. ``changing_passes`` are those that changed the model, None if not known.
     ``timing`` tells how fast the safe pipeline is, as it was before culprits of a slowdown left it;
     None unless it was asked for and could be timed.
     """
@@ -369,7 +378,7 @@ class VetResult(Result):
     reason: str = ""
     findings: list[Finding]
     outputs: list[OutputRecord] = Field(default_factory=list)
-    passes: list[PassRecord] | None = None
+    passes: Annotated[list[PassRecord], BeforeValidator(_list_of)] = Field(default_factory=list)
     changing_passes: list[str] | None = None
     impact: Impact | None = None
     requirements: list[RequirementRecord] = Field(default_factory=list)
@@ -391,26 +400,14 @@ class VetResult(Result):
     strategy: str = "auto"
     cost: Cost
 
+    @property
+    def passes_alone(self) -> list[PassRecord]:
+        """The records of passes that were applied alone: none unless the strategy was ``each``."""
+        return [p for p in self.passes if p.evidence == "alone"]
+
     def control(self, name: str) -> Control | None:
         """The control named ``name``; None if there is none."""
         return next((c for c in self.controls if c.name == name), None)
-
-    def pass_roles(self) -> dict[str, Role]:
-        """What is known of each pass of the pipeline, in order.
-
-        "at fault" is in the culprit of a finding; "failed", "changed" and "none" are what it did
-        alone, where strategy ``each`` asked for that, or, without "failed", what the optimizer
-        reports of the whole pipeline; "not measured" is all else.
-        """
-        roles: dict[str, Role] = dict.fromkeys(self.optimizer.pipeline, "not measured")
-        if self.changing_passes is not None:
-            changed = {*self.changing_passes}
-            roles = {name: "changed" if name in changed else "none" for name in roles}
-        for record in self.passes or ():
-            if record.name in roles and record.effect != "unknown":
-                roles[record.name] = record.effect
-        at_fault = {name for finding in self.findings for name in finding.culprit}
-        return {name: "at fault" if name in at_fault else role for name, role in roles.items()}
 
     def headline(self) -> str:
         """The verdict, the model, the optimizer, and how much was found."""

@@ -57,7 +57,7 @@ def row_of(trial: JobResult) -> TrialRow:
         impact=None if impact is None else impact.model_copy(update={"details": []}),
         error=error,
         noise=noise,
-        passes=None if result.passes is None else tuple(result.passes),
+        passes=tuple(result.passes_alone),
         pipeline=tuple(result.optimizer.pipeline),
         structures=result.structures,
         placements=result.placements,
