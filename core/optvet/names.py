@@ -45,7 +45,7 @@ _MODULES = {
     "spec.protocols": """
         Calibrates CarriesFiles ChecksOptions Comparator Dataset Decodes DependsOnOptions
         Diagnoses Evaluates Explains ExplainsRuntime ExplainsRuntimeSimply ExplainsSimply
-        ExplainsTogether Feeds FindingFiles LoadsFiles Logs ModelSource NeedsNetwork
+        ExplainsTogether Feeds FindingFiles ImportsOthers LoadsFiles Logs ModelSource NeedsNetwork
         Optimizer Pins Preferred Probe Profiles Ragged ReadsFiles Reporter ReportsChanges
         Run Runtime Saves Session SetsEnvironment Suits TakesFiles TakesSuggestions
         TellsInnerValues TellsMetrics TellsProvenance UsesLibraries Wants

@@ -107,6 +107,7 @@ if TYPE_CHECKING:
         ExplainsTogether,
         Feeds,
         FindingFiles,
+        ImportsOthers,
         LoadsFiles,
         Logs,
         ModelSource,
@@ -235,7 +236,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Edit", "ModelComparison", "RepairResult", "PassRecord", "Placement", "Timing",
     # Optional capabilities; docs/plugins.md says what each brings.
     "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
-    "UsesLibraries", "NeedsPython", "TakesFiles", "ReportsChanges", "Saves", "DependsOnOptions",
+    "UsesLibraries", "ImportsOthers", "NeedsPython", "TakesFiles", "ReportsChanges", "Saves",
+    "DependsOnOptions",
     "Explains", "ExplainsSimply", "ExplainsTogether", "CarriesFiles", "Evaluates", "LoadsFiles",
     "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",
     "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",

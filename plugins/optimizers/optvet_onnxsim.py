@@ -92,6 +92,7 @@ class Onnxsim:
     name = "onnxsim"
     preload: Sequence[str] = ("onnx", "onnxsim", "onnxruntime")
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
+    imports: Mapping[str, Sequence[str]] = {"onnxsim": ("torch",)}
     options: OnnxsimOptions = OnnxsimOptions()
     # All that is switched on is repeated until nothing changes, in the library's own order.
     traits = Traits(ordered=False, composable=False, max_model_bytes=2**31 - 1)

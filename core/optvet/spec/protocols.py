@@ -86,6 +86,19 @@ class UsesLibraries(Protocol):
 
 
 @runtime_checkable
+class ImportsOthers(Protocol):
+    """Optional part of every plugin: what its libraries import without requiring it.
+
+    ``optvet doctor`` then imports these in one process, so that a large library is imported once.
+
+    Attributes:
+        imports: Other distributions, by distribution: ``{"acme": ("torch",)}``.
+    """
+
+    imports: Mapping[str, Sequence[str]]
+
+
+@runtime_checkable
 class Wants(Protocol):
     """Optional part of every plugin: optional libraries that add features.
 

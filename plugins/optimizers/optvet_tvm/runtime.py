@@ -95,6 +95,7 @@ class TvmRuntime:
     accepts = frozenset({"onnx", "tvm-executable"})
     preload: Sequence[str] = ("tvm", "tvm.relax.frontend.onnx")
     libraries: Mapping[str, str] = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
+    imports: Mapping[str, Sequence[str]] = {"apache-tvm-ffi": ("torch",)}
     options: TvmRuntimeOptions = TvmRuntimeOptions()
     deployed: TvmRuntimeOptions = TvmRuntimeOptions(threads=0)
 

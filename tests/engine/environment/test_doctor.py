@@ -10,6 +10,7 @@ import pytest
 
 from optvet.engine.discovery import Loaded, Plugins
 from optvet.engine.environment import checks, doctor, machine
+from optvet.engine.environment.import_plan import ImportPlan
 from optvet.engine.work.sandbox import Sandbox
 from optvet.plugin import Check, Collision, Installation, MissingLibrary, Unimportable, Unmet
 from optvet.spec.records import STATUSES
@@ -84,9 +85,9 @@ def test_a_library_that_cannot_be_imported_is_told(sandbox: Sandbox) -> None:
     assert required[1].message == "1 libraries can be imported"
 
 
-@pytest.mark.parametrize("groups", [None, 1, 2])
+@pytest.mark.parametrize("groups", [0, 1, 2])
 def test_imports_are_tried_together_and_what_fails_again_without_what_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int
 ) -> None:
     (tmp_path / "optvet_kills.py").write_text("import os\nos.abort()\n")
     (tmp_path / "optvet_raises.py").write_text("raise OSError('no such thing')\n")
@@ -98,11 +99,29 @@ def test_imports_are_tried_together_and_what_fails_again_without_what_works(
     monkeypatch.syspath_prepend(tmp_path)
     names = ["first", "kills", "second", "raises", "numpy"]
     modules = {n: n if n == "numpy" else f"optvet_{n}" for n in names}
+    plan = ImportPlan([names[i::groups] for i in range(groups)], {}) if groups else None
     with Sandbox() as fresh:
-        failed = checks.import_all(fresh, modules, lambda text, done, total: None, groups)
+        failed = checks.import_all(fresh, modules, lambda text, done, total: None, plan)
     assert sorted(failed) == ["kills", "raises"]
     assert failed["raises"] == Unimportable("OSError: no such thing", ("optvet_raises",))
     assert "SIGABRT" in failed["kills"].reason
+
+
+def test_what_fails_after_its_own_needs_alone_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "optvet_base.py").touch()
+    count = tmp_path / "count"
+    (tmp_path / "optvet_above.py").write_text(
+        f"open({str(count)!r}, 'a').write('tried ')\nraise OSError('no such thing')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = {"base": "optvet_base", "above": "optvet_above"}
+    plan = ImportPlan([list(modules)], {"above": frozenset({"base", "above"})})
+    with Sandbox() as fresh:
+        failed = checks.import_all(fresh, modules, lambda text, done, total: None, plan)
+    assert list(failed) == ["above"]
+    assert count.read_text() == "tried "
 
 
 class Careful:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from optvet.engine.discovery import SELF, Loaded
 from optvet.engine.environment.extras import missing_extra, wanted_extra
+from optvet.engine.environment.import_plan import ImportPlan
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.environment import Collision, Unimportable, Unmet
@@ -98,7 +99,7 @@ def import_all(
     sandbox: Sandbox,
     modules: Mapping[str, str],
     progress: Callable[[str, int, int | None], None],
-    groups: int | None = None,
+    plan: ImportPlan | None = None,
 ) -> dict[str, Unimportable]:
     """Import the module of each distribution in a worker; those that fail, by name.
 
@@ -106,22 +107,21 @@ def import_all(
         sandbox: Where the workers run.
         modules: The module of each distribution.
         progress: Called with what is being imported.
-        groups: The number of processes that share the modules: what many libraries need is then
-            imported once. What fails is tried again without what works, and fails only if it does
-            there too. None imports each module in a process of its own, which finds a module that
-            only works after another one.
+        plan: Which are imported together: what many libraries need is then imported once. What
+            fails after others that it does not need is tried again without what works, and fails
+            only if it does there too. None imports each module in a process of its own, which finds
+            a module that only works after another one.
     """
-    names = list(modules)
-    if groups is None:
-        return _import_apart(sandbox, [[n] for n in names], modules, progress)
-    parts = [part for i in range(groups) if (part := names[i::groups])]
-    first = _import_apart(sandbox, parts, modules, progress)
+    if plan is None:
+        return _import_apart(sandbox, [[n] for n in modules], modules, progress)
+    first = _import_apart(sandbox, plan.parts, modules, progress)
     # A module that kills its process leaves no answer about the others of its group.
-    killed = [n for part in parts if set(part) <= first.keys() for n in part]
-    again = [[n] for n in killed]
-    if raising := [n for n in first if n not in killed]:
+    killed = {n for part in plan.parts if set(part) <= first.keys() for n in part}
+    again = [[n] for n in modules if n in killed]
+    if raising := [n for n in first if n not in killed and plan.saw_others(n)]:
         again.append(raising)
-    return _import_apart(sandbox, again, modules, progress)
+    own = {n: why for n, why in first.items() if n not in killed and n not in raising}
+    return own | _import_apart(sandbox, again, modules, progress)
 
 
 def _import_apart(

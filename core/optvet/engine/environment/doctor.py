@@ -23,13 +23,14 @@ from optvet.engine.environment.environments import (
     list_environments,
 )
 from optvet.engine.environment.extras import canonical
+from optvet.engine.environment.import_plan import plan_imports
 from optvet.engine.environment.machine import check_cache, check_sandbox, environment
-from optvet.engine.environment.packages import name_of
+from optvet.engine.environment.packages import ParsedOnce, name_of
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.environment import Installation, Ran, Unimportable
 from optvet.spec.errors import OptvetError
-from optvet.spec.protocols import Diagnoses, UsesLibraries
+from optvet.spec.protocols import Diagnoses, ImportsOthers, UsesLibraries
 from optvet.spec.records.doctor import STATUSES, Check, Diagnosis
 
 IMPORT_S = 120.0
@@ -62,7 +63,7 @@ def diagnose(
         deep: Import each library in a process of its own, which takes a minute.
         progress: Called with what is being checked.
     """
-    found = list(distributions()) if installed is None else list(installed)
+    found = [ParsedOnce(d) for d in (distributions() if installed is None else installed)]
     needed, modules = required_libraries(found), {**_ALSO, **declared_libraries(plugins)}
     names = {SELF, *needed, *modules}
     versions = {name_of(d): d.version for d in reversed(found)}
@@ -89,7 +90,10 @@ def diagnose(
             wanted = _modules_to_import(
                 sorted((needed | modules.keys()) & versions.keys()), modules
             )
-            failed = checks.import_all(sandbox, wanted, progress, None if deep else jobs)
+            plan = None
+            if not deep:
+                plan = plan_imports(found, wanted, _imported_along(plugins), jobs)
+            failed = checks.import_all(sandbox, wanted, progress, plan)
             general += checks.check_imports(failed, versions, needed, len(wanted), pip)
         run = _runner(sandbox)
         installation = Installation(versions, collisions, unmet, failed, folder, run, pip)
@@ -131,6 +135,16 @@ def declared_libraries(plugins: Iterable[Loaded]) -> dict[str, str]:
         if isinstance(plugin.plugin, UsesLibraries):
             modules |= {canonical(n): m for n, m in plugin.plugin.libraries.items()}
     return modules
+
+
+def _imported_along(plugins: Iterable[Loaded]) -> dict[str, set[str]]:
+    """What libraries import, by what plugins say, though they do not require it."""
+    found: dict[str, set[str]] = {}
+    for plugin in plugins:
+        if isinstance(plugin.plugin, ImportsOthers):
+            for name, others in plugin.plugin.imports.items():
+                found.setdefault(canonical(name), set()).update(map(canonical, others))
+    return found
 
 
 def ask_plugins(

@@ -12,13 +12,40 @@ import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import Distribution
+from importlib.metadata import Distribution, PackageMetadata
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from optvet.engine.environment.extras import canonical
 from optvet.spec.environment import Collision, Unmet
+
+
+class ParsedOnce(Distribution):
+    """A distribution whose files are read once: it parses its metadata for each of its fields."""
+
+    def __init__(self, distribution: Distribution) -> None:
+        self._from = distribution
+        self._texts: dict[str, str | None] = {}
+        self._metadata: PackageMetadata | None = None
+
+    def read_text(self, filename: str) -> str | None:
+        """The text of one of its files; None if it has none of that name."""
+        if filename not in self._texts:
+            self._texts[filename] = self._from.read_text(filename)
+        return self._texts[filename]
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Any:
+        """Where a file that it lists is."""
+        return self._from.locate_file(path)
+
+    @property
+    def metadata(self) -> PackageMetadata:
+        """Its metadata, parsed."""
+        if self._metadata is None:
+            self._metadata = self._from.metadata
+        return self._metadata
 
 
 def name_of(distribution: Distribution) -> str:
