@@ -30,7 +30,7 @@ from optvet.spec.records import (
 from optvet.testing import pretend_files, pretend_report
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, ViewportSize
 
 ATTACK = """'"></title><script>hacked = 1</script><img src=x onerror='hacked = 1'>{{ 7 }}"""
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" onload="parent.hacked = 1" width="9" height="9"/>'
@@ -119,10 +119,10 @@ def test_filters_narrow_the_table_and_the_sections(page: Page) -> None:
     assert listed(page) == ["1", "2", "3", "4"]
     page.locator("select[name=symptom]").select_option("wrong-output")
     assert listed(page) == ["1", "2"]
-    assert page.locator("#count").inner_text() == "2 of 4 findings"
+    assert page.locator("#count").inner_text() == "2 findings, of 4 in all"
     page.locator("button[type=reset]").click()
     page.wait_for_function("document.querySelectorAll('#list tr[hidden]').length === 0")
-    assert page.locator("#count").inner_text() == "4 findings"
+    assert page.locator("#count").inner_text() == "3 findings, 1 note"
     page.locator("select[name=state]").select_option("known")
     assert listed(page) == ["3"]
     page.locator("select[name=state]").select_option("")
@@ -130,7 +130,7 @@ def test_filters_narrow_the_table_and_the_sections(page: Page) -> None:
     assert listed(page) == ["4"]
     page.locator("input[name=text]").fill("no such words")
     assert listed(page) == []
-    assert page.locator("#count").inner_text() == "0 of 4 findings"
+    assert page.locator("#count").inner_text() == "0 findings, of 4 in all"
 
 
 def test_filters_survive_a_link(page: Page) -> None:
@@ -150,6 +150,38 @@ def test_a_link_shows_a_finding_that_is_filtered_out(page: Page) -> None:
     page.locator(".heat td.s-faulty a").click()
     page.wait_for_function("document.querySelectorAll('article[hidden]').length === 0")
     assert page.locator("article:target").get_attribute("id") == f"finding-{'1' * 16}"
+
+
+def test_a_finding_is_a_page_of_its_own_that_can_be_linked_and_printed(
+    page: Page, browser: Browser, file: Path
+) -> None:
+    page.locator("select[name=symptom]").select_option("wrong-output")
+    second = f"finding-{'2' * 16}"
+    page.locator(f"#{second}").get_by_role("link", name="This finding as a page").click()
+    assert listed_alone(page) == [second]
+    # The link, where no script runs, on paper too.
+    for width in (1200, 500):
+        viewport: ViewportSize = {"width": width, "height": 800}
+        context = browser.new_context(java_script_enabled=False, viewport=viewport)
+        opened = context.new_page()
+        opened.goto(page.url)
+        assert listed_alone(opened) == [second]
+        assert not opened.locator("nav, #map, .tiles, #list").locator("visible=true").count()
+        opened.emulate_media(media="print")
+        assert listed_alone(opened) == [second]
+        assert not opened.get_by_role("link", name="The whole report").is_visible()
+        context.close()
+    page.get_by_role("link", name="The whole report").click()
+    assert len(listed(page)) == 2
+
+
+def listed_alone(page: Page) -> list[str | None]:
+    return [each.get_attribute("id") for each in page.locator("article:visible").all()]
+
+
+def test_an_address_with_a_filter_and_a_finding_shows_the_finding(page: Page, file: Path) -> None:
+    page.goto(f"{file.as_uri()}?symptom=bloat#only-finding-{'1' * 16}")
+    assert listed_alone(page) == [f"finding-{'1' * 16}"]
 
 
 def test_the_page_asks_for_nothing_and_complains_of_nothing(

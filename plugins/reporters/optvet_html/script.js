@@ -26,17 +26,23 @@
     ["symptom", "optimizer", "state"].every((key) => !wanted[key] || row.dataset[key] === wanted[key]) &&
     (!wanted.model || row.dataset.models.split(" ").includes(wanted.model)) &&
     wanted.text.toLowerCase().split(/\s+/).every((word) => row.dataset.text.includes(word));
+  const amounts = (some) => {
+    const notes = some.filter((row) => row.dataset.state === "note").length;
+    const words = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+    const findings = words(some.length - notes, "finding");
+    return notes ? `${findings}, ${words(notes, "note")}` : findings;
+  };
   const filter = () => {
     const wanted = Object.fromEntries(new FormData(form));
-    let shown = 0;
+    const shown = [];
     for (const row of rows) {
       const fit = fits(row, wanted);
       row.hidden = !fit;
       document.getElementById(row.dataset.section).hidden = !fit;
-      shown += fit;
+      if (fit) shown.push(row);
     }
-    const all = `${rows.length} finding${rows.length === 1 ? "" : "s"}`;
-    count.textContent = shown === rows.length ? all : `${shown} of ${all}`;
+    const some = shown.length < rows.length ? `, of ${rows.length} in all` : "";
+    count.textContent = `${amounts(shown)}${some}`;
     // The address says what is shown, so that a link to it shows the same.
     const set = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value));
     try { history.replaceState(null, "", `${location.pathname}${set.size ? `?${set}` : ""}${location.hash}`); }
@@ -52,9 +58,11 @@
   form.hidden = false;
   // A link to a section that is filtered out shows it.
   const reveal = () => {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const named = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = named && named.closest("article");
     if (target && target.hidden) { form.reset(); filter(); target.scrollIntoView(); }
   };
   addEventListener("hashchange", reveal);
   filter();
+  reveal();
 })();
