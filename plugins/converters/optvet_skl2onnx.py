@@ -49,6 +49,7 @@ class Skl2Onnx:
     """One ONNX operator or a few for each estimator of a pipeline."""
 
     name = "skl2onnx"
+    preference = 100
     consumes = frozenset({"estimator"})
     produces = "onnx"
     preload: Sequence[str] = ("skl2onnx",)

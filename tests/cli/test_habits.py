@@ -165,3 +165,11 @@ def test_a_quiet_conversion_prints_the_verdict_alone(run: Run, clean: Path) -> N
     ran = run("convert", clean, "--via", "onnx_version", "--random", "1", "--quiet")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.split() == ["RIGHT", str(clean), "→", "onnx_version"]
+
+
+def test_where_several_converters_fit_each_has_a_command_on_a_line_of_its_own(run: Run) -> None:
+    ran = run("convert", "zoo:digits-mlp")
+    assert ran.code == 2
+    first, *commands = ran.err.splitlines()
+    assert first == "error: --via is missing, and several converters fit; choose one:"
+    assert "  optvet convert zoo:digits-mlp --via onnx_version" in commands

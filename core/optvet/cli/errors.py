@@ -14,6 +14,7 @@ from optvet.spec.errors import (
     NothingTested,
     OptvetError,
     PluginError,
+    SeveralFit,
     Unsupported,
     absence_of,
 )
@@ -59,6 +60,10 @@ def report(error: Exception, terminal: Terminal) -> int:
         words = str(error) or (kept if terminal.keeps else lost)
         terminal.error(f"interrupted; {words}", label="")
         return INTERRUPTED
+    if isinstance(error, SeveralFit):
+        terminal.error(f"{error.text}:")
+        terminal.complain("\n".join(f"  {command}" for command in error.commands))
+        return error.exit_code
     if isinstance(error, OptvetError):
         terminal.error(f"{error}{_advice(error)}")
         return error.exit_code

@@ -35,7 +35,7 @@ class ConvertRequest(BaseModel):
     """A source: `FILE.py:FUNCTION`, which makes a model, or a file that the first converter
     takes."""
 
-    via: Chain = option((), group=_HOW, metavar="C1,C2,…")
+    via: Chain = option((), group=_HOW, metavar="C1,C2,…", shown="a converter to ONNX that fits")
     """Converters in order; each takes the format that the one before makes."""
     converted: Path | None = option(None, group=_HOW, metavar="FILE.onnx")
     """A model that was converted elsewhere, to judge instead of using `--via`."""

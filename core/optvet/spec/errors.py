@@ -8,6 +8,7 @@ A crash, hang or divergence of the software under test is never an exception her
     OptvetError
     ├── UsageError          what the caller gave is wrong           (exit code 2)
     │   ├── UnknownName     no plugin, pass, option of that name
+    │   ├── SeveralFit      it may mean several things; has a command for each
     │   └── InputError      a model, dataset or sample is unusable
     ├── PluginError         a plugin is missing or broken           (exit code 3)
     │   ├── ContractError   a plugin gave what its protocol forbids
@@ -20,7 +21,7 @@ A crash, hang or divergence of the software under test is never an exception her
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 LONGEST_MESSAGE = 3000
@@ -106,6 +107,15 @@ class UnknownName(UsageError):
             advice = f"there are {len(names)} known ones"
         super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
         self.kind, self.name, self.near = kind, name, near
+
+
+class SeveralFit(UsageError):
+    """Several commands may be meant: ``commands``; ``text`` says of what."""
+
+    def __init__(self, text: str, commands: Sequence[str]) -> None:
+        """Compose the message of both."""
+        super().__init__(f"{text}: {'; '.join(commands)}")
+        self.text, self.commands = text, tuple(commands)
 
 
 class InputError(UsageError):

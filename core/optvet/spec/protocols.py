@@ -51,7 +51,8 @@ class Preferred(Protocol):
     plugin without this part has preference 0. Defaults are used where the user names no plugin: the
     default optimizer is vetted; the default runtime runs the models, among the runtimes that accept
     their format; the default dataset makes inputs; the default comparator is used where no other
-    one matches; the default model source opens paths.
+    one matches; the default model source opens paths; of several converters to ONNX that fit a
+    source, the one with the highest preference is taken.
 
     Attributes:
         preference: Built-in defaults have 100. A plugin with more becomes the default for everybody

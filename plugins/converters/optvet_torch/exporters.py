@@ -42,6 +42,7 @@ class Dynamo:
     """Captures a program, decomposes it, rewrites its operators as ONNX's, and optimizes."""
 
     name = "torch_dynamo"
+    preference = 100
     consumes = frozenset({"torch", "torch-program"})
     produces = "onnx"
     preload: Sequence[str] = ("torch", "torch.export", "onnxscript")

@@ -13,6 +13,7 @@ from tests.engine.convert import plain
 
 from optvet import NothingTested, OptvetError, UsageError
 from optvet.engine.convert.chain import links_of
+from optvet.engine.convert.default_chain import choose_converter, explain_choice
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import keep_servers
@@ -255,8 +256,8 @@ def test_a_source_that_cannot_be_used_is_told_in_one_message(
     [
         ("gone.py:net", ["plain_to_onnx"], "gone.py: there is no such file"),
         ("source.py", ["plain_to_onnx"], "say which function makes the model"),
-        ("source.py:net", [], "--via is missing: name one"),
-        ("model.onnx", [], r"--via is missing: .*\(onnx: .*onnx_version, "),
+        ("source.py:net", [], "several converters fit; choose one: .*--via plain_to_onnx"),
+        ("model.onnx", [], "choose one: .*; optvet convert model.onnx --via onnx_version; "),
         ("zoo:digits-nlp", ["onnx_version"], "did you mean 'digits-mlp'"),
         ("source.py:net", ["nope"], "unknown converter 'nope'"),
         ("source.py:net", ["plain_to_onnx", "plain_to_onnx"], "plain_to_onnx makes onnx, but"),
@@ -284,6 +285,52 @@ def test_a_source_that_only_one_converter_takes_to_onnx_needs_no_chain() -> None
         pytest.skip("needs torch")
     (link,) = links_of(ConvertRequest(model="net.pt2"), plugins)
     assert link.converter.name == "torch_dynamo"
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("import torch.nn as nn", "torch_dynamo"),
+        ("def net():\n    from torch import nn", "torch_dynamo"),
+        ("from sklearn.svm import SVC", "skl2onnx"),
+        ("import sklearn, lightgbm", "onnxmltools"),
+    ],
+)
+def test_the_converter_of_the_library_that_a_file_imports_is_taken(
+    text: str, chosen: str, tmp_path: Path
+) -> None:
+    plugins = Plugins()
+    if chosen not in plugins.names("converter"):
+        pytest.skip(f"needs {chosen}")
+    (tmp_path / "net.py").write_text(text)
+    source = f"{tmp_path}/net.py:net"
+    assert choose_converter(source, plugins) == (chosen,)
+    assert explain_choice(source, plugins, chosen).startswith(f"{chosen} was taken, since --via")
+
+
+@pytest.mark.parametrize("text", ["import numpy", "def net(:", "from . import torch"])
+def test_where_a_file_says_nothing_there_is_a_command_for_each_converter(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(text)
+    with pytest.raises(UsageError, match=r"choose one: .*--via skl2onnx"):
+        choose_converter(f"{tmp_path}/net.py:net", Plugins())
+
+
+def test_the_answer_says_which_converter_was_taken(tmp_path: Path) -> None:
+    plugins = Plugins()
+    if "skl2onnx" not in plugins.names("converter"):
+        pytest.skip("needs skl2onnx")
+    (tmp_path / "line.py").write_text(
+        "import numpy as np\nfrom sklearn.linear_model import LinearRegression\n"
+        "example_inputs = (np.eye(3, dtype=np.float32),)\n"
+        "def net():\n    return LinearRegression().fit(np.eye(3), np.arange(3.0))\n"
+    )
+    request = ConvertRequest(model=f"{tmp_path}/line.py:net", random=1, edges=False)
+    result = convert_model(request, plugins)
+    assert [c.name for c in result.converters] == ["skl2onnx"]
+    assert result.notes[0].startswith("skl2onnx was taken")
+    assert "--via onnxmltools" in result.notes[0]
 
 
 def test_a_wrong_option_names_the_right_ones(convert: Convert) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from optvet.engine import contract
 from optvet.engine.convert.converted_elsewhere import GivenConverter
+from optvet.engine.convert.default_chain import choose_converter
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.options import parse_options
@@ -56,7 +57,7 @@ def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
     """
     if request.converted is not None:
         return [_link_of_request(request, plugins)]
-    via = request.via or _choose_converter(request.model, plugins)
+    via = request.via or choose_converter(request.model, plugins)
     converters = [plugins.converter(name) for name in via]
     for before, after in itertools.pairwise(converters):
         if before.produces not in after.consumes:
@@ -66,32 +67,6 @@ def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
                 f"{after.name} takes {takes}; choose converters whose formats match"
             )
     return [_link(c, options) for c, options in _options(request, converters)]
-
-
-def _choose_converter(model: str, plugins: Plugins) -> tuple[str, ...]:
-    """The converter to ONNX that takes files like ``model``, if there is just one.
-
-    Raises:
-        UsageError: There is none, or several; the message lists those that fit.
-    """
-    suffix = Path(parts_of(model)[0]).suffix.lower()
-    usable = map(plugins.runtime, plugins.names("runtime"))
-    sources = [r.source_formats for r in usable if isinstance(r, TellsSource)]
-    formats = {known[suffix] for known in sources if suffix in known}
-    named = model.partition(":")[0] in plugins.names("model source")
-    formats = {"onnx"} if named else formats | ({"onnx"} if suffix == ".onnx" else set())
-    converters = [plugins.converter(name) for name in plugins.names("converter")]
-    fitting = [c for c in converters if c.consumes & formats]
-    to_onnx = [c.name for c in fitting if c.produces == "onnx" and "onnx" not in formats]
-    if len(to_onnx) == 1:
-        return (to_onnx[0],)
-    by_format = [
-        f"{format}: {', '.join(c.name for c in fitting if format in c.consumes)}"
-        for format in sorted(formats)
-    ]
-    names = "; ".join(by_format) or ", ".join(c.name for c in converters) or "none is installed"
-    such = f", such as: optvet convert {model} --via {fitting[0].name}" if fitting else ""
-    raise UsageError(f"--via is missing: name one or several converters ({names}){such}")
 
 
 def _link_of_request(request: ConvertRequest, plugins: Plugins) -> Link:

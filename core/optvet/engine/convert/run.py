@@ -16,6 +16,7 @@ from optvet.engine.convert.answer import ConversionEvidence, result_of
 from optvet.engine.convert.chain import Link, links_of, sources_of
 from optvet.engine.convert.compare_outputs import Judge, judge_pair
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
+from optvet.engine.convert.default_chain import explain_choice
 from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
 from optvet.engine.convert.match_interface import match_outputs
 from optvet.engine.convert.places import locate_fault, refused_place
@@ -64,9 +65,12 @@ def convert_model(
         links = converted_by(conversion, inputs, progress)
         progress("comparing", 0, None)
         answer = judge_stages(conversion, links, inputs, judge)
-        return result_of(
-            conversion, replace(answer, skipped=skipped), time.perf_counter() - started
-        )
+        whole = replace(answer, skipped=skipped)
+        result = result_of(conversion, whole, time.perf_counter() - started)
+    if request.via or request.converted is not None:
+        return result
+    chosen = explain_choice(request.model, plugins, result.converters[0].name)
+    return result.model_copy(update={"notes": [chosen, *result.notes]})
 
 
 @contextmanager
