@@ -45,11 +45,16 @@ def size(amount: int) -> str:
 
 
 def middle(words: str, limit: int) -> str:
-    """``words`` with the middle left out, since names usually differ at their ends."""
+    """``words`` with the middle left out if they are long; no word is cut that fits the half."""
     if len(words) <= limit:
         return words
-    tail = (limit - 1) // 2
-    return f"{words[: limit - 1 - tail]}…{words[-tail:]}"
+    half = (limit - 3) // 2
+    head, tail = words[:half], words[-half:]
+    if " " in head and words[half] != " ":
+        head = head[: head.rindex(" ")]
+    if " " in tail and words[-half - 1] != " ":
+        tail = tail[tail.index(" ") :]
+    return f"{head.rstrip()} … {tail.lstrip()}"
 
 
 def node_line(node: str) -> str:
