@@ -104,15 +104,17 @@ def assemble(
         controls=list(ledger.controls.values()),
         complete=detected.complete,
         samples=detected.judged,
-        skipped=[
-            Skipped(sample=name, reason=reason)
-            for name, reason in (inputs.skipped | dict(detected.refused)).items()
-        ],
+        skipped=_skipped(detected, inputs),
         datasets=inputs.records(),
         seed=request.seed,
         strategy=request.strategy,
         cost=session.runner.ledger.cost(time.perf_counter() - started),
     )
+
+
+def _skipped(detected: Detected, inputs: Inputs) -> list[Skipped]:
+    reasons = inputs.skipped | dict(detected.refused)
+    return [Skipped(sample=name, reason=reason) for name, reason in reasons.items()]
 
 
 def runtime_record(config: RuntimeConfig) -> RuntimeRecord:
