@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from tests.commands import CLEAN, FAULTY, WRITER
+from tests.commands import CLEAN, WRITER
 
 import optvet.cli
 from optvet import InputError, Sample, VetRequest
@@ -101,7 +101,6 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the pages speak of, and the plugin of plugins.md installed."""
     write(tmp_path / "model.onnx", CLEAN)
-    write(tmp_path / "faulty.onnx", FAULTY)
     write(tmp_path / "converted.onnx", CLEAN.replace("z = Relu(x)", "r = Relu(x) z = Neg(r)"))
     write(tmp_path / "gpt.onnx", WRITER)
     write(tmp_path / "models" / "one.onnx", CLEAN)
@@ -132,6 +131,8 @@ def place(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     monkeypatch.setenv("OPTVET_CACHE", str(caches / "results"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(caches / "home"))
     monkeypatch.chdir(tmp_path)
+    ((_, detector), *_) = blocks(ROOT / "docs" / "tutorial.md", "python")
+    exec(compile(detector, "tutorial.md", "exec"), {})
     return tmp_path
 
 

@@ -118,7 +118,7 @@ def screen(
         yield Padding(costs, (0, 0, 1, 0))
     tables = summary_tables(result) + (operator_tables(result) if operators else [])
     for table in tables:
-        yield from shown_table(table, width)
+        yield from shown_table(table)
         yield ""
     for variant in result.variants:
         timing, failure = variant.timing, variant.failure

@@ -132,7 +132,7 @@ def command(
     if json_to == "-":
         return
     if format == TableFormat.SCREEN:
-        terminal.show(*_screen(tables, terminal.width))
+        terminal.show(*_screen(tables))
     else:
         write = _csv if format == TableFormat.CSV else _markdown
         terminal.write("\n".join(map(write, tables)))
@@ -143,11 +143,11 @@ def study_of(name: str | None, plugins: Plugins) -> Study | None:
     return None if name is None else plugins.study(name)
 
 
-def _screen(tables: Sequence[ReportTable], width: int) -> Iterator[RenderableType]:
+def _screen(tables: Sequence[ReportTable]) -> Iterator[RenderableType]:
     for number, table in enumerate(tables):
         if number:
             yield ""
-        yield from shown_table(table, width)
+        yield from shown_table(table)
 
 
 # --- for other programs --------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from rich.table import Table
 from rich.text import Text
 
+from optvet.cli.fitted_table import FittedTable
 from optvet.spec.records import (
     Timing,
 )
@@ -70,9 +70,9 @@ def node_line(node: str) -> str:
     return "\n".join([*lines[: _NODE_LINES - len(more)], *more])
 
 
-def table_of(*columns: tuple[str, str]) -> Table:
-    """A table without lines; columns are headers with their styles."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+def table_of(*columns: tuple[str, str], keys: int = 1) -> FittedTable:
+    """A table without lines; columns are headers with their styles, and ``keys`` name a row."""
+    table = FittedTable(keys)
     for header, style in columns:
         table.add_column(header, style=style, overflow="fold")
     # Names in the first column are searched for and copied, so they are never wrapped.

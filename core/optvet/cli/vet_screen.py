@@ -539,7 +539,8 @@ def folder_table(
         optimizers: Whether the optimizer is shown.
     """
     who = [("optimizer", "")] * optimizers
-    table = table_of(("verdict", ""), ("model", ""), *who, ("findings", ""))
+    keys = 2 + optimizers
+    table = table_of(("verdict", ""), ("model", ""), *who, ("findings", ""), keys=keys)
     table.add_column("seconds", justify="right", no_wrap=True)
     for model, optimizer, result in rows:
         name = [text(model.rpartition("/")[2]), *([text(optimizer)] * optimizers)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
 from rich.text import Text
 
+from optvet.cli.fitted_table import FittedTable
 from optvet.cli.terminal import one_line
 from optvet.spec.records import WarningRecord
 from optvet.spec.words import printable
@@ -46,9 +46,9 @@ def _who(record: WarningRecord) -> str:
     return f"after optimization, by {record.by}"
 
 
-def warnings_table(records: Sequence[WarningRecord]) -> Table:
+def warnings_table(records: Sequence[WarningRecord]) -> FittedTable:
     """Every warning, and how often it came for the original and for the optimized model."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = FittedTable()
     table.add_column("stage", no_wrap=True)
     table.add_column("warning", overflow="fold")
     table.add_column("by", overflow="fold")
