@@ -21,7 +21,9 @@ def shown_table(table: ReportTable) -> Iterator[RenderableType]:
 
 
 def _fitted(table: ReportTable) -> FittedTable:
-    fitted = FittedTable()
+    # So many that no two rows have the same names.
+    keys = 1 if len({str(row[0]) for row in table.rows}) == len(table.rows) else 2
+    fitted = FittedTable(keys)
     for index, name in enumerate(table.columns):
         values = [row[index] for row in table.rows]
         numeric = all(not isinstance(value, str) for value in values)
@@ -31,7 +33,7 @@ def _fitted(table: ReportTable) -> FittedTable:
             justify="right" if numeric else "left",
             overflow="fold",
             # Names of rows and links are searched for and copied.
-            no_wrap=links or index == 0,
+            no_wrap=links or index < keys,
         )
     for row in table.rows:
         fitted.add_row(*(text(cell_text(value)) for value in row))

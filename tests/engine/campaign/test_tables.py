@@ -393,7 +393,7 @@ def test_speed_per_level_counts_verdicts_and_spans_the_ratios() -> None:
     told = [("slower", 1.5), ("faster", 0.5), ("undecided", 1.0), ("no-difference", None)]
     rows = [row(f"m{i}", timing=timed(v, r)) for i, (v, r) in enumerate(told)] + [row("untimed")]
     (line,) = speed(rows).rows
-    assert line[1:] == [4, 1, 1, 1, 1, 1.0, 0.5, 1.5]
+    assert line[1:] == [4, 1, 1, 1, 1, 1.0, 0.5, 1.5, None]
     (chart,) = charts(rows)
     assert isinstance(chart, IntervalChart)
     assert [i.tone for i in chart.intervals] == ["bad", "good", "unsure"]
