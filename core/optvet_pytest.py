@@ -178,7 +178,8 @@ def _message(result: VetResult, request: VetRequest) -> str:
     """The output of ``optvet vet`` below a one-line summary, and the command that repeats it."""
     from optvet.cli.render import text
     from optvet.cli.terminal import plain
-    from optvet.cli.vet_screen import headline, next_command, screen
+    from optvet.cli.vet_next import next_command
+    from optvet.cli.vet_screen import headline, screen
 
     counted = [f for f in result.findings if f.severity != "note" or f.symptom in request.fail_on]
     found = (f"{f.symptom}: {f.blamed()}" for f in counted)

@@ -138,6 +138,8 @@ def test_names_are_listed_anew_after_an_installation(
         ("vet M --optimizer onnxoptimiser", "did you mean 'onnxoptimizer'"),
         ("vet M --exclude fuse_bn", "did you mean 'fuse_bn_into_conv'"),
         ("vet M --pipeline extend", "(pipelines: all, default; passes: optvet plugins show onnxo"),
+        ("vet M --seed abc", "error: --seed abc: expected a whole number"),
+        ("compare M M --limit 0", "error: --limit 0: expected at least 1"),
         ("vet M --level extended", "no such option: --level; did you mean --pipeline?"),
         ("vet M --pass=fuse_bn", "no such option: --pass; did you mean --pipeline?"),
         ("vet M --optimiser ort", "no such option: --optimiser; did you mean --optimizer or"),

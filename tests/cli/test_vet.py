@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -23,6 +25,7 @@ from optvet import Finding, NothingTested, VetResult
 from optvet.cli import vet_screen
 from optvet.cli.errors import worst
 from optvet.cli.render import node_line, text
+from optvet.cli.terminal import plain
 from optvet.engine import vetting
 from optvet.spec.records import CrossCheck, DatasetRecord
 from optvet.spec.records.structure import Inventory
@@ -327,16 +330,17 @@ def test_the_log_of_the_optimizer_is_told(run: Run, clean: Path) -> None:
 def test_the_safe_pipeline_is_shown_as_code_to_paste(run: Run, clean: Path) -> None:
     result = VetResult.model_validate_json(run("vet", clean, "--json", "-").out)
     names = result.optimizer.pipeline
-    code = "import acme\n\nreturn acme.optimize(model, disabled=['a'])"
-    short = result.model_copy(update={"safe_pipeline": names[1:], "safe_code": code})
-    console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(vet_screen._facts(short, VetRequest(model="m.onnx")))
-    shown = console.export_text()
-    assert "as code   import acme" in shown
-    assert "return acme.optimize(model, disabled=['a'])" in shown
-    assert vet_screen._code(f"return {list(range(1000))}").endswith(
-        "see safe_code in the output of --json FILE"
-    )
+    passes = [f"a_pass_with_a_long_name_{i}" for i in range(9)]
+    call = f"import acme\n\nreturn acme.optimize(model, disabled={passes})"
+    short = result.model_copy(update={"safe_pipeline": names[1:], "safe_code": call})
+    label, shown = plain(*vet_screen.code(short), soft_wrap=True).split("\n", 1)
+    assert label.strip() == "as code"
+    found: dict[str, Any] = {"acme": None}
+    with patch.dict(sys.modules, {"acme": SimpleNamespace(optimize=lambda m, disabled: disabled)}):
+        exec(shown, found)
+        assert found["optimize"](None) == passes
+    long = short.model_copy(update={"safe_code": "a = 1\n" * 99})
+    assert "see safe_code in the output of --json FILE" in plain(*vet_screen.code(long))
 
 
 def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(

@@ -19,7 +19,23 @@ class Command(TyperCommand):
         """Parse as click does, after looking at each value."""
         refuse_options_as_values(ctx, args)
         refuse_unknown_options(ctx, args)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            cause = error.__cause__
+            # By its name: pydantic is imported only where typer has needed it.
+            if type(cause).__name__ != "ValidationError" or error.param is None:
+                raise
+            raise _say_expected(error.param, cause) from error
+
+
+def _say_expected(param: Any, cause: Any) -> UsageError:
+    """An error in our words for a value of the wrong kind, for which typer has pydantic's."""
+    from optvet.spec.validation_words import words_of
+
+    first = cause.errors()[0]
+    name = param.opts[0] if isinstance(param, TyperOption) else param.name.upper()
+    return UsageError(f"{name} {str(first['input'])[:100]}: {words_of(first)}")
 
 
 class Group(TyperGroup):

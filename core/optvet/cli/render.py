@@ -17,6 +17,11 @@ NODE_CHARS = 70
 _NODE_LINES = 6
 
 
+LABEL_COLUMNS = 10
+"""Columns of the labels at the left of an answer."""
+VERDICT_COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
+
+
 def text(words: str, style: str = "") -> Text:
     """Untrusted text for the screen: without markup and control characters."""
     return Text(printable(words), style=style)

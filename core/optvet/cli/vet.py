@@ -16,14 +16,9 @@ from optvet.cli.reduce import Bundler
 from optvet.cli.render import text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
-from optvet.cli.vet_screen import (
-    details,
-    distinct,
-    first_part,
-    folder_table,
-    headline,
-    next_command,
-)
+from optvet.cli.vet_folder import distinct, folder_table
+from optvet.cli.vet_next import next_command
+from optvet.cli.vet_screen import code, details, first_part, headline
 from optvet.engine.work.cache.whole_answers import recall
 from optvet.spec.errors import OptvetError, UnknownName
 from optvet.spec.records.vet import VetResult
@@ -179,6 +174,7 @@ class _VetScreen:
         self.terminal.show(*first_part(result, self.request))
         self.terminal.show(next_command(result, self.request), soft_wrap=True)
         self.terminal.show(*details(result, self.request))
+        self.terminal.show(*code(result), soft_wrap=True)
 
     def show_line(self, result: VetResult, *, several: bool = False) -> None:
         """One model's verdict on a line; with the optimizer if there are ``several``."""

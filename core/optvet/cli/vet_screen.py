@@ -1,10 +1,8 @@
-"""The screens of `optvet vet`, of one model and of several; they fit into 80 columns."""
+"""The screen of `optvet vet`, of one model; it fits into 80 columns."""
 
 from __future__ import annotations
 
 import re
-import shlex
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -14,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from optvet.cli.layers import layers_text
-from optvet.cli.reduce import BUNDLES
 from optvet.cli.render import (
+    LABEL_COLUMNS,
+    VERDICT_COLOURS,
     count,
     middle,
     node_line,
@@ -41,11 +40,8 @@ from optvet.spec.records import (
 from optvet.spec.records.vet import NOT_ASKED, Finding, VetResult
 from optvet.spec.request import VetRequest
 
-_COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
-_LABEL_COLUMNS = 10
 _MESSAGE_CHARS = 300
 _BRIEF_CHARS = 130
-_CODE_WIDTH = 66
 _CODE_LINES = 16
 _LISTED_CHANGING = 12
 _LISTED_METRICS = 4
@@ -55,13 +51,12 @@ _LISTED_SITES = 3
 _ANSWER_CHARS = 120
 _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 
-# --- one model -----------------------------------------------------------------------------------
-
 
 def screen(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
     """All parts of the screen below the verdict, without the next command."""
     yield from first_part(result, request)
     yield from details(result, request)
+    yield from code(result)
 
 
 def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
@@ -105,10 +100,25 @@ def details(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
     yield _facts(result, request)
 
 
+def code(result: VetResult) -> Iterator[Text]:
+    """The optimizer's own call of the verified pipeline, to be pasted; where to find a long one."""
+    if not result.safe_code or result.safe_pipeline == result.optimizer.pipeline:
+        return
+    lines = [line for line in result.safe_code.splitlines() if line.strip()]
+    label = Text(f"{'as code':<{LABEL_COLUMNS}}", style="dim")
+    if len(lines) > _CODE_LINES:
+        words = f"{count(len(lines), 'line')} of Python: see safe_code in the output of --json FILE"
+        yield label.append_text(text(words, "not dim"))
+        return
+    yield label
+    # At the margin and a line each, whatever the width: what is pasted is Python.
+    yield text("\n".join(["def optimize(model):", *(f"    {line}" for line in lines)]))
+
+
 def headline(result: VetResult) -> Text:
     """Verdict and model; and in a line each, what changed of the answer, and what is not met."""
     verdict = result.verdict.upper()
-    line = Text(f"{verdict:<{_LABEL_COLUMNS - 1}} ", style=f"bold {_COLOURS[result.verdict]}")
+    line = Text(f"{verdict:<{LABEL_COLUMNS - 1}} ", style=f"bold {VERDICT_COLOURS[result.verdict]}")
     line.append_text(text(result.model.source, "not bold default"))
     impact = result.impact
     # If there is a fault that changes answers, its finding says what it means.
@@ -129,7 +139,7 @@ def _unmoved(impact: Impact) -> str:
 
 
 def _append_line(to: Text, words: str, style: str) -> None:
-    indented = f"\n{'':<{_LABEL_COLUMNS}}{words}"
+    indented = f"\n{'':<{LABEL_COLUMNS}}{words}"
     to.append_text(text(indented, f"not bold {style}"))
 
 
@@ -152,7 +162,7 @@ def _is_named(result: VetResult, request: VetRequest) -> bool:
 def _grid(rows: Sequence[tuple[str, RenderableType]]) -> Table:
     """A table with labels on the left and values on the right."""
     grid = Table.grid(padding=(0, 0))
-    grid.add_column(width=_LABEL_COLUMNS, style="dim", no_wrap=True)
+    grid.add_column(width=LABEL_COLUMNS, style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for label, value in rows:
         grid.add_row(label, value)
@@ -297,7 +307,7 @@ def _passes(result: VetResult) -> Table:
 
 
 def _facts(result: VetResult, request: VetRequest) -> Table:
-    """Facts about the verdict: inputs, controls, outputs, the optimizer's own call, cost."""
+    """Facts about the verdict: inputs, controls, outputs, the cost."""
     rows: list[tuple[str, RenderableType]] = []
     for finding in result.findings:
         if finding.severity == "note":
@@ -327,8 +337,6 @@ def _facts(result: VetResult, request: VetRequest) -> Table:
     if words := warnings_text(result.warnings, in_table=request.warnings):
         rows.append(("warnings", text(words, "dim")))
     rows += [(name, text(words)) for name, words in structure_words(result).items()]
-    if result.safe_code and result.safe_pipeline != result.optimizer.pipeline:
-        rows.append(("as code", text(_code(result.safe_code))))
     rows.append(("cost", text(_cost(result))))
     return _grid(rows)
 
@@ -456,17 +464,6 @@ def _safe(result: VetResult, request: VetRequest) -> str:
     return f"--pipeline {result.safe_option}"
 
 
-def _code(code: str) -> str:
-    """The optimizer's own call of the safe pipeline, to be pasted; where to find a long one."""
-    lines = [line for line in code.splitlines() if line.strip()]
-    wrapped = [part for line in lines for part in textwrap.wrap(line, _CODE_WIDTH) or [""]]
-    if len(wrapped) > _CODE_LINES:
-        return (
-            f"{count(len(wrapped), 'line')} of Python: see safe_code in the output of --json FILE"
-        )
-    return "\n".join(lines)
-
-
 def _cost(result: VetResult) -> str:
     cost = result.cost
     if not (cost.applications or cost.inferences):
@@ -475,99 +472,3 @@ def _cost(result: VetResult) -> str:
         f"{count(cost.applications, 'application')}, {count(cost.inferences, 'inference')}, "
         f"{cost.wall_s:.1f} s"
     )
-
-
-# --- the next command ----------------------------------------------------------------------------
-
-
-def next_command(result: VetResult, request: VetRequest) -> Text:
-    """The next command to type, on one line, so that it can be copied."""
-    line = Text(f"{'next':<{_LABEL_COLUMNS}}", style="dim")
-    line.append_text(text(shlex.join(_next(result, request)), "not dim bold"))
-    return line
-
-
-def _next(result: VetResult, request: VetRequest) -> list[str]:
-    """The first proposal that is not what was just run."""
-    just_run = request.arguments()
-    for proposal in _proposals(result, request):
-        if proposal != ["optvet", "vet", *just_run]:
-            return proposal
-    return ["optvet", "bench", request.model]
-
-
-def _proposals(result: VetResult, request: VetRequest) -> Iterator[list[str]]:
-    """Commands that lead on, the most telling one first."""
-    blamed = next((f for f in result.findings if f.severity == "fault" and f.culprit), None)
-    more: dict[str, object] = {}
-    if blamed is not None and not blamed.localized:
-        more = {"strategy": "auto"}
-    elif blamed is not None and not (request.reduce or request.out):
-        # The passes by name: the shortest command that shows the same fault.
-        more = {"pipeline": ",".join(blamed.culprit), "exclude": (), "reduce": True}
-        if blamed.witness is not None and request.dataset:
-            more["dataset"] = (blamed.witness.dataset,)
-        if blamed.as_deployed:
-            more["as_deployed"] = True
-    elif result.safe_pipeline and any(r.met is False for r in result.requirements):
-        more = {"pipeline": result.safe_option, "exclude": ()}
-    elif result.verdict == "faulty" and (request.reduce or request.out):
-        yield ["optvet", "replay", str(request.out or BUNDLES)]
-    elif result.verdict == "faulty":
-        more = {"reduce": True}
-    elif request.strategy != "each":
-        more = {"strategy": "each"}
-    elif not request.as_deployed:
-        more = {"as_deployed": True}
-    elif not request.dataset:
-        more = {"dataset": ("files:YOUR_INPUTS.npz",)}
-    again = request.model_copy(update=more)
-    leave_out = ("strategy", "pairs") if blamed is not None else ()
-    yield ["optvet", "vet", *again.arguments(leave_out)]
-
-
-# --- several models ------------------------------------------------------------------------------
-
-
-def folder_table(
-    rows: Sequence[tuple[str, str, VetResult | str]], optimizers: bool = False
-) -> RenderableType:
-    """One line per model and optimizer: verdict, what was found, seconds.
-
-    Args:
-        rows: Model, optimizer, and the result, or why there is none.
-        optimizers: Whether the optimizer is shown.
-    """
-    who = [("optimizer", "")] * optimizers
-    keys = 2 + optimizers
-    table = table_of(("verdict", ""), ("model", ""), *who, ("findings", ""), keys=keys)
-    table.add_column("seconds", justify="right", no_wrap=True)
-    for model, optimizer, result in rows:
-        name = [text(model.rpartition("/")[2]), *([text(optimizer)] * optimizers)]
-        if isinstance(result, str):
-            table.add_row(Text("error", "red"), *name, text(one_line(result, 90)), "")
-            continue
-        verdict = Text(result.verdict, _COLOURS[result.verdict])
-        found = [f for f in result.findings if f.severity != "note"]
-        words = "\n".join(f"{f.symptom}: {f.blamed()}" for f in found)
-        table.add_row(verdict, *name, text(words), f"{result.cost.wall_s:.1f}")
-    return Padding(table, (1, 0, 0, 0))
-
-
-def distinct(results: Sequence[tuple[str, VetResult]]) -> Iterator[RenderableType]:
-    """Findings of one fingerprint as one, with the models that have it; nothing if none has one."""
-    models: dict[str, dict[str, None]] = {}
-    first: dict[str, Finding] = {}
-    for name, result in results:
-        for finding in result.findings:
-            if finding.fingerprint is not None:
-                models.setdefault(finding.fingerprint, {})[name] = None
-                first.setdefault(finding.fingerprint, finding)
-    if not models:
-        return
-    table = table_of(("fingerprint", ""), ("finding", ""), ("models", ""))
-    for fingerprint, names in models.items():
-        finding = first[fingerprint]
-        words = f"{finding.symptom}: {finding.blamed()}"
-        table.add_row(text(fingerprint[:8]), text(words), text("\n".join(names)))
-    yield Padding(table, (1, 0, 0, 0))
