@@ -27,7 +27,7 @@ def diagnosis(*statuses: Status) -> Diagnosis:
     [
         (("ok",), 0, "all is well"),
         (("absent", "ok"), 0, "all is well"),
-        (("warning", "ok"), 0, "nothing is broken; 1 warning"),
+        (("warning", "ok"), 0, "1 warning; the rest is well"),
         (("broken", "broken", "ok"), 1, "2 things broken"),
     ],
 )

@@ -96,5 +96,5 @@ def _summary(found: Diagnosis) -> Text:
     if amounts["broken"]:
         return text(f"{count(amounts['broken'], 'thing')} broken", "bold red")
     if amounts["warning"]:
-        return text(f"nothing is broken; {count(amounts['warning'], 'warning')}", "bold yellow")
+        return text(f"{count(amounts['warning'], 'warning')}; the rest is well", "bold yellow")
     return text("all is well", "bold green")

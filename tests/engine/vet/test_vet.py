@@ -195,6 +195,15 @@ def test_a_second_hang_ends_the_search(vet: Vet) -> None:
     assert words == "something else also reaches the time limit; it was not searched"
 
 
+def test_a_study_that_ended_early_does_not_claim_to_know_all_that_changed(vet: Vet) -> None:
+    optimizer = Planted(offered=("identity", "hang", "spin_at_run", "benign_reassociate"))
+    settings = {"pipeline": "identity,benign_reassociate", "strategy": "each", "limit": 1}
+    result = vet(NET, optimizer, Limits(1.0, 1 << 30), **settings)
+    assert detail(result, "every pass alone").startswith("stopped after 2 of 4")
+    assert [p.name for p in result.passes_alone] == ["identity", "hang"]
+    assert result.changing_passes is None
+
+
 def test_an_original_that_hangs_is_waited_for_twice(tmp_path: Path) -> None:
     limit_s = 3.0
     spin = planted("spin_at_run", count=2)

@@ -192,7 +192,10 @@ def _changing_passes(session: VetSession, records: Sequence[PassRecord]) -> list
     reported = _reported_changes(session)
     if reported is not None:
         return reported
-    if not records or any(r.effect == "unknown" for r in records):
+    passes = session.case.passes
+    untried = set(passes.pipeline) - passes.required - {r.name for r in records}
+    # None for a study that ended early: what it did not try may have changed the model.
+    if not records or untried or any(r.effect == "unknown" for r in records):
         return None
     return [r.name for r in records if r.effect != "none"]
 
