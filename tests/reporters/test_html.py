@@ -276,6 +276,19 @@ def test_a_narrow_page_scrolls_tables_and_not_itself(browser: Browser, file: Pat
     page.close()
 
 
+def test_a_command_breaks_between_words_and_is_copied_as_it_is(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 800})
+    command = page.locator("article .command").first
+    assert command.inner_text() == "optvet vet m.onnx --pipeline fold"
+    # Browsers break lines after hyphens, which makes "--" a word of its own.
+    for width in range(120, 360, 8):
+        command.evaluate("(c, w) => { c.style.width = `${w}px`; }", width)
+        heights = command.locator(".option").evaluate_all(
+            "all => all.map(o => o.getClientRects().length)"
+        )
+        assert heights == [1]
+
+
 def test_without_scripts_everything_is_there(browser: Browser, file: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
