@@ -140,7 +140,7 @@ class TabularComparator:
         if metrics["rows_undecided"]:
             headline += f", {int(metrics['rows_undecided'])} undecided"
         if "label_agreement" in metrics:
-            headline += f"; {metrics['label_agreement']:.4g} of labels agree"
+            headline += f"; {100 * metrics['label_agreement']:.4g}% of labels agree"
         elif "relative_error" in metrics:
             headline += f"; relative error at most {metrics['relative_error']:.2g}"
         return Summary(metrics, headline)

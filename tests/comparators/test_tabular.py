@@ -66,7 +66,7 @@ def test_labels_and_probabilities_by_hand() -> None:
         {"output": "label", "row": 1, "reference": "1", "candidate": "0"}
     ]
     summary = COMPARATOR.summarise([compared], TabularOptions())
-    assert summary.headline == "1 of 2 rows changed; 0.5 of labels agree"
+    assert summary.headline == "1 of 2 rows changed; 50% of labels agree"
 
 
 def test_regressed_values_by_hand() -> None:
