@@ -834,6 +834,30 @@ def test_both_sides_are_scored_against_annotations() -> None:
     )
 
 
+def test_what_a_user_sees_is_scored_against_annotations() -> None:
+    worse = final_outputs(scores=[0.9, 0.0, 0.6])  # two of three boxes
+    result = compare(final_outputs(), worse, label=annotated())
+    both = DetectionComparator().summarise([result, result], DetectionOptions())
+    for found in (result.metrics, both.metrics):
+        assert found["reference_precision@0.5"] == found["reference_recall@0.5"] == 1.0
+        assert found["candidate_precision@0.5"] == 1.0
+        assert found["candidate_recall@0.9"] == pytest.approx(2 / 3)
+        assert found["candidate_f1@0.5"] == pytest.approx(4 / 5)
+        assert found["candidate_iou"] == pytest.approx(2 / 3)
+    label = annotated(BOXES[:1], LABELS[:1])
+    found = compare(final_outputs(), final_outputs(), label=label).metrics
+    assert found["reference_precision@0.5"] == pytest.approx(1 / 3)
+    assert set(found) <= {*DetectionComparator().metrics(DetectionOptions())}
+
+
+def test_a_box_in_a_crowd_is_no_mistake() -> None:
+    label = annotated() | {"iscrowd": [0, 1, 0]}
+    worse = final_outputs(scores=[0.9, 0.0, 0.6])
+    found = compare(final_outputs(), worse, label=label).metrics
+    assert found["reference_precision@0.5"] == found["candidate_precision@0.5"] == 1.0
+    assert found["reference_recall@0.5"] == found["candidate_recall@0.5"] == 1.0
+
+
 @coco
 def test_annotations_are_scored_over_all_detections_as_coco_does() -> None:
     # What scores below the line that users see still has its place in the ranking.

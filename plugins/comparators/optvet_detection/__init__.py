@@ -39,6 +39,7 @@ from optvet_detection.coco import (
     NAMES,
     GroundTruth,
     average_precision,
+    count_true,
     is_available,
     truth_from_detections,
 )
@@ -113,28 +114,39 @@ class DetectionOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Annotated:
-    """Images with annotations, and all that both sides detect in them, however low it scores."""
+    """Images with annotations, and all that both sides detect in them, however low it scores.
+
+    ``shown`` compares the annotations with what a user sees of the reference and of the candidate.
+    """
 
     truth: tuple[GroundTruth, ...] = ()
     reference: tuple[Detections, ...] = ()
     candidate: tuple[Detections, ...] = ()
+    shown: tuple[Counts, Counts] = (Counts(), Counts())
 
     def __add__(self, other: Annotated) -> Annotated:
         return Annotated(
             self.truth + other.truth,
             self.reference + other.reference,
             self.candidate + other.candidate,
+            (self.shown[0] + other.shown[0], self.shown[1] + other.shown[1]),
         )
 
     def scores(self, options: DetectionOptions) -> dict[str, float]:
-        """COCO's metrics of both sides against the annotations; none without pycocotools."""
-        if not is_available():
-            return {}
+        """Metrics of both sides against the annotations; without pycocotools not COCO's."""
         metrics: dict[str, float] = {}
-        for side, found in (("reference", self.reference), ("candidate", self.candidate)):
-            scores = average_precision(self.truth, found, max_detections=options.max_detections)
-            metrics |= {f"{side}_{name}": value for name, value in scores.items()}
+        sides = (("reference", self.reference), ("candidate", self.candidate))
+        for (side, found), counts in zip(sides, self.shown, strict=True):
+            shown = ratios(counts)
+            metrics |= {f"{side}_{name}": shown[name] for name in _OF_SHOWN}
+            if is_available():
+                scores = average_precision(self.truth, found, max_detections=options.max_detections)
+                metrics |= {f"{side}_{name}": value for name, value in scores.items()}
         return metrics
+
+
+_OF_SHOWN = ("iou", *(f"{m}@{t}" for m in ("precision", "recall", "f1") for t in THRESHOLDS))
+"""What is told of the boxes that a user sees, against annotations too."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +210,11 @@ class DetectionComparator:
             _image_detail(r, c, d, t)
             for (r, c), d, t in zip(pairs, differences, known, strict=True)
         ]
-        annotated = Annotated(tuple(truth or ()), *every)
+        shown = [
+            sum((count_true(t, d) for t, d in zip(truth or (), side, strict=False)), Counts())
+            for side in (ours, theirs)
+        ]
+        annotated = Annotated(tuple(truth or ()), *every, (shown[0], shown[1]))
         against = annotated.scores(options) if truth is not None else {}
         return DetectionComparison(
             sample.id,
@@ -211,9 +227,9 @@ class DetectionComparator:
 
     def metrics(self, options: DetectionOptions) -> Sequence[str]:
         """Every metric of a summary."""
-        shares = [f"{m}@{t}" for m in ("precision", "recall", "f1") for t in THRESHOLDS]
-        truth = [f"{side}_{name}" for side in ("reference", "candidate") for name in NAMES]
-        return ("iou", "score_agreement", *shares, *NAMES, *truth)
+        own = (*_OF_SHOWN, *NAMES)
+        truth = [f"{side}_{name}" for side in ("reference", "candidate") for name in own]
+        return ("score_agreement", *own, *truth)
 
     def summarise(self, comparisons: Sequence[Comparison], options: DetectionOptions) -> Summary:
         """Metrics over the boxes of all images together, as COCO pools them."""

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from optvet_detection.boxes import Array, Detections
+from optvet_detection.boxes import Array, Detections, box_iou
+from optvet_detection.matching import Counts, count
 
 NAMES = ("mAP", "AP@0.5", "AP@0.75", "AP@0.9", "AR")
 _ROUNDING = 1e-12
@@ -41,6 +42,34 @@ def truth_from_detections(detections: Detections) -> GroundTruth:
     """What one side shows, taken for true."""
     crowd = np.zeros(len(detections), bool)
     return GroundTruth(detections.boxes, detections.labels, crowd)
+
+
+def count_true(truth: GroundTruth, found: Detections) -> Counts:
+    """Compare the annotated boxes of one image with what a user sees.
+
+    As in COCO, a crowd need not be found, and a box that is half or more in a crowd of its label
+    is no mistake, unless it is one of an annotated object.
+    """
+    single = ~truth.crowd
+    objects = Detections(truth.boxes[single], np.zeros(int(single.sum())), truth.labels[single])
+    inside = _share_inside(found.boxes, truth.boxes[truth.crowd])
+    same = found.labels[:, None] == truth.labels[truth.crowd][None, :]
+    own = found.labels[:, None] == objects.labels[None, :]
+    an_object = ((box_iou(found.boxes, objects.boxes) >= _TRUE) & own).any(axis=1)
+    kept = an_object | ~((inside >= _TRUE) & same).any(axis=1)
+    return count(objects, Detections(found.boxes[kept], found.scores[kept], found.labels[kept]))
+
+
+_TRUE = 0.5
+
+
+def _share_inside(boxes: Array, others: Array) -> Array:
+    """Which part of the area of each of ``boxes`` [n, 4] is in each of ``others`` [m, 4]."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    shared = np.prod(np.clip(high - low, 0.0, None), axis=2)
+    area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)[:, None]
+    return np.asarray(np.divide(shared, area, out=np.zeros_like(shared), where=area > 0))
 
 
 def average_precision(
