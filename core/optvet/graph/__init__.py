@@ -18,6 +18,7 @@ from optvet.graph.compose import (
 )
 from optvet.graph.opsets import at_opset
 from optvet.graph.sequences import sequences_of
+from optvet.graph.synthetic import is_synthetic
 from optvet.graph.types import values_outside
 from optvet.graph.walk import (
     ONNX_DOMAIN,
@@ -48,6 +49,7 @@ __all__ = [
     "graphs",
     "ir_version_of",
     "is_onnx",
+    "is_synthetic",
     "join",
     "nodes_of",
     "operator_of",

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from optvet.graph import sequences_of
+from optvet.graph import is_synthetic, sequences_of
 from optvet.plugin import (
     ConversionFault,
     ReportTable,
@@ -147,38 +147,59 @@ def causes(found: Sequence[StudiedConversion]) -> ReportTable:
 
 
 def outcomes(found: Sequence[StudiedConversion]) -> ReportTable:
-    """Per chain: conversions tried, converted, valid and equal, and the study's shares."""
-    chains = list(dict.fromkeys(c.chain for c in found))
-    if len(chains) > 1:
-        chains.append("all")
+    """Per chain and kind of model: conversions tried, converted, valid and equal."""
+    groups = _chains_and_kinds([c for c in found if c.result is not None])
     lines: list[list[Cell]] = []
-    for chain in chains:
-        group = [c for c in found if chain in ("all", c.chain) and c.result is not None]
+    for (chain, kind), group in groups.items():
         counts = Counter(c.outcome for c in group)
         converted = len(group) - counts["refused"] - counts["died"]
         valid = converted - counts["does not load"] - counts["does not run"]
         right = counts["right"]
-        share = 100 * right / len(group) if group else None
-        same = published()["same_converter"].get(chain, "")
+        ours: list[Cell] = [len(group), converted, valid, right, 100 * right / len(group)]
+        same = published()["same_converter"].get(chain) if kind == _REAL else None
         shares: Mapping[str, float] = published()["conversions"].get(same, {})
         theirs = [shares.get(name) for name in ("refused", "does not load", "differs", "right")]
-        lines.append([chain, len(group), converted, valid, right, share, same or None, *theirs])
-    known = {published()["same_converter"].get(chain, "") for chain in chains}
+        lines.append([chain, kind, *ours, same, *theirs])
+    known = {line[7] for line in lines}
     lines += [
-        [None, None, None, None, None, None, name, *shares.values()]
+        [None, _REAL, None, None, None, None, None, name, *shares.values()]
         for name, shares in published()["conversions"].items()
         if name not in known
     ]
     return ReportTable(
         title="Converters: tried, converted, valid, equal",
         note="Valid: onnx.checker and the runtime take it. Equal: the same results but for "
-        "rounding. The study's shares are of real models.",
+        "rounding. Synthetic models are those of `optvet models generate`; the study's shares are "
+        "of real models.",
         columns=[
-            *("chain", "tried", "converted", "valid", "equal", "equal %"),
+            *("chain", "models", "tried", "converted", "valid", "equal", "equal %"),
             *("study", "refused %", "not loaded %", "differ %", "right %"),
         ],
         rows=lines,
     )
+
+
+_REAL, _SYNTHETIC = "real", "synthetic"
+_ALL = "all"
+
+
+def _chains_and_kinds(
+    found: Sequence[StudiedConversion],
+) -> dict[tuple[str, str], list[StudiedConversion]]:
+    """Conversions by chain and kind of model, real ones first; then those of all chains."""
+    chains = list(dict.fromkeys(c.chain for c in found))
+    groups: dict[tuple[str, str], list[StudiedConversion]] = {}
+    for chain in [*chains, _ALL] if len(chains) > 1 else chains:
+        for kind in (_REAL, _SYNTHETIC):
+            those = [c for c in found if chain in (_ALL, c.chain) and _kind(c) == kind]
+            if those:
+                groups[chain, kind] = those
+    return groups
+
+
+def _kind(conversion: StudiedConversion) -> str:
+    made = conversion.graph is not None and is_synthetic(conversion.graph)
+    return _SYNTHETIC if made else _REAL
 
 
 # --- operators -----------------------------------------------------------------------------------

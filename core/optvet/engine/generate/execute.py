@@ -10,6 +10,7 @@ from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
 from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.compose import ir_version_of, type_of
+from optvet.graph.synthetic import GRAPH, PRODUCER
 from optvet.graph.types import infer_types
 from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.types import Artifact
@@ -41,9 +42,9 @@ def executed(
     inputs = [helper.make_tensor_value_info(n, type_of(v), v.shape) for n, v in feeds.items()]
     tensors = [numpy_helper.from_array(v, n) for n, v in weights.items()]
     declared = [ValueInfoProto(name=n) for n in outputs]
-    graph = helper.make_graph(nodes, "synthetic", inputs, declared, tensors)
+    graph = helper.make_graph(nodes, GRAPH, inputs, declared, tensors)
     imports = [helper.make_opsetid("" if d == ONNX_DOMAIN else d, v) for d, v in opsets.items()]
-    model = helper.make_model(graph, opset_imports=imports, producer_name="optvet")
+    model = helper.make_model(graph, opset_imports=imports, producer_name=PRODUCER)
     model.ir_version = ir_version_of(opsets)
     inferred = infer_types(model)
     if inferred is None:
