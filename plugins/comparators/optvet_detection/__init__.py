@@ -214,7 +214,8 @@ class DetectionComparator:
             sum((count_true(t, d) for t, d in zip(truth or (), side, strict=False)), Counts())
             for side in (ours, theirs)
         ]
-        annotated = Annotated(tuple(truth or ()), *every, (shown[0], shown[1]))
+        before, after = every
+        annotated = Annotated(tuple(truth or ()), before, after, (shown[0], shown[1]))
         against = annotated.scores(options) if truth is not None else {}
         return DetectionComparison(
             sample.id,
