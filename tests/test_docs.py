@@ -151,7 +151,8 @@ def ran(command: Command, capsys: pytest.CaptureFixture[str]) -> str:
     if homeless := re.search(r"it needs the environment '\w+', which is missing", captured.err):
         pytest.skip(homeless[0])
     assert code in command.codes, captured.err + captured.out
-    return captured.out
+    # What is wrong with a command is told as an error.
+    return captured.err if command.codes == (2,) else captured.out
 
 
 def command_with(*words: str) -> Command:
