@@ -70,7 +70,10 @@ def needs_of(
 
 def sizes_of(installed: Iterable[Distribution]) -> dict[str, int]:
     """The number of Python files of each distribution."""
-    return {name_of(d): (d.read_text("RECORD") or "").count(".py,") + 1 for d in installed}
+    return {
+        name_of(distribution): (distribution.read_text("RECORD") or "").count(".py,") + 1
+        for distribution in installed
+    }
 
 
 def divide(
