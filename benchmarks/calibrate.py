@@ -55,7 +55,7 @@ from optvet.engine.work.cache.disk import Cache, cache_root
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials import noise_floor as measuring
 from optvet.engine.work.trials.case import Case, Checks, PassTable
-from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.types import Model

@@ -38,8 +38,9 @@ from optvet.engine.numerics.time_ratio import CONFIDENCE, RatioInterval, call_of
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.timing.paired_runs import Product, Repeat, RepeatSpec, TimedModel, repeat
 from optvet.engine.work.timing.stopwatch import MEASURES, exclusive_timing
+from optvet.engine.work.trials.building import BuildSpec
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.preload import preload_for
-from optvet.engine.work.trials.trial import BuildSpec, RuntimeConfig
 from optvet.spec.files import file_sha256
 from optvet.spec.types import Sample
 

@@ -60,7 +60,7 @@ from optvet.engine.models.sidecar import config_for
 from optvet.engine.repair.apply_patch import read_patch
 from optvet.engine.repair.edits import apply_edits
 from optvet.engine.work.cache.array_bytes import dump_arrays
-from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.trial_results import run_from_bytes
 from optvet.plugin import Deferred, Model
 

@@ -13,13 +13,9 @@ from pydantic import BaseModel
 from optvet.engine.models.opening import open_model
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials import candidate
-from optvet.engine.work.trials.trial import (
-    BuildSpec,
-    RuntimeConfig,
-    TrialReport,
-    TrialSpec,
-    run_trial,
-)
+from optvet.engine.work.trials.building import BuildSpec
+from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.engine.work.trials.trial import TrialReport, TrialSpec, run_trial
 from optvet.spec.protocols import Runtime
 from optvet.spec.types import Sample
 from optvet_onnxruntime.runtime import OrtRuntime

@@ -14,15 +14,11 @@ from optvet.engine.vet.impact.assess import begin
 from optvet.engine.vet.impact.impact import Assessment
 from optvet.engine.vet.observe.divergence import compare_models, compare_with_file
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trials.building import BuildSpec
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.engine.work.trials.preload import preload_for
-from optvet.engine.work.trials.trial import (
-    BuildSpec,
-    Outputs,
-    RuntimeConfig,
-    TrialSpec,
-    probe,
-)
+from optvet.engine.work.trials.trial import TrialSpec, probe
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Decodes, Feeds, ReadsFiles, Runtime

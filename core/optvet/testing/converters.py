@@ -8,7 +8,7 @@ from optvet.engine.convert import worker_steps
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
 from optvet.spec.protocols import Runtime
 from optvet.spec.scratch import temporary_folder

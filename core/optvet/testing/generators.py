@@ -12,8 +12,8 @@ import onnx
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.make_candidates import complete
 from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.compose import candidate_of
 from optvet.graph.walk import ONNX_DOMAIN, reads
 from optvet.spec.generators import (

@@ -14,7 +14,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.generate.adapt import adapted, fitting
 from optvet.engine.generate.coverage import operators_at, opsets_for
 from optvet.engine.generate.grow_in_workers import newest_opset
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.sequences import sequences_of
 from optvet.graph.types import element_types
 from optvet.graph.walk import node_count, nodes_of, reads

@@ -20,7 +20,7 @@ from optvet.engine.reduce.reduction_order import Budget, ReductionCandidate
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.case import Case, PassTable
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_results import Ledger
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Feeds, Session

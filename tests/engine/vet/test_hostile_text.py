@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from optvet.engine.work.trials.trial import graph_output_of, normalized_message
+from optvet.engine.work.trials.inference import graph_output_of
+from optvet.engine.work.trials.raised_errors import normalized_message
 
 SIZE = 200_000
 HOSTILE = {

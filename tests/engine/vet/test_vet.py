@@ -18,8 +18,8 @@ from optvet.engine.vet.find.blame import SHORT_WAITS_S
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Limits, Sandbox, enter
+from optvet.engine.work.trials.building import BuildSpec
 from optvet.engine.work.trials.noise_floor import INJECTIONS, JITTERS, SEEDS
-from optvet.engine.work.trials.trial import BuildSpec
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,

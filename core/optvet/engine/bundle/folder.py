@@ -36,7 +36,7 @@ from optvet.engine.scripts.inline import standalone
 from optvet.engine.scripts.with_files import modules_beside, script
 from optvet.engine.vet.explain.locate import divergence_text
 from optvet.engine.work.trials.case import Case
-from optvet.engine.work.trials.trial import normalized_message
+from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.foreign import open_file
 from optvet.spec.memory import announced_bytes, check_size

@@ -31,8 +31,9 @@ from optvet.engine.vet.require.portable import PortableRequirement
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.building import BuildSpec, visible
 from optvet.engine.work.trials.case import Case
-from optvet.engine.work.trials.trial import BuildSpec, Outputs, visible
+from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from optvet.engine.work.cache.disk import key
-from optvet.engine.work.trials.trial import normalized_message
+from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
 from optvet.spec.records.vet import Finding, Witness
 from optvet.spec.symptoms import Stage

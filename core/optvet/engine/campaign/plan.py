@@ -25,8 +25,8 @@ from optvet.engine.trust import locate
 from optvet.engine.work.cache.disk import key
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment, modules_of
 from optvet.engine.work.cache.modified_installs import modified_code_digest
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.campaign import JobRequest, JobSet
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.errors import OptvetError, UsageError

@@ -17,7 +17,7 @@ from optvet.engine.campaign.plan import Job, Plan, tool_of
 from optvet.engine.campaign.results import JobAnswered, StoredCampaign, campaigns, verdict_of
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.work.cache.disk import key
-from optvet.engine.work.trials.trial import normalized_message
+from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, Finding, VetResult
 from optvet.spec.records.convert import ConversionResult

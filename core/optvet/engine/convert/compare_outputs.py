@@ -22,7 +22,7 @@ from optvet.engine.judge.sample import (
 )
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
-from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.interface import Interface, shape_changes
 from optvet.spec.symptoms import Stage
 from optvet.spec.types import Failure, Sample

@@ -12,8 +12,8 @@ from optvet.engine.models.sources import resolve_model
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs, Slice
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceFacts
 from optvet.spec.errors import UsageError

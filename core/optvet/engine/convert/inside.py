@@ -11,8 +11,8 @@ from onnx import helper, numpy_helper
 
 from optvet.engine.numerics import perturb
 from optvet.engine.numerics.inject import injected_bytes
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import ShowsInside, SourceInside, SourceOperand, SourceValue

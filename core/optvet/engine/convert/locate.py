@@ -31,8 +31,8 @@ from optvet.engine.convert.inside import inside_of, shows_inside
 from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.convert.preparing import prepares_input
 from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.interface import graph_inputs
 from optvet.graph.structure import foreign_nodes
 from optvet.graph.text import node_text

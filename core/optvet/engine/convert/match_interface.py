@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 from optvet.engine.numerics.floats import is_float
-from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.interface import Interface, align, graph_inputs
 from optvet.graph.types import dtype_name
 from optvet.spec.types import Artifact, ValueInfo

@@ -21,7 +21,7 @@ from optvet.engine.convert.locate import (
 )
 from optvet.engine.convert.session import Conversion
 from optvet.engine.work.sandbox.outcome import Outcome, describe
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.converters import ShowsInside, SourceInside
 from optvet.spec.records.convert import ConversionPlace
 from optvet.spec.types import Artifact, Failure, Sample

@@ -30,8 +30,8 @@ from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.models.opening import is_for_evaluator
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.preload import preload_for
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.interface import Interface, interface_of
 from optvet.spec.convert import ConvertRequest, parts_of

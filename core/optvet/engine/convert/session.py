@@ -15,8 +15,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.judge.sample import unlike
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.library_warnings import warnings_in
-from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
 from optvet.engine.work.trials.trial_runner import refuse_misuse
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import Converter, ConvertsOnInputs, SourceFacts

@@ -20,8 +20,8 @@ from optvet.engine.judge.known_noise import Noise
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.noise_floor import INJECTIONS
-from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
 from optvet.spec.converters import Perturbs
 from optvet.spec.types import Artifact, Failure, Sample
 

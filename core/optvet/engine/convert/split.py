@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.converters import SourcePart
 from optvet.spec.types import Artifact, Sample
 

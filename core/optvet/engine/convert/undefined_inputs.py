@@ -16,7 +16,7 @@ from optvet.engine.convert.inside import inside_of, shows_inside
 from optvet.engine.judge.defined_rules import divides_outside, outside_of, shifts_outside
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
 from optvet.spec.types import Artifact, Sample
 

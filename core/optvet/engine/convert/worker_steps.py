@@ -19,7 +19,8 @@ from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.work.sandbox import enter, poison_memory
 from optvet.engine.work.sandbox.messages import cut, text_of, type_name
 from optvet.engine.work.trials.checking import check
-from optvet.engine.work.trials.trial import Outputs, RuntimeConfig, failure_of, infer, load
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer, load
+from optvet.engine.work.trials.raised_errors import failure_of
 from optvet.graph.cost import longest_reduction
 from optvet.graph.interface import Interface, interface_of
 from optvet.graph.quantized import quantized_operators
@@ -33,11 +34,7 @@ from optvet.spec.converters import (
     SourceFacts,
     TellsSource,
 )
-from optvet.spec.errors import (
-    InfrastructureError,
-    PluginError,
-    UsageError,
-)
+from optvet.spec.errors import InfrastructureError, PluginError, UsageError
 from optvet.spec.foreign import load_model
 from optvet.spec.protocols import Feeds, Runtime, Session
 from optvet.spec.types import Artifact, Failure, Sample

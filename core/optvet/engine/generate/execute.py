@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.compose import ir_version_of, type_of
 from optvet.graph.synthetic import GRAPH, PRODUCER
 from optvet.graph.types import infer_types

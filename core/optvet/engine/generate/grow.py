@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.generate.adapt import AddedNodes, adapted, bound, fitting, merged
 from optvet.engine.generate.execute import Refused, Values, executed, is_finite, results, same
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.compose import rename_node_values
 from optvet.graph.opsets import at_opset
 from optvet.graph.types import dtype_name, element_types

@@ -15,7 +15,7 @@ from onnx import helper
 from optvet.engine.generate.execute import Refused, executed
 from optvet.engine.generate.grow import Grown, Plot, Unproductive, grow
 from optvet.engine.hunt.vocabulary import read_vocabulary
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, qualified_name
 from optvet.spec.generators import Fragment
 

@@ -26,7 +26,7 @@ from optvet.engine.generate.grow_in_workers import (
 from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gather
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.types import dtype_name
 from optvet.graph.walk import node_count, qualified_name
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError

@@ -17,8 +17,8 @@ from optvet.engine.hunt.expected import Values
 from optvet.engine.judge.defined import needs_inner_values, undefined_in
 from optvet.engine.judge.second_opinion import is_contradicted
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.opinions import collect_opinions, evaluate_in_own_types
-from optvet.engine.work.trials.trial import Outputs
 from optvet.graph.functions import without_functions
 from optvet.graph.structure import draws_random
 from optvet.spec.errors import InputError

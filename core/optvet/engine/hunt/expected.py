@@ -14,7 +14,7 @@ from optvet.engine.judge.defined_rules import SCALE_PLACES
 from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.sample import unlike
 from optvet.engine.numerics.rounding import random_ops
-from optvet.engine.work.trials.trial import RuntimeConfig, flatten, graph_output_of
+from optvet.engine.work.trials.inference import RuntimeConfig, flatten, graph_output_of
 from optvet.engine.work.trials.undefined_values import undefined_on
 from optvet.graph import structure
 from optvet.graph.interface import Interface, interface_of

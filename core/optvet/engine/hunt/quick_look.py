@@ -25,7 +25,7 @@ from optvet.engine.judge.sample import (
     judge_sample,
 )
 from optvet.engine.work.trials.draws import graph_in, seeded_runs
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph import structure
 from optvet.graph.interface import (
     Alignment,

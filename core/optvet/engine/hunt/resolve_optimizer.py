@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.options import parse_options
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.hunt import HuntRequest
 from optvet.spec.protocols import ReportsChanges

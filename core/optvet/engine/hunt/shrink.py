@@ -8,8 +8,8 @@ import numpy as np
 from onnx import ModelProto, helper
 
 from optvet.engine.hunt.make_candidates import MadeCandidate, complete
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.compose import type_of
 from optvet.graph.walk import nodes_of
 from optvet.spec.generators import Candidate

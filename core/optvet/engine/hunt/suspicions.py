@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from optvet.engine.work.trials.trial import normalized_message
+from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.symptoms import Symptom
 
 ANY = "*"

@@ -23,8 +23,8 @@ from pydantic import BaseModel
 from optvet.engine import contract
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.files import private_folder, replacing
 from optvet.spec.generators import Fragment, Pattern, Pool, PoolRequest, Vocabulary

@@ -43,9 +43,9 @@ from optvet.engine.vet.require.portable import PortableRequirement
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import infer, record_values
 from optvet.engine.work.trials.opinions import collect_opinions
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.engine.work.trials.trial_results import Ledger, Trial
 from optvet.engine.work.trials.trial_runner import Progress, TrialRunner
 from optvet.engine.work.trials.undefined_values import undefined_kinds

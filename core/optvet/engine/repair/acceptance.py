@@ -10,7 +10,7 @@ from optvet.engine.convert.compare_outputs import Judge
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.session import Conversion
 from optvet.engine.judge.sample import SampleVerdict
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.records.repair import InputPart, RepairNumbers
 from optvet.spec.types import Artifact
 

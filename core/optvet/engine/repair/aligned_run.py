@@ -22,8 +22,8 @@ from optvet.engine.convert.align import (
     known_values,
 )
 from optvet.engine.convert.match_interface import fed_to
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.interface import graph_inputs
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of

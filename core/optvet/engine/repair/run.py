@@ -33,7 +33,7 @@ from optvet.engine.repair.propose.tried_candidates import count_worker_deaths
 from optvet.engine.repair.reference_models import references_of
 from optvet.engine.repair.repair_search import Propose, RepairSearch, load_model
 from optvet.engine.work.sandbox.outcome import Outcome, describe
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceInside

@@ -15,8 +15,8 @@ from onnx import ModelProto, ValueInfoProto, helper
 
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.edits import DoesNotFit, apply_edits
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.walk import reads
 from optvet.spec.records.repair import Edit, InsertNode, ReplaceNode, ReplaceRegion, SetInput
 

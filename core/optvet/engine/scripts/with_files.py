@@ -14,7 +14,7 @@ from optvet.engine.judge.random_outputs import PROOF
 from optvet.engine.scripts import drawing
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.rendering import render
-from optvet.engine.work.trials.trial import graph_output_of
+from optvet.engine.work.trials.inference import graph_output_of
 from optvet.spec.protocols import Explains, ExplainsRuntime, SetsEnvironment
 from optvet.spec.requirement import Requirement
 

@@ -14,8 +14,8 @@ from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.structure import Facts
 from optvet.spec.protocols import Explains
 from optvet.spec.records import (

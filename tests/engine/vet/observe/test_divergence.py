@@ -9,7 +9,7 @@ import pytest
 
 from optvet.engine.vet.observe.divergence import compare_models
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.records import ModelComparison
 from optvet_onnxruntime.runtime import OrtRuntime

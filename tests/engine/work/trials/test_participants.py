@@ -9,8 +9,8 @@ import pytest
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import choose_runtime, reference_for
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Traits

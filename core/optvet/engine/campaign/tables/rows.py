@@ -12,7 +12,7 @@ from optvet.engine.campaign.documents import options_of
 from optvet.engine.campaign.results import JobResult
 from optvet.engine.campaign.store_answers import identity
 from optvet.engine.work.cache.disk import key
-from optvet.engine.work.trials.trial import normalized_message
+from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.studies import FaultRow, Outcome, TrialParts, TrialRow

@@ -10,7 +10,7 @@ from optvet.engine.convert.align import differing_weights, iter_layouts
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.candidates import RepairCandidate, give_constant, propose
 from optvet.engine.repair.edits import tensor_of
-from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceValue
 from optvet.spec.records.repair import Edit, SetWeight

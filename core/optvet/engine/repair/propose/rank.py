@@ -21,7 +21,7 @@ from optvet.engine.repair.propose.templates import templates
 from optvet.engine.repair.propose.tried_candidates import TriedCandidates
 from optvet.engine.repair.window import Window, window_of
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.converters import SourceInside
 from optvet.spec.types import Artifact, Sample
 

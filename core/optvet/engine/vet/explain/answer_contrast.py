@@ -22,8 +22,8 @@ from optvet.engine.vet.observe.layer_statistics import activation_of
 from optvet.engine.vet.observe.observation import finite
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
 from optvet.spec.errors import NothingTested
 from optvet.spec.protocols import ReadsFiles
 from optvet.spec.records import AnswerContrast, Layer, LayerContrast

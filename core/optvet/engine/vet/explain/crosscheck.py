@@ -9,7 +9,7 @@ from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.graph import structure
 from optvet.spec.devices import HasExactKernels

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import onnx
 
 from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.from_file import graph_of
-from optvet.engine.work.trials.trial import BuildSpec, normalized_message, read_model
+from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.identity import structure_of
 from optvet.spec.records import Finding

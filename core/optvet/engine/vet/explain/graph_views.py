@@ -9,15 +9,9 @@ import onnx
 from onnx import ModelProto
 
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trials.trial import (
-    BuildSpec,
-    build,
-    visible,
-)
+from optvet.engine.work.trials.building import BuildSpec, build, visible
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.graph.sites import (
-    find_rewrites,
-)
+from optvet.graph.sites import find_rewrites
 from optvet.graph.types import inferred_types
 from optvet.graph.weights import clear_large_weights
 from optvet.spec.records import Divergence

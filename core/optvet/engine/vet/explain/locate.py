@@ -37,10 +37,7 @@ from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trials.trial import (
-    build,
-    visible,
-)
+from optvet.engine.work.trials.building import build, visible
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph import structure
 from optvet.graph.interface import align

@@ -12,26 +12,12 @@ import numpy as np
 from onnx import ModelProto
 
 from optvet.engine.vet.explain.graph_views import makes
-from optvet.engine.vet.observe.divergence import (
-    RecordedValues,
-    judge_value,
-)
+from optvet.engine.vet.observe.divergence import RecordedValues, judge_value
+from optvet.engine.work.trials.building import BuildSpec, speaks_dialect
 from optvet.engine.work.trials.checking import check
-from optvet.engine.work.trials.trial import (
-    BuildSpec,
-    RuntimeConfig,
-    load,
-    speaks_dialect,
-)
+from optvet.engine.work.trials.inference import RuntimeConfig, load
 from optvet.graph.identity import structure_of
-from optvet.graph.sites import (
-    Site,
-    distinction,
-    features_of,
-    find_rewrites,
-    kind_of,
-    splice,
-)
+from optvet.graph.sites import Site, distinction, features_of, find_rewrites, kind_of, splice
 from optvet.graph.text import node_text
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of

@@ -12,7 +12,7 @@ from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.session import VetSession
-from optvet.engine.work.trials.trial import normalized_message
+from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.engine.work.trials.trial_runner import TrialRunner, isolate
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom

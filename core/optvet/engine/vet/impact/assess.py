@@ -10,16 +10,11 @@ from optvet.engine.vet.impact.comparator_options import calibrate_options, compa
 from optvet.engine.vet.impact.decoding import Decoder
 from optvet.engine.vet.impact.fixed_tolerances import FixedTolerances
 from optvet.engine.vet.impact.impact import Answers, Assessment, choose, fallback
-from optvet.engine.vet.impact.requirements import (
-    candidates,
-    fitting,
-    is_of_layers,
-    required_of,
-)
+from optvet.engine.vet.impact.requirements import candidates, fitting, is_of_layers, required_of
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.session import VetSession
+from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.inputs import Inputs
-from optvet.engine.work.trials.trial import Outputs
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.errors import ContractError, InputError
 from optvet.spec.protocols import Decodes

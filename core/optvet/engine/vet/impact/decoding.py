@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.sandbox import Outcome
-from optvet.engine.work.trials.trial import Outputs, decode
+from optvet.engine.work.trials.inference import Outputs
+from optvet.engine.work.trials.trial import decode
 from optvet.engine.work.trials.trial_results import is_circumstantial, run_from_bytes, run_to_bytes
 from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.spec.protocols import Decodes

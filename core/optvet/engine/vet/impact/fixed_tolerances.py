@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from optvet.engine.numerics.tolerance import excess
-from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.inference import Outputs
 from optvet.spec.records import FixedTolerance
 from optvet.spec.types import Failure
 

@@ -20,7 +20,7 @@ from optvet.engine.vet.impact.bounded_details import kept_detail
 from optvet.engine.vet.impact.comparator_options import in_declared_order
 from optvet.engine.vet.impact.comparisons import pack_comparison
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.inference import Outputs
 from optvet.spec.errors import ContractError, InputError, OptvetError
 from optvet.spec.protocols import Comparator, Ragged
 from optvet.spec.records import ComparisonRecord, Impact

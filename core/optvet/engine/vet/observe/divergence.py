@@ -29,8 +29,8 @@ from optvet.engine.numerics import perturb, rounding
 from optvet.engine.vet.observe.layer_statistics import activation_of, rms_of, summaries
 from optvet.engine.vet.observe.observation import finite
 from optvet.engine.work.sandbox import Sandbox, enter
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.cost import longest_reduction
 from optvet.graph.interface import graph_inputs
 from optvet.graph.randomness import seed_operators

@@ -42,7 +42,7 @@ from optvet.engine.vet.observe.observation import (
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials import noise_floor as measuring
 from optvet.engine.work.trials.draws import ModelPair
-from optvet.engine.work.trials.trial import Outputs, graph_output_of
+from optvet.engine.work.trials.inference import Outputs, graph_output_of
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.interface import describe_misdeclared_outputs

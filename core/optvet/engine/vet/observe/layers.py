@@ -17,8 +17,8 @@ from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.layer_checks import HALF, WRONG, LayerJudgement, LocalAnswer
 from optvet.engine.work.trials import noise_floor as measuring
 from optvet.engine.work.trials import quantized_layers
+from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.quantized_layers import Inspection
-from optvet.engine.work.trials.trial import Outputs
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.quantized import may_round_to_integers

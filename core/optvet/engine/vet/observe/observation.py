@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.sample import SampleVerdict
-from optvet.engine.work.trials.trial import normalized_message
+from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 

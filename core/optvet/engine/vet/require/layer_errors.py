@@ -21,13 +21,8 @@ from optvet.engine.vet.observe.divergence import (
 )
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trials.trial import (
-    BuildSpec,
-    RuntimeConfig,
-    align_feeds,
-    build,
-    visible,
-)
+from optvet.engine.work.trials.building import BuildSpec, build, visible
+from optvet.engine.work.trials.inference import RuntimeConfig, align_feeds
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph import structure
 from optvet.graph.interface import align

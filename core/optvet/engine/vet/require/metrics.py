@@ -34,8 +34,8 @@ from optvet.engine.vet.require.layer_errors import LayerError, layer_errors
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials import noise_floor
+from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.inputs import Inputs
-from optvet.engine.work.trials.trial import Outputs
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.spec.errors import ContractError, InputError
 from optvet.spec.requirement import Required, Requirement, Tolerance

@@ -19,7 +19,7 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.timing.paired_runs import Footprint
 from optvet.engine.work.timing.stopwatch import Stopwatch, Timed
 from optvet.engine.work.trials.case import Case
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.records.bench import StepFailure
 from optvet.spec.records.timing import TimedSide, Timing

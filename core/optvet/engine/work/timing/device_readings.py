@@ -21,13 +21,8 @@ from optvet.engine.work.sandbox import Limits, Outcome, Sandbox, enter
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.timing.profiled_run import JOB, ProfiledRun
-from optvet.engine.work.trials.trial import (
-    RuntimeConfig,
-    TrialSpec,
-    align_feeds,
-    alignment_of,
-    load,
-)
+from optvet.engine.work.trials.inference import RuntimeConfig, align_feeds, load
+from optvet.engine.work.trials.trial import TrialSpec, alignment_of
 from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
 from optvet.spec.errors import InputError

@@ -21,17 +21,10 @@ import numpy as np
 from optvet.engine import contract
 from optvet.engine.numerics.time_ratio import outliers
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trials.trial import (
-    BuildSpec,
-    Outputs,
-    RuntimeConfig,
-    align_feeds,
-    build,
-    failure_of,
-    flatten,
-    graph_and_size,
-    load,
-)
+from optvet.engine.work.trials.artifact_graph import graph_and_size
+from optvet.engine.work.trials.building import BuildSpec, build
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, align_feeds, flatten, load
+from optvet.engine.work.trials.raised_errors import failure_of
 from optvet.graph import structure
 from optvet.graph.interface import Alignment
 from optvet.graph.outline import digest_of

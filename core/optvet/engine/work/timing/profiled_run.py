@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optvet.engine.work.trials.trial import RuntimeConfig, load
+from optvet.engine.work.trials.inference import RuntimeConfig, load
 from optvet.spec.types import Artifact
 
 JOB = "job.pickle"

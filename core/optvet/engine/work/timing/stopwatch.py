@@ -29,9 +29,9 @@ from optvet.engine.work.timing.paired_runs import (
     make,
     repeat,
 )
+from optvet.engine.work.trials.building import BuildSpec
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.from_file import stamp_of
-from optvet.engine.work.trials.trial import BuildSpec
 from optvet.engine.work.trials.trial_runner import Progress, refuse_misuse
 from optvet.graph.interface import align
 from optvet.graph.structure import Facts

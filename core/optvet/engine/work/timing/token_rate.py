@@ -10,8 +10,9 @@ from statistics import median
 from pydantic import BaseModel
 
 from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trials.inference import Outputs, infer, load
 from optvet.engine.work.trials.placement import value_or_reason
-from optvet.engine.work.trials.trial import Outputs, TrialSpec, alignment_of, infer, load
+from optvet.engine.work.trials.trial import TrialSpec, alignment_of
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.protocols import Decodes, Feeds
 from optvet.spec.records.timing import Pace

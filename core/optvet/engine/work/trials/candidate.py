@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from optvet.engine.work.sandbox import Outcome, Role, Sandbox, enter
-from optvet.engine.work.trials.trial import BuildSpec, build, failure_of
+from optvet.engine.work.trials.building import BuildSpec, build
+from optvet.engine.work.trials.raised_errors import failure_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.types import Artifact, Failure
 

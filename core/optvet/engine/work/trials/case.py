@@ -14,13 +14,13 @@ from optvet.engine.models import large
 from optvet.engine.options import parse_options
 from optvet.engine.pipelines import complete, parse_pipeline
 from optvet.engine.trust import options_from
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import (
     choose_runtime,
     configure,
     reference_for,
     require_format,
 )
-from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import UnknownName
 from optvet.spec.protocols import Optimizer, Runtime
 from optvet.spec.records import Reproduction

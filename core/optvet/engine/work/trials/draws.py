@@ -16,15 +16,10 @@ from optvet.engine.judge.random_outputs import FEWEST_RUNS, Side
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trials.building import read_model
+from optvet.engine.work.trials.inference import Outputs, infer, load
 from optvet.engine.work.trials.noise_floor import pack_runs, unpack_runs
-from optvet.engine.work.trials.trial import (
-    Outputs,
-    TrialSpec,
-    alignment_of,
-    infer,
-    load,
-    read_model,
-)
+from optvet.engine.work.trials.trial import TrialSpec, alignment_of
 from optvet.engine.work.trials.trial_results import is_circumstantial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.randomness import SeedBy, seed_operators

@@ -1,6 +1,7 @@
 """Steps of trials for large models, which are passed as files and not as bytes.
 
-They run in workers. ``trial`` calls them for a ``BuildSpec`` with a ``scratch`` folder.
+They run in workers. ``building`` calls them for a ``BuildSpec`` with a ``scratch`` folder,
+``inference`` for an artifact with a path.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import onnx
 from onnx import ModelProto, ValueInfoProto
 
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.types import inferred_types
 from optvet.spec.types import Artifact
 

@@ -6,22 +6,21 @@ Most passes do not change a given model, so most builds give an artifact that wa
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
 from optvet.engine.work.sandbox import Outcome
+from optvet.engine.work.trials.building import BuildSpec
 from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.library_warnings import Warned, by_sample, formats_of, together
-from optvet.engine.work.trials.trial import (
-    BuildSpec,
-    Outputs,
-    RuntimeConfig,
-    TrialReport,
-    sample_digests,
-)
+from optvet.engine.work.trials.trial import TrialReport
 from optvet.engine.work.trials.trial_results import (
     Build,
     build_from_json,
@@ -256,3 +255,17 @@ def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:
     runtime = config.runtime
     options = config.options.model_dump_json()
     return fingerprint_environment(), about_plugin(runtime), options
+
+
+def sample_digests(samples: Iterable[Sample]) -> list[str]:
+    """One digest per sample, over names, dtypes, shapes and contents."""
+    digests = []
+    for sample in samples:
+        content = hashlib.sha256()
+        for name in sorted(sample.feeds):
+            array = np.ascontiguousarray(sample.feeds[name])
+            data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+            content.update(f"{name}|{array.dtype}|{array.shape}|{len(data)}|".encode())
+            content.update(data)
+        digests.append(content.hexdigest())
+    return digests

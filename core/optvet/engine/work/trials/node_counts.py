@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trials.trial import BuildSpec, build, graph_and_size, saved_artifact
+from optvet.engine.work.trials.artifact_graph import graph_and_size
+from optvet.engine.work.trials.building import BuildSpec, build, saved_artifact
 from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.graph.cost import Shapes
 from optvet.graph.inventory import inventory_of

@@ -32,16 +32,9 @@ from optvet.engine.work.cache.environment_fingerprint import (
 )
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.from_file import graph_of
-from optvet.engine.work.trials.trial import (
-    BuildSpec,
-    Outputs,
-    RuntimeConfig,
-    flatten,
-    infer,
-    load,
-    read_model,
-)
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, flatten, infer, load
 from optvet.engine.work.trials.trial_results import is_circumstantial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.cost import longest_reduction, macs

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto
 from onnx.version_converter import convert_version
 
-from optvet.engine.work.trials.trial import Outputs, flatten
+from optvet.engine.work.trials.inference import Outputs, flatten
 from optvet.graph.structure import draws_random
 
 _NEWER = 21

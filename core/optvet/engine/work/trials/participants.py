@@ -9,14 +9,10 @@ from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
 from optvet.engine.work.sandbox import Sandbox
-from optvet.engine.work.trials.trial import RuntimeConfig, objection
+from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.engine.work.trials.raised_errors import objection
 from optvet.spec.errors import InputError, PluginError, UsageError
-from optvet.spec.protocols import (
-    ChecksOptions,
-    DependsOnOptions,
-    Optimizer,
-    Runtime,
-)
+from optvet.spec.protocols import ChecksOptions, DependsOnOptions, Optimizer, Runtime
 from optvet.spec.types import Model
 
 

@@ -14,7 +14,8 @@ from optvet.engine.work.sandbox import Outcome, enter
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials import from_file
-from optvet.engine.work.trials.trial import TrialSpec, align_feeds, alignment_of
+from optvet.engine.work.trials.inference import align_feeds
+from optvet.engine.work.trials.trial import TrialSpec, alignment_of
 from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.spec.errors import InputError, Unsupported
 from optvet.spec.protocols import LoadsFiles, Profiles

@@ -28,17 +28,9 @@ from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials import noise_floor as measuring
-from optvet.engine.work.trials.trial import (
-    BuildSpec,
-    Outputs,
-    RuntimeConfig,
-    flatten,
-    infer,
-    load,
-    read_model,
-    sample_digests,
-    visible,
-)
+from optvet.engine.work.trials.building import BuildSpec, read_model, visible
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, flatten, infer, load
+from optvet.engine.work.trials.known_results import sample_digests
 from optvet.engine.work.trials.trial_results import is_circumstantial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph import structure

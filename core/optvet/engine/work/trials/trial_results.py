@@ -19,8 +19,9 @@ from pydantic import TypeAdapter
 from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
 from optvet.engine.work.sandbox import Outcome
 from optvet.engine.work.sandbox.landlock import DENIED
+from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.library_warnings import Warned
-from optvet.engine.work.trials.trial import Outputs, TrialReport
+from optvet.engine.work.trials.trial import TrialReport
 from optvet.graph.interface import Alignment
 from optvet.graph.structure import Facts
 from optvet.spec.records import Cost, StageCost

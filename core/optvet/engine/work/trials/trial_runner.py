@@ -14,22 +14,13 @@ from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.messages import qualified_name
 from optvet.engine.work.trials import candidate
+from optvet.engine.work.trials.building import BuildSpec, ask_changing_passes
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.from_file import stamp_of
+from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.known_results import KnownResults
-from optvet.engine.work.trials.library_warnings import (
-    Warned,
-    without_warnings,
-)
-from optvet.engine.work.trials.trial import (
-    BuildSpec,
-    Outputs,
-    TrialReport,
-    TrialSpec,
-    ask_changing_passes,
-    run_poisoned_trial,
-    run_trial,
-)
+from optvet.engine.work.trials.library_warnings import Warned, without_warnings
+from optvet.engine.work.trials.trial import TrialReport, TrialSpec, run_poisoned_trial, run_trial
 from optvet.engine.work.trials.trial_results import (
     Build,
     Ledger,

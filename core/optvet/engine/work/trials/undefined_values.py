@@ -8,8 +8,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
+from optvet.engine.work.trials.building import BuildSpec, read_model
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.engine.work.trials.trial import BuildSpec, RuntimeConfig, read_model
 from optvet.graph.functions import without_functions
 from optvet.graph.walk import between, reads
 

@@ -1,0 +1,157 @@
+"""Building: an optimizer makes an artifact of the model, in a worker."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto
+from pydantic import BaseModel
+
+from optvet.engine import contract
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trials import from_file
+from optvet.engine.work.trials.artifact_graph import OnnxGraph, identify
+from optvet.graph.outline import digest_of
+from optvet.spec.errors import InfrastructureError
+from optvet.spec.foreign import load_model, read_file
+from optvet.spec.protocols import Optimizer, ReportsChanges, Saves
+from optvet.spec.types import Artifact
+
+
+@dataclass(frozen=True)
+class BuildSpec:
+    """What to build: ``passes`` of ``optimizer`` on the model, or the original model.
+
+    A large model is used from its file: ``scratch`` is the folder for results, and ``stamp`` is the
+    ``stamp_of`` its file when it was opened.
+    """
+
+    blob: Path
+    digest: str
+    optimizer: Optimizer | None = None
+    options: BaseModel | None = None
+    passes: tuple[str, ...] = ()
+    scratch: Path | None = None
+    stamp: tuple[int, int] | None = None
+
+
+_models: OrderedDict[str, bytes] = OrderedDict()
+
+
+def read_model(blob: Path, digest: str, *, private: bool = False) -> bytes:
+    """The model's bytes; those of the last two models are kept in memory.
+
+    Args:
+        blob: The file of the model.
+        digest: Its sha256.
+        private: Return a copy for the caller only: an optimizer may write into its input.
+
+    Raises:
+        InfrastructureError: The file does not have this digest, or no longer.
+    """
+    if private:
+        return read_file(blob)
+    if digest not in _models:
+        data = read_file(blob)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise InfrastructureError(
+                f"{blob} has changed since it was opened; keep the model as it is while it is "
+                "vetted, and start again"
+            )
+        _models[digest] = data
+        while len(_models) > 2:
+            _models.popitem(last=False)
+    _models.move_to_end(digest)
+    return _models[digest]
+
+
+def digest_of_build(build_spec: BuildSpec, artifact: Artifact) -> tuple[str, OnnxGraph | None]:
+    """A digest that identifies what ``build`` made, and its graph if that was looked at for it."""
+    if build_spec.optimizer is None:
+        return build_spec.digest, None
+    if artifact.fingerprint is None:
+        if artifact.path is not None:
+            return digest_of(artifact.path), None
+        return identify(artifact.data)
+    name = (
+        f"{build_spec.digest}|{build_spec.optimizer.name}|{artifact.format}|{artifact.fingerprint}"
+    )
+    return hashlib.sha256(name.encode()).hexdigest(), None
+
+
+def build(build_spec: BuildSpec) -> Artifact:
+    """The artifact of ``build_spec``; raises whatever the optimizer raises.
+
+    Raises:
+        ContractError: The optimizer did not return an artifact.
+    """
+    if build_spec.optimizer is None:
+        if build_spec.scratch is not None:
+            return from_file.original(build_spec.blob, build_spec.stamp)
+        return Artifact("onnx", read_model(build_spec.blob, build_spec.digest))
+    assert build_spec.options is not None
+    if build_spec.scratch is not None:
+        about = (build_spec.optimizer, build_spec.passes, build_spec.options, build_spec.scratch)
+        return contract.artifact(
+            build_spec.optimizer, from_file.apply_to_file(build_spec.blob, *about)
+        )
+    artifact = build_spec.optimizer.apply(
+        _source(build_spec), build_spec.passes, build_spec.options
+    )
+    return contract.artifact(build_spec.optimizer, artifact)
+
+
+def _source(build_spec: BuildSpec) -> Artifact:
+    """A private copy of the model for the optimizer, which may write into it."""
+    return Artifact("onnx", read_model(build_spec.blob, build_spec.digest, private=True))
+
+
+def visible(build_spec: BuildSpec) -> ModelProto | None:
+    """The graph of what ``build`` makes; None if its format has no readable graph.
+
+    Raises whatever the optimizer raises.
+    """
+    artifact = build(build_spec)
+    if artifact.format == "onnx":
+        path = artifact.path
+        return load_model(path) if path else onnx.load_from_string(artifact.data)
+    saved = saved_artifact(build_spec)
+    return None if saved is None else onnx.load_from_string(saved.data)
+
+
+def saved_artifact(build_spec: BuildSpec) -> Artifact | None:
+    """The artifact of ``build`` exported as ONNX; None if the optimizer cannot do that.
+
+    Raises whatever the optimizer raises.
+    """
+    optimizer = build_spec.optimizer
+    if not isinstance(optimizer, Saves):
+        return None
+    assert build_spec.options is not None
+    saved = optimizer.saved(_source(build_spec), build_spec.passes, build_spec.options)
+    return contract.check_saved(optimizer, saved)
+
+
+def speaks_dialect(build_spec: BuildSpec) -> bool:
+    """Whether the artifact may have operators of a runtime's own; see ``Traits.dialect``."""
+    return build_spec.optimizer is not None and build_spec.optimizer.traits.dialect
+
+
+def ask_changing_passes(build_spec: BuildSpec) -> list[str] | None:
+    """Passes that changed the model, as the optimizer reports; None if it cannot."""
+    enter("build")
+    optimizer = build_spec.optimizer
+    assert isinstance(optimizer, ReportsChanges)
+    assert build_spec.options is not None
+    if build_spec.scratch is not None:
+        return None  # a hint is not worth loading a large model
+    changing_passes = optimizer.changing_passes(
+        _source(build_spec), build_spec.passes, build_spec.options
+    )
+    if changing_passes is None:
+        return None
+    return list(contract.changing_passes(optimizer, changing_passes))

@@ -1,0 +1,57 @@
+"""What foreign code raised: as a value, and as a message that can be compared."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import BaseModel
+
+from optvet.engine.work.sandbox import last_stage
+from optvet.engine.work.sandbox.messages import text_of, type_name
+from optvet.spec.errors import MissingLibrary, UsageError
+from optvet.spec.protocols import ChecksOptions
+from optvet.spec.types import Failure, FailureKind
+
+
+def objection(
+    plugin: ChecksOptions, options: BaseModel
+) -> UsageError | ModuleNotFoundError | MissingLibrary | None:
+    """Why ``plugin`` refuses ``options``, or what is absent; None if it accepts them."""
+    try:
+        plugin.check_options(options)
+    except UsageError as error:
+        return UsageError(str(error))
+    except (ModuleNotFoundError, MissingLibrary) as error:
+        return error
+    return None
+
+
+_GIST_CHARS = 4000
+
+
+# Each takes linear time: the text is untrusted, and may be one word of a megabyte.
+_QUOTED = re.compile(r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`""")
+
+
+_NAMED = re.compile(r"\bname: ?\S*")
+
+
+_ADDRESS = re.compile(r"\b0[xX][0-9a-fA-F]+")  # Addresses differ from process to process.
+
+
+_NO_LETTERS = re.compile("[^A-Za-z]+")
+
+
+def normalized_message(message: str) -> str:
+    """The first words of a message, without names, numbers, addresses and paths."""
+    text = _ADDRESS.sub(" ", _NAMED.sub(" ", _QUOTED.sub(" ", message[:_GIST_CHARS])))
+    words = " ".join(word for word in text.split() if "/" not in word[:-1])
+    return " ".join(_NO_LETTERS.sub(" ", words).split()[:12])
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An exception as a value."""
+    text = text_of(error).strip() or type(error).__name__
+    out_of_memory = isinstance(error, MemoryError) or "bad_alloc" in text
+    kind: FailureKind = "out-of-memory" if out_of_memory else "error"
+    return Failure(kind, last_stage(), text, type_name(error))
