@@ -12,7 +12,12 @@ import onnx.parser
 import pytest
 
 from optvet import ContractError, PluginError, UsageError
-from optvet.engine import contract
+from optvet.engine.contract import (
+    comparator_returns,
+    optimizer_returns,
+    runtime_returns,
+    source_returns,
+)
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.run import vet_model
@@ -81,7 +86,7 @@ class Every(str):
 
 def test_an_artifact_is_made_of_plain_values() -> None:
     given = Artifact(Every("acme"), Endless(b"model"), None, Every("twin"), (Every("fuse"),))
-    plain = contract.artifact(Planted(traits=Traits(produces="acme")), given)
+    plain = optimizer_returns.artifact(Planted(traits=Traits(produces="acme")), given)
     assert plain == Artifact("acme", b"model", None, "twin", ("fuse",))
     assert (type(plain.format), type(plain.data), type(plain.fingerprint)) == (str, bytes, str)
     assert plain.format != "onnx"
@@ -89,7 +94,7 @@ def test_an_artifact_is_made_of_plain_values() -> None:
 
 def test_an_artifact_is_of_the_format_that_the_traits_declare() -> None:
     with pytest.raises(ContractError, match=r"gave an Artifact of format 'acme', expected"):
-        contract.artifact(Planted(), Artifact(Every("acme"), b"model"))
+        optimizer_returns.artifact(Planted(), Artifact(Every("acme"), b"model"))
 
 
 def test_what_passes_raises_is_the_plugin_s_error() -> None:
@@ -143,13 +148,13 @@ def test_a_plugin_with_a_wrong_attribute_is_listed_with_its_mistake(
 )
 def test_a_dataset_that_gives_no_samples_is_named(given: Any, words: str) -> None:
     with pytest.raises(PluginError, match=rf"dataset 'wrong' \({HERE}\): {re.escape(words)}"):
-        list(contract.samples(named(), lambda: given))
+        list(source_returns.samples(named(), lambda: given))
 
 
 def test_a_deferred_sample_must_become_one() -> None:
     item = Deferred("1", lambda: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(PluginError, match=r"Deferred\.make\(\) gave None, expected Sample"):
-        contract.make_sample(named(), item)
+        source_returns.make_sample(named(), item)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +163,8 @@ def test_a_deferred_sample_must_become_one() -> None:
 )
 def test_a_score_is_a_number_from_0_to_1(value: Any, words: str) -> None:
     with pytest.raises(PluginError, match=re.escape(f"matches() {words}")):
-        contract.score(named(), lambda: value)
-    assert contract.score(named(), lambda: 1) == 1.0
+        comparator_returns.score(named(), lambda: value)
+    assert comparator_returns.score(named(), lambda: 1) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -172,14 +177,14 @@ def test_a_score_is_a_number_from_0_to_1(value: Any, words: str) -> None:
 )
 def test_a_comparison_has_metrics_that_are_numbers(value: Any, words: str) -> None:
     with pytest.raises(PluginError, match=re.escape(words)):
-        contract.comparison(named(), value)
+        comparator_returns.comparison(named(), value)
 
 
 def test_a_summary_has_a_headline() -> None:
     with pytest.raises(PluginError, match=r"summarise\(\) gave None, expected a text as headline"):
-        contract.summary(named(), Summary({}, None))  # type: ignore[arg-type]
+        comparator_returns.summary(named(), Summary({}, None))  # type: ignore[arg-type]
     with pytest.raises(PluginError, match=r"summarise\(\) gave str, expected Summary"):
-        contract.summary(named(), "3 of 5")
+        comparator_returns.summary(named(), "3 of 5")
 
 
 @pytest.mark.parametrize(
@@ -208,11 +213,13 @@ def test_what_a_source_refuses_on_purpose_stays_its_refusal(tmp_path: Path) -> N
 
 
 def test_a_source_lists_cards() -> None:
-    assert contract.cards(named(models=lambda self: iter([ModelCard("a")]))) == [ModelCard("a")]
+    assert source_returns.cards(named(models=lambda self: iter([ModelCard("a")]))) == [
+        ModelCard("a")
+    ]
     with pytest.raises(PluginError, match=r"models\(\) gave str, expected ModelCard"):
-        contract.cards(named(models=lambda self: ["a"]))
+        source_returns.cards(named(models=lambda self: ["a"]))
     with pytest.raises(PluginError, match=r"models\(\) gave None, expected an iterable of Model"):
-        contract.cards(named(models=lambda self: None))
+        source_returns.cards(named(models=lambda self: None))
 
 
 class Silent:
@@ -255,6 +262,6 @@ SUM = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] X) => (float[4] Y) {
 
 def test_what_a_runtime_gives_holds_numbers_or_texts() -> None:
     runtime = named(name="r")
-    contract.arrays(runtime, {"y": np.zeros(2), "s": np.array(["a", b"b"], dtype=object)})
+    runtime_returns.arrays(runtime, {"y": np.zeros(2), "s": np.array(["a", b"b"], dtype=object)})
     with pytest.raises(ContractError, match=r"runtime 'r'.*output 's'.*Silent.*numbers or texts"):
-        contract.arrays(runtime, {"s": np.array([Silent()], dtype=object)})
+        runtime_returns.arrays(runtime, {"s": np.array([Silent()], dtype=object)})

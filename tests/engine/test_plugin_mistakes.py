@@ -16,10 +16,10 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet.engine import contract
 from optvet.engine.campaign.report import render_report
 from optvet.engine.campaign.tables import tables_of_answers
 from optvet.engine.campaign.tables.answer_files import KeptAnswers
+from optvet.engine.contract import optimizer_returns, other_returns, runtime_returns, source_returns
 from optvet.engine.convert.chain import _link
 from optvet.engine.convert.worker_steps import convert as convert_source
 from optvet.engine.discovery import Plugins
@@ -301,7 +301,7 @@ def _use(package: Package, plugins: Plugins) -> None:
 
     def use_dataset(data: Any) -> None:
         call = partial(data.samples, opened, None, data.options, seed=0, limit=1, probe=list)
-        for item in contract.samples(data, call):
+        for item in source_returns.samples(data, call):
             item.make() if isinstance(item, Deferred) else None
 
     def use_mutator() -> None:
@@ -325,12 +325,12 @@ def _use(package: Package, plugins: Plugins) -> None:
         "comparator": use_comparator,
         "converter": use_converter,
         "dataset": lambda: use_dataset(plugin),
-        "executor": lambda: contract.check_workers(plugin, plugin.options, 1),
+        "executor": lambda: other_returns.check_workers(plugin, plugin.options, 1),
         "generator": use_mutator,
         "model source": lambda: resolve_model("acme:relu", plugins, package.folder),
-        "optimizer": lambda: contract.artifact(plugin, plugin.apply(artifact, (), None)),
+        "optimizer": lambda: optimizer_returns.artifact(plugin, plugin.apply(artifact, (), None)),
         "reporter": lambda: render_report(plugin, report, lambda _: {}),
-        "runtime": lambda: contract.session(plugin, plugin.load(artifact, plugin.options)),
+        "runtime": lambda: runtime_returns.session(plugin, plugin.load(artifact, plugin.options)),
         "study": lambda: tables_of_answers(plugin, KeptAnswers()),
         "user model": use_user_model,
     }

@@ -20,7 +20,7 @@ from optvet.cli.options import CacheDir, Debug, cache_folder
 from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
-from optvet.engine import contract
+from optvet.engine.contract import source_returns
 from optvet.engine.discovery import Plugins
 from optvet.plugin import Model, ModelCard, ValueInfo
 from optvet.spec.files import file_sha256, replacing
@@ -184,7 +184,7 @@ def _list(
         (f"{s}:{card.name}", card)
         for s in sources
         if s not in online
-        for card in contract.cards(plugins.model_source(s))
+        for card in source_returns.cards(plugins.model_source(s))
         if _matches(card, tags, name, opsets)
     ]
     # What is here already has a size; what must be fetched first comes below it.
@@ -271,7 +271,9 @@ def _card_of(reference: str, plugins: Plugins) -> ModelCard | None:
     scheme, colon, rest = reference.partition(":")
     if not colon or scheme not in plugins.names("model source") or _needs_network(plugins, scheme):
         return None
-    return next((c for c in contract.cards(plugins.model_source(scheme)) if c.name == rest), None)
+    return next(
+        (c for c in source_returns.cards(plugins.model_source(scheme)) if c.name == rest), None
+    )
 
 
 def _describe(model: Model, card: ModelCard | None) -> dict[str, Any]:

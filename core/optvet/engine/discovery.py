@@ -16,7 +16,8 @@ from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from optvet.engine import contract, processes
+from optvet.engine import processes
+from optvet.engine.contract import checked_calls, optimizer_returns
 from optvet.engine.hook_calls import call_hooks, find_slips
 from optvet.engine.plugin_form import describe_missing, describe_wrong_attribute
 from optvet.engine.processes import LocalExecutor
@@ -245,7 +246,7 @@ class Plugins:
             words = f"{family} {name!r} ({entry.origin}) cannot be used: {entry.problem}"
             raise PluginError(words) from entry.absent
         if family == "optimizer" and checked and name not in self._checked:
-            contract.check_passes(entry.plugin, entry.origin)
+            optimizer_returns.check_passes(entry.plugin, entry.origin)
             self._checked.add(name)
         return entry.plugin
 
@@ -378,7 +379,7 @@ def _entry(family: Family, protocol: type, plugin: Any, module: Loaded) -> Loade
                     f"optvet env make {elsewhere}"
                 )
         else:
-            problem = contract.mismatch("version()", version, str, "a text")
+            problem = checked_calls.mismatch("version()", version, str, "a text")
     return replace(
         module,
         family=family,

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import pluggy
 
-from optvet.engine.contract import kind_of
+from optvet.engine.contract.checked_calls import kind_of
 from optvet.spec import hooks
 from optvet.spec.errors import MissingLibrary, absence_of
 

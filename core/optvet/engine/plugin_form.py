@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol
 
 from pydantic import BaseModel
 
-from optvet.engine.contract import kind_of, mismatch
+from optvet.engine.contract.checked_calls import kind_of, mismatch
 from optvet.spec.generators import Mutator, Pool
 from optvet.spec.protocols import (
     Logs,

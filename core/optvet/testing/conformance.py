@@ -23,7 +23,7 @@ import onnx.checker
 import onnx.parser
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine.contract import runtime_returns
 from optvet.engine.discovery import set_environment
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
 from optvet.spec.protocols import (
@@ -411,7 +411,7 @@ def _profile(
     with tempfile.TemporaryDirectory() as folder:
         artifact = Artifact("onnx", tiny_models()[model])
         found = runtime.profile(artifact, [feeds, feeds], options, Path(folder))
-    return contract.profile(runtime, found)
+    return runtime_returns.profile(runtime, found)
 
 
 def _check_runtime_snippet(runtime: Runtime, options: BaseModel, sandbox: Sandbox) -> None:

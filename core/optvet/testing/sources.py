@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from optvet.engine import contract
+from optvet.engine.contract import source_returns
 from optvet.spec.errors import UsageError
 from optvet.spec.executor import Executor
 from optvet.spec.foreign import read_file
@@ -69,9 +69,9 @@ def _take(
         options = dataset.options
         return dataset.samples(model, argument, options, seed=seed, limit=limit, probe=probe)
 
-    items = contract.samples(dataset, ask)
+    items = source_returns.samples(dataset, ask)
     taken = itertools.islice(items, _FEW)
-    return [s if isinstance(s, Sample) else contract.make_sample(dataset, s) for s in taken]
+    return [s if isinstance(s, Sample) else source_returns.make_sample(dataset, s) for s in taken]
 
 
 def _equal(one: Sample, other: Sample) -> bool:
@@ -95,18 +95,18 @@ def check_model_source(source: ModelSource, reference: str | None = None) -> Non
         reference: A model of it, which is fetched; by default the first that it lists.
     """
     check_form(source, ModelSource, "a model source")
-    cards = contract.cards(source)
+    cards = source_returns.cards(source)
     names = [card.name for card in cards]
     require(source, len(set(names)) == len(names), f"models() lists names twice: {names}")
     require(source, bool(reference or names), "models() lists none; give a reference")
     wanted = reference or names[0]
     with temporary_folder("optvet-check-") as folder:
         cache = Path(folder)
-        first = contract.files(source, wanted, cache)
+        first = source_returns.files(source, wanted, cache)
         kept = {path: read_file(path) for path in first}
         for path in first:
             onnx.checker.check_model(str(path))
-        again = contract.files(source, wanted, cache)
+        again = source_returns.files(source, wanted, cache)
         same = first == again and all(read_file(p) == kept[p] for p in again)
         require(source, same, f"fetch({wanted!r}) gave other files the second time")
         unknown = "no model has this name"

@@ -12,7 +12,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 
 import optvet
-from optvet.engine import contract
+from optvet.engine.contract import source_returns
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sidecar import config_for
 from optvet.engine.work.cache.disk import key
@@ -73,7 +73,7 @@ class Digests:
         if row is not None and Path(row[0]).is_file():
             return Path(row[0])
         private_folder(cache_dir / "models")
-        path = contract.files(plugins.model_source(scheme), rest, cache_dir / "models")[0]
+        path = source_returns.files(plugins.model_source(scheme), rest, cache_dir / "models")[0]
         insert = "INSERT OR REPLACE INTO models (reference, path) VALUES (?, ?)"
         self.database.execute(insert, (about, str(path)))
         return path

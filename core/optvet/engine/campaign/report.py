@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import optvet
-from optvet.engine import contract
 from optvet.engine.campaign.artifacts import artifacts, content_of
 from optvet.engine.campaign.display_names import questions, short_models
 from optvet.engine.campaign.documents import summary_of
@@ -19,6 +18,7 @@ from optvet.engine.campaign.results import (
     trials,
 )
 from optvet.engine.campaign.store import CampaignStore
+from optvet.engine.contract import checked_calls
 from optvet.spec.campaign import JobRequest
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError
@@ -47,7 +47,7 @@ def render_report(reporter: Reporter, report: CampaignReport, files: FindingFile
         ContractError: The reporter did not return text.
     """
     return printable(
-        contract.ask(
+        checked_calls.ask(
             "reporter",
             reporter,
             "render",

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from optvet.engine import contract
 from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.artifacts import NewArtifact, collect_garbage, folder_of, keep
 from optvet.engine.campaign.costs import Costs
@@ -39,6 +38,7 @@ from optvet.engine.campaign.results import (
 )
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.campaign.store_answers import finish, record, retry
+from optvet.engine.contract import other_returns
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.spec.campaign import STORE_BYTES, JobRequest
@@ -290,7 +290,7 @@ def run_on_executor(
         store,
         campaign,
         requests,
-        lambda: contract.check_workers(where, options, jobs),
+        lambda: other_returns.check_workers(where, options, jobs),
         shares_disk=where.shares_disk,
         draw=draw,
         on_event=on_event,

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine.contract import checked_calls
 from optvet.engine.convert.converted_elsewhere import GivenConverter
 from optvet.engine.convert.default_chain import choose_converter
 from optvet.engine.discovery import Plugins
@@ -102,7 +102,7 @@ def _whole(path: Path) -> bytes:
 
 def _link(converter: Converter, given: Mapping[str, Any]) -> Link:
     options = parse_options(f"converter {converter.name!r}", converter.options, given)
-    stages = contract.list_items(
+    stages = checked_calls.list_items(
         "converter", converter, "stages", lambda: converter.stages(options), ConversionStage
     )
     return Link(converter, options, tuple(stages))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
 
-from optvet.engine import contract
+from optvet.engine.contract import checked_calls
 from optvet.engine.convert.run import convert_model, open_conversion, prepare_inputs
 from optvet.engine.convert.session import Conversion
 from optvet.engine.convert.split import parts_in, write_part_in
@@ -173,7 +173,7 @@ def _bundle(
         converter = result.converters[0]
         ask = functools.partial(runtime.script, converter.name, converter.options)
         kinds, words = (PartScript, NoneType), "a PartScript or None"
-        script = contract.ask("runtime", runtime, "script", ask, kinds, words)
+        script = checked_calls.ask("runtime", runtime, "script", ask, kinds, words)
         written = part_files(script, _snippets(conversion), tolerance_of(found)) if script else {}
         for name, text in written.items():
             write_file(folder / name, text, advice="choose another folder with --reduce")
@@ -186,7 +186,7 @@ def _snippets(conversion: Conversion) -> list[str]:
     configs = [] if best is None else [best, *conversion.others(best, "onnx")]
     explained = [(c.runtime, c.options) for c in configs if isinstance(c.runtime, ExplainsRuntime)]
     return [
-        contract.ask("runtime", r, "snippet", functools.partial(r.snippet, o), str, "a text")
+        checked_calls.ask("runtime", r, "snippet", functools.partial(r.snippet, o), str, "a text")
         for r, o in explained[:_WAYS]
     ]
 

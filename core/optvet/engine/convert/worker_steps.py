@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine.contract import checked_calls, other_returns, runtime_returns
 from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.inject import injected_bytes
@@ -75,7 +75,7 @@ def describe(config: RuntimeConfig, source: Artifact) -> SourceFacts:
     enter("load")
     runtime = config.runtime
     assert isinstance(runtime, TellsSource)
-    return contract.check_facts(runtime, runtime.source_facts(source, config.options))
+    return runtime_returns.check_facts(runtime, runtime.source_facts(source, config.options))
 
 
 def convert(
@@ -98,13 +98,13 @@ def convert(
             if not isinstance(artifact, Artifact) or artifact.format != expected:
                 got = getattr(artifact, "format", type(artifact).__name__)
                 words = f"convert() gave {got} as artifact {len(artifacts) + 1}, expected "
-                raise contract.blame("converter", converter, words + (expected or "no more"))
+                raise checked_calls.blame("converter", converter, words + (expected or "no more"))
             artifacts.append(artifact)
         if len(artifacts) < len(formats):
             words = (
                 f"convert() gave {len(artifacts)} artifacts, expected {len(formats)}, one per stage"
             )
-            raise contract.blame("converter", converter, words)
+            raise checked_calls.blame("converter", converter, words)
     except _OURS:
         raise
     except Exception as error:
@@ -120,9 +120,11 @@ def _artifacts(
     inputs: Sequence[Feeds],
 ) -> Iterable[Artifact]:
     if not isinstance(converter, ConvertsOnInputs):
-        return contract.check_artifacts(converter, converter.convert(source, options, folder))
+        return other_returns.check_artifacts(converter, converter.convert(source, options, folder))
     fed = [fed_to(source, feeds) for feeds in inputs]
-    return contract.check_artifacts(converter, converter.convert_on(source, options, folder, fed))
+    return other_returns.check_artifacts(
+        converter, converter.convert_on(source, options, folder, fed)
+    )
 
 
 def _refusal(error: BaseException) -> Failure:

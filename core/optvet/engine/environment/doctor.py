@@ -14,14 +14,10 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
-from optvet.engine import contract
+from optvet.engine.contract import checked_calls
 from optvet.engine.discovery import SELF, Loaded
 from optvet.engine.environment import checks, packages
-from optvet.engine.environment.environments import (
-    Pythons,
-    environments_root,
-    list_environments,
-)
+from optvet.engine.environment.environments import Pythons, environments_root, list_environments
 from optvet.engine.environment.extras import canonical
 from optvet.engine.environment.import_plan import plan_imports
 from optvet.engine.environment.machine import check_cache, check_sandbox, environment
@@ -162,7 +158,7 @@ def ask_plugins(
 def _diagnosis_of(entry: Loaded, installation: Installation) -> list[Check]:
     plugin, family = entry.plugin, entry.family or "plugin"
     try:
-        found = contract.list_items(
+        found = checked_calls.list_items(
             family, plugin, "diagnose", lambda: plugin.diagnose(installation), Check, entry.origin
         )
     except OptvetError as error:

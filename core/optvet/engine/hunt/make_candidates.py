@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
-from optvet.engine import contract
+from optvet.engine.contract import other_returns
 from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.suspicions import Complaint, Place, Rewrite
 from optvet.engine.hunt.vocabulary import Stock
@@ -113,7 +113,7 @@ class CandidateMaker:
         for mutator in chosen:
             try:
                 call = partial(mutator.mutate, candidate, vocabulary, random)
-                changed = contract.check_mutated(mutator, call)
+                changed = other_returns.check_mutated(mutator, call)
             except OptvetError as error:
                 kind = type(error.__cause__ or error).__name__
                 complaint = Complaint((f"mutator {mutator.name!r}", kind), str(error)[:300])

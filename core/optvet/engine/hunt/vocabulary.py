@@ -20,7 +20,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, helper, numpy_helper
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine.contract import other_returns
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inference import RuntimeConfig
@@ -116,7 +116,7 @@ def _write(
         return record_values(model, feeds, RuntimeConfig(runtime, options))
 
     request = PoolRequest(argument, passes, seed, FRAGMENTS, values)
-    checked = contract.check_fragments(pool, lambda: pool.fragments(request))
+    checked = other_returns.check_fragments(pool, lambda: pool.fragments(request))
     found = [item for item in checked if _is_small(item)]
     with replacing(file) as target, zipfile.ZipFile(target, "w") as archive:
         fragments = [item for item in found if isinstance(item, Fragment)]

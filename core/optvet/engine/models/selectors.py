@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from optvet.engine import contract
+from optvet.engine.contract import source_returns
 from optvet.engine.discovery import Plugins
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.foreign import matching
@@ -82,7 +82,7 @@ def _expand(selector: str, plugins: Plugins, folder: Path | None) -> list[str]:
         return files
     if os.path.isdir(path):
         source = plugins.model_source(plugins.default("model source"))
-        return [str(file) for file in contract.files(source, str(path), Path())]
+        return [str(file) for file in source_returns.files(source, str(path), Path())]
     # What is wrong with a single model is told by the job that opens it.
     return [str(path)] if os.path.exists(path) or folder is None else [_missing(selector, path)]
 

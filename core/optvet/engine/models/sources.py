@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from optvet.engine import contract
+from optvet.engine.contract import source_returns
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model, refuse_beyond_protobuf
 from optvet.spec.errors import InfrastructureError, UnknownName
@@ -33,14 +33,14 @@ def resolve_model(
     if colon and scheme in plugins.names("model source"):
         source = plugins.model_source(scheme)
         _make_room(cache_dir / "models")
-        files = contract.files(source, rest, cache_dir / "models")
+        files = source_returns.files(source, rest, cache_dir / "models")
         if isinstance(source, Pins):
-            reference = contract.check_pinned(source, rest, cache_dir / "models")
+            reference = source_returns.check_pinned(source, rest, cache_dir / "models")
     elif colon and scheme.isalpha() and len(scheme) > 1 and not os.path.exists(reference):
         raise UnknownName("model source", scheme, plugins.names("model source"))
     else:
         paths = plugins.model_source(plugins.default("model source"))
-        files = contract.files(paths, reference, cache_dir / "models")
+        files = source_returns.files(paths, reference, cache_dir / "models")
     several = len(files) > 1
     models = (
         open_model(f, str(f) if several else reference, cache_dir, accept=accept) for f in files

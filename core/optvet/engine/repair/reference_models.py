@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
-from optvet.engine import contract
+from optvet.engine.contract import checked_calls
 from optvet.engine.convert.chain import Link
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.session import Conversion
@@ -65,7 +65,7 @@ def _link(converter: Converter, opset: int | None) -> Link:
     fields = type(converter.options).model_fields
     opset_option = {"opset": opset} if opset and "opset" in fields else {}
     options = parse_options(f"converter {converter.name!r}", converter.options, opset_option)
-    stages = contract.list_items(
+    stages = checked_calls.list_items(
         "converter", converter, "stages", lambda: converter.stages(options), ConversionStage
     )
     return Link(converter, options, tuple(stages))

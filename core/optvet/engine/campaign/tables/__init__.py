@@ -12,7 +12,6 @@ from functools import partial
 
 from onnx import ModelProto
 
-from optvet.engine import contract
 from optvet.engine.campaign.graphs import graph_of
 from optvet.engine.campaign.results import StoredCampaign, campaigns, trials
 from optvet.engine.campaign.store import CampaignStore
@@ -40,6 +39,7 @@ from optvet.engine.campaign.tables.over_many import (
 )
 from optvet.engine.campaign.tables.rows import row_of
 from optvet.engine.campaign.tracker import KnownEntry, read_tracked
+from optvet.engine.contract import checked_calls
 from optvet.spec.records.charts import Chart
 from optvet.spec.records.report import ReportTable
 from optvet.spec.studies import Study, StudyData, TrialRow
@@ -133,7 +133,7 @@ def _make_tables(
         general=general,
     )
     call = partial(study.tables, whole)
-    return contract.list_items("study", study, "tables", call, ReportTable)
+    return checked_calls.list_items("study", study, "tables", call, ReportTable)
 
 
 def _sequences(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine.contract import checked_calls, comparator_returns
 from optvet.engine.options import parse_options
 from optvet.engine.trust import options_from
 from optvet.engine.work.trials.trial_runner import TrialRunner
@@ -51,7 +51,7 @@ def metrics_of(comparator: Comparator, options: BaseModel) -> list[str] | None:
     if not isinstance(comparator, TellsMetrics):
         return None
     call = lambda: comparator.metrics(options)  # noqa: E731  # one expression, of one type
-    return contract.list_items("comparator", comparator, "metrics", call, str)
+    return checked_calls.list_items("comparator", comparator, "metrics", call, str)
 
 
 def in_declared_order(
@@ -93,7 +93,7 @@ def calibrate_options(
                     yield {n: v for n, v in run.items() if output in (None, n)}
 
     call = partial(comparator.calibrated, runner.model, references(), options)
-    return contract.check_calibrated(comparator, call, options)
+    return comparator_returns.check_calibrated(comparator, call, options)
 
 
 def has_metric(metric: str, names: Iterable[str]) -> bool:

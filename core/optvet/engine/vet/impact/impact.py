@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine.contract import checked_calls, comparator_returns
 from optvet.engine.discovery import Plugins
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.vet.impact.bounded_details import kept_detail
@@ -76,7 +76,7 @@ def choose(
 
 def _score(comparator: Comparator, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
     try:
-        return contract.score(comparator, lambda: comparator.matches(model, outputs))
+        return comparator_returns.score(comparator, lambda: comparator.matches(model, outputs))
     except Exception as error:
         # An exception of a comparator must not cost the verdict.
         warnings.warn(f"comparator {comparator.name!r}: {error!r}", RuntimeWarning, stacklevel=2)
@@ -183,11 +183,11 @@ class Assessment:
             self.options,
             noise=allowed,
         )
-        return contract.comparison(comparator, compared)
+        return comparator_returns.comparison(comparator, compared)
 
     def _comparator_error(self, method: str, error: Exception) -> ContractError:
         raised = f"{method}() raised {type(error).__name__}: {error}"
-        return contract.blame("comparator", self.choice.comparator, raised)
+        return checked_calls.blame("comparator", self.choice.comparator, raised)
 
     def impact(self) -> Impact:
         """The impact over all samples.
@@ -280,7 +280,7 @@ class Assessment:
             return Summary({}, "")
         try:
             summarised = self.choice.comparator.summarise(self._comparisons, self.options)
-            return contract.summary(self.choice.comparator, summarised)
+            return comparator_returns.summary(self.choice.comparator, summarised)
         except OptvetError:
             raise
         except Exception as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optvet.engine import contract
+from optvet.engine.contract import runtime_returns
 from optvet.engine.numerics.time_ratio import outliers
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.artifact_graph import graph_and_size
@@ -177,7 +177,7 @@ def repeat(spec: RepeatSpec) -> Repeat | SideFailure:
             enter("run")
             runs[i] = session.run
             for feeds in feeds_of[i]:
-                named = contract.outputs(sides[i].config.runtime, session.run(feeds))
+                named = runtime_returns.outputs(sides[i].config.runtime, session.run(feeds))
                 outputs[i].append(_rename_outputs(named, sides[i].alignment))
         except Exception as error:
             return SideFailure(bool(i), failure_of(error))

@@ -11,7 +11,7 @@ import onnx
 from onnx import ModelProto
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine.contract import optimizer_returns
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials import from_file
 from optvet.engine.work.trials.artifact_graph import OnnxGraph, identify
@@ -96,13 +96,13 @@ def build(build_spec: BuildSpec) -> Artifact:
     assert build_spec.options is not None
     if build_spec.scratch is not None:
         about = (build_spec.optimizer, build_spec.passes, build_spec.options, build_spec.scratch)
-        return contract.artifact(
+        return optimizer_returns.artifact(
             build_spec.optimizer, from_file.apply_to_file(build_spec.blob, *about)
         )
     artifact = build_spec.optimizer.apply(
         _source(build_spec), build_spec.passes, build_spec.options
     )
-    return contract.artifact(build_spec.optimizer, artifact)
+    return optimizer_returns.artifact(build_spec.optimizer, artifact)
 
 
 def _source(build_spec: BuildSpec) -> Artifact:
@@ -133,7 +133,7 @@ def saved_artifact(build_spec: BuildSpec) -> Artifact | None:
         return None
     assert build_spec.options is not None
     saved = optimizer.saved(_source(build_spec), build_spec.passes, build_spec.options)
-    return contract.check_saved(optimizer, saved)
+    return optimizer_returns.check_saved(optimizer, saved)
 
 
 def speaks_dialect(build_spec: BuildSpec) -> bool:
@@ -154,4 +154,4 @@ def ask_changing_passes(build_spec: BuildSpec) -> list[str] | None:
     )
     if changing_passes is None:
         return None
-    return list(contract.changing_passes(optimizer, changing_passes))
+    return list(optimizer_returns.changing_passes(optimizer, changing_passes))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine.contract import runtime_returns
 from optvet.engine.work.trials import from_file
 from optvet.graph.interface import Alignment
 from optvet.spec.errors import UsageError
@@ -37,10 +37,12 @@ def load(config: RuntimeConfig, artifact: Artifact) -> Session:
             "choose another with --runtime"
         )
     if artifact.path is not None and isinstance(config.runtime, LoadsFiles):
-        return contract.session(config.runtime, config.runtime.load_file(artifact, config.options))
+        return runtime_returns.session(
+            config.runtime, config.runtime.load_file(artifact, config.options)
+        )
     if artifact.path is not None:
         artifact = replace(artifact, data=from_file.whole(artifact.path), path=None)
-    return contract.session(config.runtime, config.runtime.load(artifact, config.options))
+    return runtime_returns.session(config.runtime, config.runtime.load(artifact, config.options))
 
 
 def infer(
@@ -50,10 +52,10 @@ def infer(
     alignment: Alignment | None = None,
 ) -> Outputs:
     """Outputs of one run, named as in the original; ``feeds`` are not changed."""
-    outputs = contract.outputs(runtime, session.run(align_feeds(feeds, alignment)))
+    outputs = runtime_returns.outputs(runtime, session.run(align_feeds(feeds, alignment)))
     names = alignment.outputs if alignment else {}
     flat = flatten({names.get(name, name): value for name, value in outputs.items()})
-    contract.arrays(runtime, flat)
+    runtime_returns.arrays(runtime, flat)
     return flat
 
 

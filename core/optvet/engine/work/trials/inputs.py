@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine.contract import source_returns
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.engine.trust import dataset_from, options_from
@@ -174,7 +174,7 @@ class Inputs:
     def _items(self, source: _DatasetSource) -> Iterable[Sample | Deferred]:
         cut = self._cut
         end = None if cut.limit is None else cut.start + cut.limit
-        items: Iterable[Sample | Deferred] = contract.samples(
+        items: Iterable[Sample | Deferred] = source_returns.samples(
             source.dataset,
             lambda: source.dataset.samples(
                 self._model,
@@ -194,7 +194,7 @@ class Inputs:
             return item
         try:
             with limit_memory(self._memory_bytes):
-                sample = contract.make_sample(dataset, item)
+                sample = source_returns.make_sample(dataset, item)
                 check_size(f"sample {prefix}{item.id}", _bytes_in(sample))
                 return sample
         except InputError as error:

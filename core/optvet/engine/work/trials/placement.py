@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TypeVar
 
-from optvet.engine import contract
+from optvet.engine.contract import runtime_returns
 from optvet.engine.work.sandbox import Outcome, enter
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut
 from optvet.engine.work.sandbox.outcome import describe
@@ -74,7 +74,7 @@ def profile(artifact: Artifact, order: TrialSpec, folder: Path) -> Profile:
     if artifact.path is not None and not isinstance(runtime, LoadsFiles):
         artifact = replace(artifact, data=from_file.whole(artifact.path), path=None)
     enter("run")
-    return contract.profile(runtime, runtime.profile(artifact, feeds, options, folder))
+    return runtime_returns.profile(runtime, runtime.profile(artifact, feeds, options, folder))
 
 
 def placement_of(profile: Profile) -> Placement:

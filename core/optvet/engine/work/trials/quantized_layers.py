@@ -18,7 +18,7 @@ import onnx
 from onnx import ModelProto, ValueInfoProto
 from pydantic import TypeAdapter
 
-from optvet.engine import contract
+from optvet.engine.contract import optimizer_returns, runtime_returns
 from optvet.engine.judge import layer_checks
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.layer_checks import LocalAnswer
@@ -215,7 +215,7 @@ class _Runs:
         names = {i.name for i in model.graph.input}
         for each in feeds:
             fed = {n: np.array(v) for n, v in each.items() if n in names}
-            yield dict(contract.outputs(self._judge.runtime, session.run(fed)))
+            yield dict(runtime_returns.outputs(self._judge.runtime, session.run(fed)))
 
 
 def _original(task: _LayerTask) -> ModelProto:
@@ -369,7 +369,7 @@ def _run_probe(
         artifact = build_spec.optimizer.apply(
             Artifact("onnx", data), build_spec.passes, build_spec.options
         )
-        session = load(task.candidate, contract.artifact(build_spec.optimizer, artifact))
+        session = load(task.candidate, optimizer_returns.artifact(build_spec.optimizer, artifact))
         runs = []
         for feeds, outputs in zip(task.feeds, task.outputs, strict=True):
             values = infer(task.candidate.runtime, session, feeds)

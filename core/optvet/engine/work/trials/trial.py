@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine.contract import comparator_returns
 from optvet.engine.work.sandbox import enter, poison_memory
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut, text_of
 from optvet.engine.work.trials.artifact_graph import OnnxGraph, graph_of
@@ -179,7 +179,7 @@ def decode(
     for sample in order.samples:
         try:
             decoded = comparator.decode(model, sample, run, options)
-            contract.check_decoded(comparator, decoded)
+            comparator_returns.check_decoded(comparator, decoded)
             answers[sample.id] = {name: np.asarray(value) for name, value in decoded.items()}
         except Exception as error:
             answers[sample.id] = failure_of(error)
