@@ -6,37 +6,29 @@ later, in the sandbox.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import math
 import mmap
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from collections.abc import Callable
+from pathlib import Path
 
 import onnx
-from google.protobuf.message import (  # type: ignore[import-untyped]  # ships no types
-    DecodeError,
-    EncodeError,
-)
-from onnx import TensorProto
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]  # ships no types
 
 from optvet.engine.models import large, open_large
+from optvet.engine.models.external_data import embed, is_external, total_size
+from optvet.engine.models.file_kind import kind_of_file
 from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.models.sidecar import config_for
-from optvet.engine.models.soundness import check_model, check_tensor, is_untyped, shape_words
+from optvet.engine.models.soundness import check_model, check_tensor, is_untyped
 from optvet.graph.interface import graph_inputs, graph_outputs, optional_inputs
 from optvet.graph.outline import is_outside, location_of, outline_in, outline_of
 from optvet.graph.text import undecodable_field
-from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import ONNX_DOMAIN, node_count, opset_versions
 from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.files import private_folder, replacing, sha256_of
 from optvet.spec.foreign import open_file, read_file
 from optvet.spec.types import Model, ModelConfig
-from optvet.spec.words import quote
 
 OPSET_FLOOR = 7
 """Runtimes and optimizers do not support older operator sets reliably."""
@@ -78,12 +70,12 @@ def open_model(
         return model
     data = _read(path)
     proto = _parse(path, data)
-    external = [tensor for tensor in tensors_of(proto) if _is_external(tensor)]
-    if external and _total(path, len(data), external) >= large.LARGE_BYTES:
+    external = [tensor for tensor in tensors_of(proto) if is_external(tensor)]
+    if external and total_size(path, len(data), external) >= large.LARGE_BYTES:
         return _open_large(path, source, store, accept)
     blob = path
     if external:
-        _embed(path, external)
+        embed(path, external)
         data = _serialize(path, proto)
     for tensor in tensors_of(proto):
         check_tensor(path, tensor)
@@ -158,7 +150,7 @@ def _open_large(path: Path, source: str, store: Path, accept: Callable[[str, int
         proto = _parse(path, _read(path))  # says what is wrong
     _check_texts(path, proto)
     external = open_large.beside(path, proto)
-    total = _total(path, size_bytes, external)
+    total = total_size(path, size_bytes, external)
     accept(str(path), total)
     for tensor in tensors_of(proto):
         if not is_outside(tensor):
@@ -197,9 +189,6 @@ def model_of(
         config=config,
         optional=optional_inputs(proto),
     )
-
-
-# ── Reading and parsing ────────────────────────────────────────────────────────────────────────
 
 
 def _size_of(path: Path) -> int:
@@ -251,229 +240,8 @@ def _check_texts(path: Path, proto: onnx.ModelProto) -> None:
 
 
 def _not_onnx(path: Path, data: bytes) -> str:
-    kind, advice = _kind_of(data)
+    kind, advice = kind_of_file(data)
     return f"model {path} is {kind}, expected an ONNX model; {advice}"
-
-
-def _kind_of(data: bytes) -> tuple[str, str]:
-    """What the file seems to be, and what the user can do."""
-    again = "download or export it again"
-    text = data[:512].lstrip().lower()
-    if not data:
-        return "an empty file", again
-    if data.startswith(b"version https://git-lfs"):
-        return "a git-lfs pointer, not the file itself", "run 'git lfs pull' in its repository"
-    if text.startswith((b"<!doctype html", b"<html")) or b"<html" in text:
-        return "an HTML page (an error or login page?)", "download the file itself"
-    if data.startswith(b"PK\x03\x04"):
-        if b"data.pkl" in data[:4096]:
-            return "a PyTorch checkpoint", "export it with torch.onnx.export"
-        return "a zip archive", "unpack it and give the .onnx file inside"
-    if data.startswith(b"\x1f\x8b"):
-        return "a gzip archive", "unpack it and give the .onnx file inside"
-    if data[:1] == b"\x80" and data[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return "a Python pickle", "export the model to ONNX; optvet never unpickles"
-    if data[4:8] == b"TFL3":
-        return "a TensorFlow Lite model", "convert it with tf2onnx"
-    if data[4:8] == b"ORTM":
-        return "an ONNX Runtime (ORT format) model", "give the ONNX file it was made from"
-    if data.startswith(b"\x89HDF"):
-        return "an HDF5 file (Keras weights?)", "convert it with tf2onnx"
-    if data.startswith(b"GGUF"):
-        return "a GGUF file", "give an ONNX export of the model"
-    if data[8:9] == b"{" and int.from_bytes(data[:8], "little") < 10**8:
-        return "a safetensors file (weights without a graph)", "export the model to ONNX"
-    if text.startswith((b"<", b"ir_version")) and b"ir_version" in text:
-        return "ONNX text", "convert it with onnx.parser.parse_model and onnx.save"
-    if text.startswith((b"{", b"[")) and _is_json(data):
-        return "JSON text", "give the .onnx file"
-    return _kind_of_protobuf(data)
-
-
-def _is_json(data: bytes) -> bool:
-    with contextlib.suppress(ValueError, RecursionError):
-        json.loads(data)
-        return True
-    return False
-
-
-def _kind_of_protobuf(data: bytes) -> tuple[str, str]:
-    """Distinguishes a truncated model from other data, by its outermost protobuf fields."""
-    fields, end = _outer_fields(data)
-    if end > len(data) and data[:1] == b"\x08":
-        return (
-            f"cut short (it announces at least {end:,} bytes and has {len(data):,})",
-            "download or export it again",
-        )
-    if end == len(data) and fields:
-        return "another kind of protobuf (it has no graph)", "give the model's .onnx file"
-    return "no ONNX file", "check that this is the right file"
-
-
-def _outer_fields(data: bytes) -> tuple[list[int], int]:
-    """Numbers of the outermost protobuf fields, and the end of the last one (-1: not found).
-
-    An end beyond the data means that the last field is truncated.
-    """
-    fields: list[int] = []
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        field, wire = tag >> 3, tag & 7
-        if not 1 <= field <= 100 or wire not in (0, 1, 2, 5):
-            return fields, -1
-        if wire == 0:
-            _, at = _varint(data, at)
-        elif wire == 2:
-            length, at = _varint(data, at)
-            at += length
-        else:
-            at += 8 if wire == 1 else 4
-        fields.append(field)
-    return fields, at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at offset ``at``, and its end; that is beyond the data if it is truncated."""
-    value = shift = 0
-    while at < len(data) and shift < 70:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    return value, len(data) + 1
-
-
-# ── External data ──────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class _Extent:
-    """The position of a tensor's external data; ``length`` in bytes."""
-
-    tensor: onnx.TensorProto
-    file: Path
-    offset: int
-    length: int
-
-
-def _is_external(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_location == TensorProto.EXTERNAL
-
-
-def _total(path: Path, size_bytes: int, tensors: Iterable[onnx.TensorProto]) -> int:
-    """Size of the model with its external data, in bytes; checks all of that data's positions."""
-    return size_bytes + sum(_extent(path, tensor).length for tensor in tensors)
-
-
-def _embed(path: Path, tensors: list[onnx.TensorProto]) -> None:
-    """Load the external data into the tensors, after checking all of its positions."""
-    for extent in [_extent(path, tensor) for tensor in tensors]:
-        try:
-            with open_file(extent.file) as file:
-                file.seek(extent.offset)
-                data = file.read(extent.length)
-                if len(data) < extent.length:
-                    raise _unusable(path, extent.tensor, "became shorter while it was read")
-                extent.tensor.raw_data = data
-        except OSError as error:
-            raise _unusable(path, extent.tensor, f"cannot be read: {error}") from error
-        extent.tensor.ClearField("data_location")
-        extent.tensor.ClearField("external_data")
-
-
-def _extent(path: Path, tensor: onnx.TensorProto) -> _Extent:
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    file = _external_file(path, tensor, entries.get("location", ""))
-    offset = _count(path, tensor, entries, "offset") or 0
-    needed = _needed_bytes(path, tensor)
-    length = _count(path, tensor, entries, "length")
-    if length is not None and length != needed:
-        shape = shape_words(tensor)
-        raise _unusable(path, tensor, f"gives length {length:,}, but {shape} has {needed:,} bytes")
-    try:
-        size = file.stat().st_size
-    except OSError as error:
-        raise _unusable(path, tensor, f"cannot be read: {error.strerror}") from error
-    if offset + needed > size:
-        raise _unusable(
-            path,
-            tensor,
-            f"needs bytes {offset:,} to {offset + needed:,} of {file.name}, which has only "
-            f"{size:,}; download or export the model again",
-        )
-    return _Extent(tensor, file, offset, needed)
-
-
-def _external_file(path: Path, tensor: onnx.TensorProto, location: str) -> Path:
-    if not location:
-        raise _unusable(path, tensor, "names no file (no 'location')")
-    if PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
-        raise _unusable(path, tensor, f"lies at {quote(location)}; only relative paths are read")
-    if "\0" in location:
-        raise _unusable(path, tensor, f"lies at {quote(location)}: no path holds a zero byte")
-    if (length := len(location.encode("utf-8", "replace"))) > _PATH_BYTES:
-        detail = f"which has {length:,} bytes, and a path at most {_PATH_BYTES:,}"
-        raise _unusable(path, tensor, f"lies at {quote(location)}, {detail}")
-    folder = path.parent.resolve()
-    file = folder / location
-    if not _is_inside(file, folder):
-        raise _unusable(
-            path,
-            tensor,
-            f"lies at {quote(location)}, outside of the model's folder; copy the model and its "
-            "data into one folder (cp -L follows links)",
-        )
-    if not _is_file(file):
-        raise _unusable(
-            path, tensor, f"lies in {quote(location)}, which is not in the model's folder"
-        )
-    return file
-
-
-_PATH_BYTES = 4095
-
-
-def _is_inside(file: Path, folder: Path) -> bool:
-    try:
-        return file.resolve().is_relative_to(folder)
-    except (OSError, RuntimeError):  # a loop of links, a part that is too long
-        return False
-
-
-def _is_file(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except OSError:
-        return False
-
-
-def _count(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], key: str) -> int | None:
-    """The value of ``key``, a number of bytes; None if it is missing."""
-    text = entries.get(key, "")
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit()):
-        raise _unusable(path, tensor, f"gives {key} {quote(text)}, expected a number of bytes")
-    if len(text) > 18:  # more than any file has
-        raise _unusable(path, tensor, f"gives {key} {quote(text)}, beyond the end of any file")
-    return int(text)
-
-
-def _needed_bytes(path: Path, tensor: onnx.TensorProto) -> int:
-    bits = element_bits(tensor.data_type)
-    if bits is None:
-        kind = dtype_name(tensor.data_type)
-        raise _unusable(path, tensor, f"has element type {kind}, which cannot be external")
-    if any(dimension < 0 for dimension in tensor.dims):
-        raise _unusable(path, tensor, f"has the negative shape {shape_words(tensor)}")
-    elements: int = math.prod(tensor.dims)
-    return -(-elements * bits // 8)
-
-
-def _unusable(path: Path, tensor: onnx.TensorProto, problem: str) -> InputError:
-    return InputError(f"model {path}: external data of tensor {quote(tensor.name)} {problem}")
 
 
 def _serialize(path: Path, proto: onnx.ModelProto) -> bytes:

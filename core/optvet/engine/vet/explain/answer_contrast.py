@@ -17,9 +17,9 @@ import onnx
 
 from optvet.engine.numerics.group_test import compare_groups
 from optvet.engine.vet.impact.impact import Assessment
-from optvet.engine.vet.observe.divergence import as_graph, rename_feeds
 from optvet.engine.vet.observe.layer_statistics import activation_of
 from optvet.engine.vet.observe.observation import finite
+from optvet.engine.vet.observe.recorded_values import as_graph, rename_feeds
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig

@@ -27,12 +27,8 @@ from optvet.engine.vet.explain.site_search import (
     shorten,
     tried_sites,
 )
-from optvet.engine.vet.observe.divergence import (
-    INNER_JITTERS,
-    compare_values,
-    record_with_jitter,
-    told_values,
-)
+from optvet.engine.vet.observe.divergence import INNER_JITTERS, compare_values
+from optvet.engine.vet.observe.recorded_values import record_with_jitter, told_values
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter

@@ -12,7 +12,8 @@ import numpy as np
 from onnx import ModelProto
 
 from optvet.engine.vet.explain.graph_views import makes
-from optvet.engine.vet.observe.divergence import RecordedValues, judge_value
+from optvet.engine.vet.observe.recorded_values import RecordedValues
+from optvet.engine.vet.observe.value_pairs import judge_value
 from optvet.engine.work.trials.building import BuildSpec, speaks_dialect
 from optvet.engine.work.trials.checking import check
 from optvet.engine.work.trials.inference import RuntimeConfig, load

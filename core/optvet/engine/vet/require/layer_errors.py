@@ -13,12 +13,8 @@ import numpy as np
 import onnx
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
-from optvet.engine.vet.observe.divergence import (
-    INNER_JITTERS,
-    compare_values,
-    record_with_jitter,
-    told_values,
-)
+from optvet.engine.vet.observe.divergence import INNER_JITTERS, compare_values
+from optvet.engine.vet.observe.recorded_values import record_with_jitter, told_values
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.building import BuildSpec, build, visible
