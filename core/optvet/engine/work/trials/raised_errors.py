@@ -27,18 +27,10 @@ def objection(
 
 
 _GIST_CHARS = 4000
-
-
 # Each takes linear time: the text is untrusted, and may be one word of a megabyte.
 _QUOTED = re.compile(r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`""")
-
-
 _NAMED = re.compile(r"\bname: ?\S*")
-
-
 _ADDRESS = re.compile(r"\b0[xX][0-9a-fA-F]+")  # Addresses differ from process to process.
-
-
 _NO_LETTERS = re.compile("[^A-Za-z]+")
 
 
