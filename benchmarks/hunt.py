@@ -31,7 +31,8 @@ import machine
 import onnx
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.run import HuntProgress, hunt
+from optvet.engine.hunt.run import hunt
+from optvet.engine.hunt.summary import HuntProgress
 from optvet.graph.features import features
 from optvet.spec.hunt import HuntRequest
 from optvet.spec.records import HuntFinding, HuntSummary

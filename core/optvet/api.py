@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from optvet.engine.bundle import Bundle
     from optvet.engine.discovery import Plugins
-    from optvet.engine.hunt.run import HuntProgress
+    from optvet.engine.hunt.summary import HuntProgress
     from optvet.spec.protocols import Feeds
     from optvet.spec.records import BenchResult, HuntSummary, ModelComparison, Replayed
     from optvet.spec.records.convert import ConversionResult

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from optvet.graph.sites import Site, distinction, features_of, find_rewrites, kind_of, splice
+from optvet.graph.site_features import distinction, features_of
+from optvet.graph.sites import Site, find_rewrites, kind_of, splice
 from optvet.testing.optimizers import _REWRITES, PlantedOptions
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'

@@ -26,7 +26,7 @@ from optvet.spec.hunt import HuntRequest
 from optvet.spec.records import HuntFinding, HuntSummary
 
 if TYPE_CHECKING:
-    from optvet.engine.hunt.run import HuntProgress
+    from optvet.engine.hunt.summary import HuntProgress
     from optvet.engine.hunt.versions import Environment
 
 app = typer.Typer(

@@ -19,8 +19,9 @@ from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.expected import outputs_of
 from optvet.engine.hunt.make_candidates import MadeCandidate, complete
 from optvet.engine.hunt.quick_look import QUICK
-from optvet.engine.hunt.quick_oracle import Examined, examine, rewrite_of
+from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
+from optvet.engine.hunt.rewrites import rewrite_of
 from optvet.engine.hunt.round_plan import learned_weights
 from optvet.engine.hunt.shrink import shrink
 from optvet.engine.hunt.state import HuntState

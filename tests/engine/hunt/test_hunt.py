@@ -20,15 +20,22 @@ from tests.engine.hunt.small import SmallPool, plugins_with
 from optvet import InputError, UnknownName, UsageError
 from optvet.engine.bundle.folder import read_record, write_arrays
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.batch import CandidateOutcome, LoggedStep, Seed, read_journal, read_log
 from optvet.engine.hunt.confirm import Confirmer
 from optvet.engine.hunt.cross_check import Applied, is_disputed
 from optvet.engine.hunt.learn import is_unproductive, learn, passes_together
 from optvet.engine.hunt.make_candidates import MadeCandidate
+from optvet.engine.hunt.progress_log import (
+    CandidateOutcome,
+    LoggedStep,
+    Seed,
+    read_journal,
+    read_log,
+)
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
-from optvet.engine.hunt.run import HuntProgress, hunt, size_of_next_round
+from optvet.engine.hunt.run import hunt, size_of_next_round
 from optvet.engine.hunt.state import HuntState, Sign
+from optvet.engine.hunt.summary import HuntProgress
 from optvet.engine.hunt.suspicions import Rewrite, SuspicionKey
 from optvet.plugin import Artifact, Candidate, Traits, Vocabulary
 from optvet.spec.errors import PluginError

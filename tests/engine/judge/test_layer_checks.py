@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, ValueInfoProto
 
 from optvet.engine.judge.known_noise import Noise
-from optvet.engine.judge.layer_checks import LayerJudgement, LocalAnswer, check
+from optvet.engine.judge.layer_checks import check
+from optvet.engine.judge.layer_judgement import LayerJudgement, LocalAnswer
 from optvet.engine.numerics.forced import cut, plain, regions
 from optvet.engine.numerics.matching import InnerValues, Values, match
 from optvet.graph.quantized import integer_tensors, quantizers, to_qdq

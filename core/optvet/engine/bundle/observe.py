@@ -15,14 +15,14 @@ from onnx import ModelProto
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.options import parse_options
-from optvet.engine.reduce.oracle import (
+from optvet.engine.reduce.observed_fault import (
     ChangedMetadata,
     ObservedFault,
     Sought,
-    examiner_for,
     find_first_fault,
     is_structural,
 )
+from optvet.engine.reduce.oracle import examiner_for
 from optvet.engine.trust import options_from
 from optvet.engine.vet.explain.graph_views import GraphView, graph_views
 from optvet.engine.vet.explain.locate import explain

@@ -11,7 +11,7 @@ from optvet.engine.bundle.layout import INPUTS, MODEL, RECORD
 from optvet.engine.bundle.observe import observe, sought_by, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
-from optvet.engine.reduce.oracle import ObservedFault
+from optvet.engine.reduce.observed_fault import ObservedFault
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.case import case_from
 from optvet.engine.work.trials.participants import check_options

@@ -19,7 +19,8 @@ from optvet.engine.bundle.observe import Evidence, note_of, observe, on_disk, ve
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.reduce.oracle import Sought, reduce_finding
+from optvet.engine.reduce.observed_fault import Sought
+from optvet.engine.reduce.oracle import reduce_finding
 from optvet.engine.reduce.reduction_order import Budget, End, Reduction
 from optvet.engine.vet.explain.fingerprints import fingerprint
 from optvet.engine.vet.find.blame import search_timeout

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from optvet.engine.work.cache.disk import key
+from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
 from optvet.spec.records.vet import Finding, Witness

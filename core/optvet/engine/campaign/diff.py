@@ -16,7 +16,7 @@ from optvet.engine.campaign.results import (
     trials,
 )
 from optvet.engine.campaign.store import CampaignStore
-from optvet.engine.work.cache.disk import key
+from optvet.engine.work.cache.cache_key import key
 from optvet.spec.records.campaign import CampaignDiff, ChangedVerdict, FindingGroup
 
 

@@ -15,7 +15,7 @@ import optvet
 from optvet.engine.contract import source_returns
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sidecar import config_for
-from optvet.engine.work.cache.disk import key
+from optvet.engine.work.cache.cache_key import key
 from optvet.graph.outline import is_outside, outline_of, place_of
 from optvet.graph.weights import tensors_of
 from optvet.spec.convert import parts_of

@@ -10,7 +10,7 @@ from onnx import ModelProto
 from optvet.engine.campaign.digests import files_of
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.models.sidecar import config_for
-from optvet.engine.work.cache.disk import key
+from optvet.engine.work.cache.cache_key import key
 from optvet.graph.outline import outline_of
 from optvet.spec.errors import OptvetError
 

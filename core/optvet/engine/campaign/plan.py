@@ -22,7 +22,7 @@ from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
 from optvet.engine.trust import locate
-from optvet.engine.work.cache.disk import key
+from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment, modules_of
 from optvet.engine.work.cache.modified_installs import modified_code_digest
 from optvet.engine.work.trials.inference import RuntimeConfig

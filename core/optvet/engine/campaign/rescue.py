@@ -33,7 +33,7 @@ from optvet.engine.campaign.results import campaign_from, trial_from
 from optvet.engine.campaign.schema import MIGRATIONS
 from optvet.engine.campaign.store import CampaignStore, open_store
 from optvet.engine.campaign.store_answers import record
-from optvet.engine.work.cache.disk import key
+from optvet.engine.work.cache.cache_key import key
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.foreign import open_file
 from optvet.spec.scratch import made_beside

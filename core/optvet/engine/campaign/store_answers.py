@@ -16,7 +16,7 @@ from optvet.engine.campaign.leases import Clock, Owner, end_attempt, owns
 from optvet.engine.campaign.plan import Job, Plan, tool_of
 from optvet.engine.campaign.results import JobAnswered, StoredCampaign, campaigns, verdict_of
 from optvet.engine.campaign.store import CampaignStore
-from optvet.engine.work.cache.disk import key
+from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, Finding, VetResult

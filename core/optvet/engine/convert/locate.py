@@ -6,7 +6,6 @@ A place explains a verdict and never changes it. An unknown place carries the re
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,11 +20,9 @@ from optvet.engine.convert.align import (
     broken_operators,
     broken_region,
     differing_weights,
-    first_lacking,
     known_values,
     origin_of,
     plain_name,
-    reader_of,
 )
 from optvet.engine.convert.inside import inside_of, shows_inside
 from optvet.engine.convert.match_interface import fed_to
@@ -33,8 +30,6 @@ from optvet.engine.convert.preparing import prepares_input
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
-from optvet.graph.interface import graph_inputs
-from optvet.graph.structure import foreign_nodes
 from optvet.graph.text import node_text
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, reads, schema_of
 from optvet.graph.weights import constants_of
@@ -43,14 +38,11 @@ from optvet.spec.records.convert import ConversionPlace, DifferingParameter
 from optvet.spec.types import Artifact, Sample
 
 INNER_SEEDS = range(3)
-_NODES = 12
-_FEW = 4
+LISTED_NODES = 12
+FEW = 4
 """Limit of operators to list if the one to blame is unknown; and of arguments of one."""
 _CHARS = 40
 _HIDDEN = "the source's runtime does not show what it computes inside"
-_MLIR = re.compile(r"'([a-z]\w{0,40}\.\w{1,80})' op\b")
-_REFUSED = re.compile(r"operator '?(\w+::\w+)|^\w+: (\w+)\(\): argument")
-_QUOTED = re.compile(r"""['"]([^'"\n]{1,200})['"]""")
 
 
 def source_inside(
@@ -123,7 +115,7 @@ def _describe_region(
     model: ModelProto, inside: SourceInside, known: Known, region: SuspectRegion
 ) -> ConversionPlace:
     constants = constants_of(model)
-    nodes = [node_text(model.graph.node[i], constants) for i in region.nodes[:_NODES]]
+    nodes = [node_text(model.graph.node[i], constants) for i in region.nodes[:LISTED_NODES]]
     first = None if region.first is None else inside.values[region.first]
     entry = None if region.entry is None else model.graph.node[region.entry]
     attributes: dict[str, tuple[str, str]] = {}
@@ -135,7 +127,7 @@ def _describe_region(
         model, inside, first, entry
     )
     return ConversionPlace(
-        **_of_source(first),
+        **of_source(first),
         nodes=nodes,
         node="" if entry is None else entry.op_type,
         parameters=parameters,
@@ -145,7 +137,7 @@ def _describe_region(
     )
 
 
-def _of_source(value: SourceValue | None) -> dict[str, Any]:
+def of_source(value: SourceValue | None) -> dict[str, Any]:
     """The fields of a place that describe the source's operator."""
     if value is None:
         return {}
@@ -160,7 +152,7 @@ def _of_source(value: SourceValue | None) -> dict[str, Any]:
 def _arguments(value: SourceValue) -> dict[str, str]:
     """Arguments of an operator by name: the first few short ones."""
     texts = ((n, _text(v)) for n, v in value.settings.items())
-    return dict(itertools.islice(((n, t) for n, t in texts if len(t) <= _CHARS), _FEW))
+    return dict(itertools.islice(((n, t) for n, t in texts if len(t) <= _CHARS), FEW))
 
 
 def _near(
@@ -238,19 +230,6 @@ def _text(value: Any) -> str:
     return str(list(value) if isinstance(value, (list, tuple)) else value)
 
 
-def place_in_source(source: Artifact, message: str) -> ConversionPlace | None:
-    """The operators of an ONNX source that ``message`` names; or its only operator."""
-    model = onnx.load_from_string(source.data)
-    constants = constants_of(model)
-    words = set(re.findall(r"\w+", message))
-    nodes = [n for n in model.graph.node if n.op_type != "Constant"]
-    named = [n for n in nodes if n.op_type in words] or (nodes if len(nodes) == 1 else [])
-    if not named:
-        return None
-    shown = [node_text(n, constants) for n in named[:_NODES]]
-    return ConversionPlace(operator=named[0].op_type, node=named[0].op_type, nodes=shown)
-
-
 def target_inside(config: RuntimeConfig, artifact: Artifact, sample: Sample) -> SourceInside:
     """A converted model's inner values, from its own runtime. Called in a worker."""
     assert isinstance(config.runtime, ShowsInside)
@@ -277,14 +256,14 @@ def locate_in(
     one, other = _parting(inside, target, allowed, region)
     first = None if one is None else inside.values[one]
     entry = None if other is None else target.values[other]
-    shown = [target.values[i] for i in region.nodes[:_NODES]]
+    shown = [target.values[i] for i in region.nodes[:LISTED_NODES]]
     attributes: dict[str, tuple[str, str]] = {}
     if first is not None and entry is not None and plain_name(first) == plain_name(entry):
         names = entry.settings.keys()
         sides = {n: (entry.settings.get(n), first.settings.get(n)) for n in names}
         attributes = {n: (_text(a), _text(b)) for n, (a, b) in sides.items() if a != b}
     return ConversionPlace(
-        **_of_source(first),
+        **of_source(first),
         nodes=[f"{value.module or '_'} = {value.operator}" for value in shown],
         node="" if entry is None else entry.operator,
         attributes=attributes,
@@ -303,152 +282,3 @@ def _parting(
     pair = (region.first, next(same, region.nodes[0]))
     found = origin_of(inside, target, allowed, pair)
     return (region.first, region.entry) if found == pair else found
-
-
-def place_in_message(
-    artifact: Artifact, message: str, inputs: Sequence[str] = ()
-) -> ConversionPlace | None:
-    """The node that an error names, or the operators that no operator set defines.
-
-    Else the inputs of the model that are not among ``inputs``.
-    """
-    model = onnx.load_from_string(artifact.data)
-    constants = constants_of(model)
-    named = _find_nodes_in_message(model, message)
-    if not named:
-        return _asked_for(model, inputs)
-    origin = {p.key: p.value for p in named[0].metadata_props}
-    line = next((v for k, v in origin.items() if k.endswith("stack_trace")), "")
-    places = re.findall(r'File "([^"]+)", line (\d+)', line)
-    return ConversionPlace(
-        nodes=[node_text(n, constants) for n in named[:_NODES]],
-        node=named[0].op_type,
-        module=_module(next((v for k, v in origin.items() if k.endswith("name_scopes")), "")),
-        line=":".join(places[-1]) if places else "",
-    )
-
-
-def _module(scopes: str) -> str:
-    """The path of the module in what PyTorch's exporter notes: ``['', 'c1', 'conv2d']``."""
-    names = re.findall(r"'([^']*)'", scopes)
-    return names[-2] if len(names) > 1 else ""
-
-
-def operator_before(
-    recorded: Sequence[SourceInside],
-    config: RuntimeConfig,
-    artifact: Artifact,
-    sample: Sample,
-    message: str,
-) -> ConversionPlace | None:
-    """The source's operator behind the node that an error names. Called in a worker.
-
-    It runs the nodes before that node. The operator is the first one whose inputs they compute, but
-    not its result.
-    """
-    model = onnx.load_from_string(artifact.data)
-    named = _find_nodes_in_message(model, message)
-    if not recorded or len(named) != 1:
-        return None
-    inside, *moved = recorded
-    read = list(reads(named[0]))
-    if named[0] not in model.graph.node:
-        return None
-    number = list(model.graph.node).index(named[0])
-    del model.graph.node[number:], model.graph.output[:]
-    every = dict(fed_to(artifact, sample.feeds))
-    enter("run")
-    if number:
-        every |= record_values(model.SerializeToString(), every, config)
-    values = {name: value for name, value in every.items() if value.dtype != object}
-    allowed = Tolerances.of(inside, moved)
-    known = known_values(model, values, inside, allowed)
-    places = [place for place in inside.outputs if place is not None]
-    had = {known.target[name] for name in read if name in known.target}
-    first = reader_of(inside, values, allowed, had)
-    if first is None:
-        first = first_lacking(inside, known, places)
-    return None if first is None else ConversionPlace(**_of_source(inside.values[first]))
-
-
-def _find_nodes_in_message(model: ModelProto, message: str) -> list[NodeProto]:
-    """Nodes that an error names: by name, or by the class of their kernel; else foreign ones."""
-    quoted = set(_QUOTED.findall(message)) | set(re.findall(r"Name:\s?'?([^'\s]+)", message))
-    kernels = set(re.findall(r"::(\w+)", message))
-    nodes, foreign = list(model.graph.node), list(foreign_nodes(model))
-    return (
-        [n for n in nodes if n.name and n.name in quoted]
-        or [n for n in nodes if n.op_type in kernels]
-        or foreign
-    )
-
-
-def place_in_refusal(message: str) -> ConversionPlace | None:
-    """The operator that a compiler built on MLIR names in its error, as ``'dialect.Name' op``."""
-    found = _MLIR.search(message)
-    return None if found is None else ConversionPlace(operator=found[1])
-
-
-def with_named_node(place: ConversionPlace | None, message: str) -> ConversionPlace | None:
-    """The place, with the ONNX operator that the converter could not create, by its error."""
-    known = {schema.name for schema in onnx.defs.get_all_schemas()}
-    node = next((word for word in _QUOTED.findall(message) if word in known), "")
-    if not node:
-        return place
-    place = place or ConversionPlace()
-    return place.model_copy(update={"node": node, "nodes": [f"_ = {node}"]})
-
-
-def place_among_operators(
-    config: RuntimeConfig, source: Artifact, sample: Sample, message: str
-) -> ConversionPlace | None:
-    """The operators of the source that ``message`` names; all, if there are only a few.
-
-    Called in a worker, for errors and for formats without inner values.
-    """
-    if not shows_inside(config, source):
-        return None
-    enter("run")
-    inside = inside_of(config, source, sample.feeds, None)
-    names = list(dict.fromkeys(v.operator for v in inside.values if not v.constant))
-    words = {word.lower() for word in re.findall(r"[A-Za-z]\w*", message)}
-    named = list(
-        dict.fromkeys(operator for name in names if (operator := _name_operator(name, words)))
-    )
-    foreign = _REFUSED.search(message)
-    if foreign is not None and not named:
-        return ConversionPlace(operator=foreign[1] or foreign[2])
-    found = named or (names if len(names) <= _FEW else [])
-    if not found:
-        return None
-    note = "" if named else "its operators; what is converted does not show what it computes inside"
-    value = next(v for v in inside.values if found[0] in v.operator)
-    if found == [value.operator]:
-        return ConversionPlace(**_of_source(value), note=note)
-    listed = ", ".join(found)
-    return ConversionPlace(operator=listed, module=value.module, line=value.line, note=note)
-
-
-def _name_operator(operator: str, words: set[str]) -> str:
-    """An operator, or the function around it, if ``words`` name it; else empty."""
-    name, _, function = operator.partition(" (of ")
-    if name.rpartition(".")[2].strip("_").lower() in words:
-        return operator
-    return function.rstrip(")") if function.rstrip(")").strip("_").lower() in words else ""
-
-
-def _asked_for(model: ModelProto, inputs: Sequence[str]) -> ConversionPlace | None:
-    """Inputs of the model that the source does not have, and the nodes that read them."""
-    names = [info.name for info in graph_inputs(model)]
-    unknown = [name for name in names if name not in inputs]
-    if len(names) <= len(inputs) or not unknown:
-        return None
-    readers = [n for n in model.graph.node if set(unknown) & set(reads(n))]
-    constants = constants_of(model)
-    return ConversionPlace(
-        nodes=[node_text(n, constants) for n in readers[:_NODES]],
-        node=readers[0].op_type if readers else "",
-        parameters=[
-            DifferingParameter(name=n, weight=n, error=None, how="an input") for n in unknown
-        ],
-    )

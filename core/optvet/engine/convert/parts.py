@@ -16,7 +16,8 @@ from pathlib import Path
 from types import NoneType
 
 from optvet.engine.contract import checked_calls
-from optvet.engine.convert.run import convert_model, open_conversion, prepare_inputs
+from optvet.engine.convert.opening_conversion import open_conversion
+from optvet.engine.convert.run import convert_model, prepare_inputs
 from optvet.engine.convert.session import Conversion
 from optvet.engine.convert.split import parts_in, write_part_in
 from optvet.engine.discovery import Plugins

@@ -10,13 +10,15 @@ from optvet.engine.convert.locate import (
     locate,
     locate_beside,
     locate_in,
+    source_inside,
+    target_inside,
+)
+from optvet.engine.convert.place_by_message import (
     operator_before,
     place_among_operators,
     place_in_message,
     place_in_refusal,
     place_in_source,
-    source_inside,
-    target_inside,
     with_named_node,
 )
 from optvet.engine.convert.session import Conversion

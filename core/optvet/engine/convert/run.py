@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import onnx
 
 from optvet.engine.convert.answer import ConversionEvidence, result_of
-from optvet.engine.convert.chain import Link, links_of, sources_of
+from optvet.engine.convert.chain import Link
 from optvet.engine.convert.compare_outputs import Judge, judge_pair
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
 from optvet.engine.convert.default_chain import explain_choice
 from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
 from optvet.engine.convert.match_interface import match_outputs
+from optvet.engine.convert.opening_conversion import open_conversion
+from optvet.engine.convert.other_runtimes import cross_check
 from optvet.engine.convert.places import locate_fault, refused_place
 from optvet.engine.convert.session import Conversion, reference_of
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.undefined_inputs import undefined_inside
 from optvet.engine.convert.worker_steps import Observed, quantized_nodes
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.judge.sample import SampleVerdict
-from optvet.engine.models.opening import is_for_evaluator
-from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.engine.work.trials.preload import preload_for
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.interface import Interface, interface_of
-from optvet.spec.convert import ConvertRequest, parts_of
+from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage
-from optvet.spec.errors import NothingTested, OptvetError
-from optvet.spec.protocols import Runtime
-from optvet.spec.records.convert import ConversionPlace, ConversionResult
-from optvet.spec.records.vet import CrossCheck
-from optvet.spec.scratch import temporary_folder
-from optvet.spec.types import Artifact, Failure, Sample
+from optvet.spec.errors import NothingTested
+from optvet.spec.records.convert import ConversionResult
+from optvet.spec.types import Artifact, Failure
 
 
 def _quiet(text: str, done: int, total: int | None) -> None:
@@ -71,82 +61,6 @@ def convert_model(
         return result
     chosen = explain_choice(request.model, plugins, result.converters[0].name)
     return result.model_copy(update={"notes": [chosen, *result.notes]})
-
-
-@contextmanager
-def open_conversion(
-    request: ConvertRequest, plugins: Plugins, *, more: Sequence[str] = ()
-) -> Iterator[Conversion]:
-    """A question with its workers, which import ``more`` modules once."""
-    pythons = Pythons(request.environments, environments_root())
-    plugins = pythons.among(plugins)
-    links = links_of(request, plugins)
-    sources = sources_of(request, links[0].converter, plugins)
-    formats = dict.fromkeys(s.format for link in links for s in link.stages)
-    runtimes: list[Runtime] = [source.runtime for source in sources]
-    if "onnx" in formats:
-        runtimes.append(plugins.reference_runtime())
-    converters = [link.converter for link in links]
-    homes = dict.fromkeys(("", *map(plugins.home_of, (*converters, *runtimes))))
-    jobs = request.jobs or min(8, os.cpu_count() or 1)
-    # A source that is code is trusted with the files and the network that it needs.
-    is_code = request.trust or parts_of(request.model)[1]
-    writable = None if is_code else ()
-    limits = Limits(request.timeout, request.memory, writable=writable)
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(temporary_folder("optvet-convert-"))
-        sandboxes = {}
-        for home in homes:
-            at_home = [r for r in runtimes if plugins.home_of(r) == home]
-            libraries = [n for c in converters if plugins.home_of(c) == home for n in c.preload]
-            preload = (
-                *preload_for(None, *at_home),
-                *libraries,
-                f"{__package__}.worker_steps",
-                *more,
-            )
-            interpreter = pythons.interpreter_of(home, plugins) if home else None
-            sandboxes[home] = stack.enter_context(
-                Sandbox(
-                    jobs=jobs,
-                    limits=limits,
-                    preload=tuple(dict.fromkeys(preload)),
-                    interpreter=interpreter,
-                )
-            )
-        here = sandboxes.pop("")
-        ways = [
-            Conversion(
-                request, plugins, here, source, tuple(links), Path(folder), [], [], sandboxes
-            )
-            for source in sources
-        ]
-        yield _loadable(ways)
-
-
-def _loadable(ways: Sequence[Conversion]) -> Conversion:
-    """The first whose source can be loaded; the file does not tell which framework it is for.
-
-    Raises:
-        InputError: There is none; with what the last framework says.
-    """
-    for conversion in ways[:-1]:
-        try:
-            conversion.facts()
-        except OptvetError:
-            continue
-        if conversion.source.artifact.format != "onnx" or _loads(conversion):
-            return conversion
-    # Of a model in ONNX that nothing loads, what the runtime says that is made for it.
-    last = ways[-1]
-    if last.source.artifact.format != "onnx":
-        return last
-    is_judge = _loads(last) and is_for_evaluator(onnx.load_from_string(last.source.artifact.data))
-    return last if is_judge else ways[0]
-
-
-def _loads(conversion: Conversion) -> bool:
-    return conversion.observe(conversion.reference, conversion.source.artifact, ()).load is None
 
 
 def prepare_inputs(
@@ -279,7 +193,7 @@ def judge_stages(
         checks = []
         if config is not None and artifact is not None and "runtime" in blame.symptom.info.blames:
             about = (conversion, artifact, blame, judge, tolerance)
-            checks = list(_cross_check(*about, config, place))
+            checks = list(cross_check(*about, config, place))
         found.append((blame, _is_confirmed(judge, observed, blame), checks, place))
     return replace(answer, blames=found)
 
@@ -410,73 +324,3 @@ def _is_confirmed(judge: Judge, observed: Sequence[Observed | None], blame: Blam
         candidate={renamed[n]: v for n, v in pair.candidate.items()},
     )
     return not judge_pair(pair, judge.meter.of([sample])[sample.id]).right
-
-
-def _cross_check(
-    conversion: Conversion,
-    artifact: Artifact,
-    blame: Blame,
-    judge: Judge,
-    tolerance: float | None,
-    config: RuntimeConfig,
-    place: ConversionPlace | None,
-) -> Iterator[CrossCheck]:
-    """What other runtimes make of the guilty artifact on the witness, and on others like it.
-
-    Unless the user chose some, that is the next best one. Where the conversion has nothing to do
-    with what the first wrong node computes, others are asked too until one is right, but for those
-    that compute as the source does, by its own library.
-    """
-    chosen = bool(conversion.request.cross_check)
-    for number, other in enumerate(conversion.others(config, artifact.format)):
-        if not chosen and number:
-            if place is None or not place.alike:
-                return
-            if conversion.shares_library(other.runtime):
-                continue
-        check = _cross_check_with(conversion, other, artifact, blame, judge, tolerance)
-        yield check
-        if not chosen and check.outcome == "no-fault":
-            return
-
-
-def _cross_check_with(
-    conversion: Conversion,
-    config: RuntimeConfig,
-    artifact: Artifact,
-    blame: Blame,
-    judge: Judge,
-    tolerance: float | None,
-) -> CrossCheck:
-    name, shown = config.runtime.name, _telling(blame)
-    observed = conversion.observe(config, artifact, shown)
-    if observed.load is not None:
-        return CrossCheck(runtime=name, outcome="not-judged", detail=describe(observed.load))
-    run = observed.runs[shown[0].id]
-    values = not blame.symptom.info.failed
-    if isinstance(run, Failure) and values:
-        return CrossCheck(runtime=name, outcome="not-judged", detail=describe(run))
-    judged = [s for s in shown if not (values and isinstance(observed.runs[s.id], Failure))]
-    seen = judge.see(observed, judged, tolerance)
-    for killed in (seen[s.id] for s in judged if seen[s.id].unexplained):
-        return CrossCheck(runtime=name, outcome="not-judged", detail=killed.message)
-    # Values that differ are another fault than a model that does not run.
-    alike = (s.id for s in judged if values or isinstance(observed.runs[s.id], Failure))
-    wrong = next((n for n in alike if not seen[n].right), None)
-    if wrong is None:
-        return CrossCheck(runtime=name, outcome="no-fault", detail=seen[shown[0].id].message)
-    where = "" if wrong == shown[0].id else f"{wrong}: "
-    return CrossCheck(runtime=name, outcome="fault", detail=f"{where}{seen[wrong].message}")
-
-
-_ASKED = 8
-"""Inputs on which another runtime is asked."""
-
-
-def _telling(blame: Blame) -> list[Sample]:
-    """The witness, and others of its fault: what they show elsewhere is no fault of one runtime.
-
-    Edge values with NaN, where a fault shows on others too, may go wrong for reasons of their own.
-    """
-    alike = [d for d in blame.inputs if d.outside_domain == blame.inputs[0].outside_domain]
-    return [d.sample for d in alike[:_ASKED]]

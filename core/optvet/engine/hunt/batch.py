@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import mmap
 import os
-import pickle
 import resource
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -24,9 +22,11 @@ from optvet.engine.hunt.make_candidates import (
     MadeCandidate,
     Spent,
 )
-from optvet.engine.hunt.quick_oracle import Examined, changing_passes, examine, rewrite_of
+from optvet.engine.hunt.progress_log import CandidateOutcome, ProgressLog, Seed, write_record
+from optvet.engine.hunt.quick_oracle import Examined, examine
+from optvet.engine.hunt.rewrites import changing_passes, rewrite_of
 from optvet.engine.hunt.shrink import shrink
-from optvet.engine.hunt.suspicions import ANY, Complaint, Place, Rewrite, Suspicion, SuspicionKey
+from optvet.engine.hunt.suspicions import ANY, Complaint, Rewrite, Suspicion, SuspicionKey
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.graph.features import Feature, edit_between, features
@@ -43,7 +43,6 @@ AS_THEY_ARE = ("sweep", "pattern")
 STANDSTILL_S = 15
 """Wall clock of one candidate: beyond it, its worker is ended by SIGALRM."""
 _ASKED = 0.25
-_LENGTH = 8
 _AGAIN = 0.1
 """Share of edits that are judged although one like it was: numbers may matter after all."""
 
@@ -91,71 +90,20 @@ class Batch:
     log: Path
 
 
-@dataclass(frozen=True)
-class Seed:
-    """A model that is worth editing, and what fires on it.
-
-    ``way`` is the mutator that prepared it, or else its operators: one of each way is enough.
-    ``invented`` are names that passes gave to values that they made of it; ``shown`` is what looks
-    wrong on it.
-    """
-
-    candidate: MadeCandidate
-    rewrites: tuple[Rewrite, ...]
-    way: str
-    invented: tuple[str, ...] = ()
-    shown: frozenset[Place] = frozenset()
-
-
-@dataclass(frozen=True)
-class CandidateOutcome:
-    """What became of the candidate of a number.
-
-    ``candidate`` is kept only where something is suspected. ``complaint`` is about a mutator, a
-    fragment or a part of the optimizer's plugin that caused an exception. ``spent`` are entry and
-    mutator of an edit of which there is no such variant. ``tried`` are digests of the edit.
-    """
-
-    number: int
-    kind: str
-    mutators: tuple[str, ...] = ()
-    examined: Examined | None = None
-    candidate: MadeCandidate | None = None
-    complaint: Complaint | None = None
-    seeds: tuple[Seed, ...] = ()
-    spent: tuple[int, int] | None = None
-    tried: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class LoggedStep:
-    """What a worker was doing when it died: the candidate, the step, and with which passes.
-
-    ``signal`` is what killed it, or another word for how it ended.
-    """
-
-    number: int
-    step: str
-    passes: tuple[str, ...]
-    candidate: MadeCandidate
-    signal: str
-
-
 def run_batch(batch: Batch, start: int) -> float:
     """Do the candidates from the index ``start`` on; returns CPU seconds. Called in a worker."""
     began = _cpu_seconds()
     maker = CandidateMaker(read_vocabulary(batch.vocabulary), batch.mutators)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     journal = os.open(batch.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    log = _ProgressLog(batch.log)
+    log = ProgressLog(batch.log)
     # What was loaded before the batch is not looked through again and again.
     gc.freeze()
     try:
         for index in range(start, len(batch.recipes)):
             signal.setitimer(signal.ITIMER_REAL, STANDSTILL_S)
             outcome = _one(batch, maker, index, log)
-            data = pickle.dumps((outcome, _cpu_seconds() - began))
-            os.write(journal, len(data).to_bytes(_LENGTH, "big") + data)
+            write_record(journal, outcome, _cpu_seconds() - began)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.close(journal)
@@ -170,7 +118,7 @@ def _cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in spent)
 
 
-def _one(batch: Batch, maker: CandidateMaker, index: int, log: _ProgressLog) -> CandidateOutcome:
+def _one(batch: Batch, maker: CandidateMaker, index: int, log: ProgressLog) -> CandidateOutcome:
     number, recipe = batch.first + index, batch.recipes[index]
     log.begin(index, number)
     log.note("make", ())
@@ -239,7 +187,7 @@ def _judge_candidate(
     candidate: MadeCandidate,
     edit: tuple[str, ...],
     random: Random,
-    log: _ProgressLog,
+    log: ProgressLog,
 ) -> CandidateOutcome:
     skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
     # Of a model that was only edited it is mostly known what fires: what it was made of.
@@ -277,7 +225,7 @@ def _with_passes(
     candidate: MadeCandidate,
     examined: Examined,
     random: Random,
-    log: _ProgressLog,
+    log: ProgressLog,
 ) -> Examined:
     """With the passes that made the pipeline do what it did.
 
@@ -315,7 +263,7 @@ def _seeds(
     recipe: CandidateRecipe,
     candidate: MadeCandidate,
     examined: Examined,
-    log: _ProgressLog,
+    log: ProgressLog,
 ) -> tuple[Seed, ...]:
     """Models worth editing: small ones that fire in a new way, and prepared ones that still fire.
 
@@ -376,77 +324,3 @@ def _wrong(examined: Examined) -> frozenset[str]:
 def _unhidden(rewrites: Iterable[Rewrite], hidden: frozenset[str]) -> tuple[Rewrite, ...]:
     """Rewrites by passes that are not hidden."""
     return () if hidden >= _EVERY else tuple(r for r in rewrites if r.label not in hidden)
-
-
-_HEAD = 8192
-_END = b"\0"
-
-
-class _ProgressLog:
-    """The file that says what a worker is doing: lines at its head, behind them the candidate.
-
-    Written some fifty times per model: the head is mapped memory, which a crash leaves intact.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.truncate(self._file, max(_HEAD, os.fstat(self._file).st_size))
-        self._head = mmap.mmap(self._file, _HEAD)
-        self._about = ""
-
-    def begin(self, index: int, number: int) -> None:
-        """The candidate of this number within the batch, and within the hunt."""
-        self._about = f"{index}\n{number}\n"
-
-    def note(self, step: str, passes: Sequence[str]) -> None:
-        """What is about to be done, and with which passes."""
-        line = f"{self._about}{step}\n{','.join(passes)}".encode()[: _HEAD - 1] + _END
-        self._head[: len(line)] = line
-
-    def keep(self, candidate: MadeCandidate) -> None:
-        """The candidate."""
-        self.note("reference", ())
-        os.pwrite(self._file, pickle.dumps(candidate), _HEAD)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._head.close()
-        os.close(self._file)
-
-
-def read_log(path: Path, signal: str) -> tuple[int, LoggedStep] | None:
-    """The candidate during which the worker died, by its index, and its last logged step, if any.
-
-    A worker that was ended by SIGALRM stood still.
-    """
-    try:
-        data = path.read_bytes()
-        index, number, step, names = data[:_HEAD].partition(_END)[0].decode().split("\n")
-        candidate = pickle.loads(data[_HEAD:]) if len(data) > _HEAD else MadeCandidate(b"", {}, ())
-        if not isinstance(candidate, MadeCandidate):
-            return None
-        passes = tuple(names.split(",")) if names else ()
-        return int(index), LoggedStep(int(number), step, passes, candidate, signal)
-    except Exception:  # cut short, or overwritten: unpickling may raise anything
-        return None
-
-
-def read_journal(path: Path) -> Iterator[tuple[CandidateOutcome, float]]:
-    """Records, and the CPU seconds of the worker so far; one that cannot be read ends it."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return
-    at = 0
-    while at + _LENGTH <= len(data):
-        size = int.from_bytes(data[at : at + _LENGTH], "big")
-        if at + _LENGTH + size > len(data):
-            return
-        try:
-            outcome, seconds = pickle.loads(data[at + _LENGTH : at + _LENGTH + size])
-        except Exception:  # as in what workers send: unpickling may raise anything
-            return
-        if not isinstance(outcome, CandidateOutcome) or not isinstance(seconds, float):
-            return
-        yield outcome, seconds
-        at += _LENGTH + size

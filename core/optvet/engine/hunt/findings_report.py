@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from optvet.engine.bundle.folder import read_record
 from optvet.engine.bundle.layout import TEXT
 from optvet.engine.hunt.probable_causes import ROUND_TRIP, probable_causes
-from optvet.engine.hunt.run import SUMMARY
+from optvet.engine.hunt.summary import SUMMARY
 from optvet.engine.hunt.versions import Environment, shown_in
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.foreign import read_text

@@ -7,7 +7,8 @@ from collections.abc import Sequence, Set
 
 from onnx import ModelProto
 
-from optvet.engine.hunt.batch import EDITED, CandidateOutcome, LoggedStep
+from optvet.engine.hunt.batch import EDITED
+from optvet.engine.hunt.progress_log import CandidateOutcome, LoggedStep
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
 from optvet.engine.hunt.suspicions import (
     ANY,

@@ -25,21 +25,20 @@ from optvet.engine.hunt.expected import (
     truth_of,
 )
 from optvet.engine.hunt.quick_look import QUICK, QUICK_ELSEWHERE, Look, look, verdict_on_error
-from optvet.engine.hunt.suspicions import (
-    ANY,
-    Complaint,
-    Rewrite,
-    Suspicion,
-    passes_of_key,
-    suspect,
+from optvet.engine.hunt.rewrites import (
+    changing_passes,
+    compare_operators,
+    complaint_about,
+    operators_in,
 )
+from optvet.engine.hunt.suspicions import ANY, Complaint, Rewrite, Suspicion, passes_of_key, suspect
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.interface_change import changes_interface
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.graph.digest import canonical_digest
 from optvet.graph.walk import nodes_of
 from optvet.spec.errors import REFUSALS
-from optvet.spec.protocols import ReportsChanges, Saves
+from optvet.spec.protocols import Saves
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact
 
@@ -51,10 +50,8 @@ _FOLLOWED = 0.4
 """Share of the models on which whatever can follow one pass is tried behind it."""
 _INVENTED = 8  # names that are kept of those that an optimizer gave to new values of a model
 _LAYERS = 3  # how often a model is looked at again without a pass that looked wrong
-_TOLD = 12
-"""Of so many passes at most it is believed that each changes a small model."""
 
-LoggedStep = Callable[[str, Sequence[str]], None]
+OnStep = Callable[[str, Sequence[str]], None]
 """Records what is about to be done, with which passes, before it can kill the process."""
 
 
@@ -86,7 +83,7 @@ def examine(
     tested: TestedOptimizer,
     data: bytes,
     feeds: Values,
-    logged: LoggedStep,
+    logged: OnStep,
     skip: frozenset[str],
     random: Random,
     *,
@@ -154,23 +151,6 @@ def examine(
     return Examined(True, False, tuple(rewrites), every, trial.complaint, invented)
 
 
-def rewrite_of(tested: TestedOptimizer, data: bytes, label: str) -> Rewrite | None:
-    """The rewrite of a model by one pass, or by the whole pipeline; None if unchanged."""
-    source = Artifact("onnx", data)
-    alone = label in tested.each
-    try:
-        plain = tested.optimizer.apply(source, tested.base, tested.options)
-        names = (*tested.base, label) if alone else tested.whole
-        artifact = tested.optimizer.apply(source, names, tested.options)
-        if artifact.format != "onnx" and isinstance(tested.optimizer, Saves):
-            artifact = tested.optimizer.saved(source, names, tested.options)
-    except Exception:  # an optimizer raises what it likes; then nothing is seen to fire
-        return None
-    if artifact.data == plain.data:
-        return None
-    return _compare_operators(label, _operators(plain.data), _operators(artifact.data))
-
-
 def _is_original(tested: TestedOptimizer, plain: Artifact, data: bytes) -> bool:
     """Whether the empty pipeline yields the original itself, which ran already."""
     same = tested.candidate.runtime.name == tested.reference.runtime.name
@@ -195,14 +175,14 @@ class _QuickTrial:
         source: Artifact,
         plain: Artifact,
         truth: ExpectedOutput,
-        logged: LoggedStep,
+        logged: OnStep,
         lost: frozenset[str],
     ) -> None:
         self._tested, self._source, self._plain = tested, source, plain
         self._truth, self._logged, self._lost = truth, logged, lost
         self._seen: set[bytes] = {plain.data}
         self._alike: set[bytes] = set()
-        self._operators = _operators(plain.data)
+        self._operators = operators_in(plain.data)
         self.suspicions: list[Suspicion] = []
         self.complaint: Complaint | None = None
         self.invented: dict[str, None] = {}
@@ -307,7 +287,7 @@ class _QuickTrial:
         try:
             return tested.optimizer.saved(self._source, passes, tested.options)
         except Exception as error:
-            self.complaint = _mistake(tested, "saved", error)
+            self.complaint = complaint_about(tested, "saved", error)
             return self._source  # what can be shown of it does not decide
 
     def pairs(self, passes: Sequence[str], hidden: Set[str], random: Random) -> None:
@@ -347,10 +327,10 @@ class _QuickTrial:
         try:
             graph = ModelProto.FromString(data).graph
         except DecodeError:
-            return _compare_operators(label, self._operators, Counter())
+            return compare_operators(label, self._operators, Counter())
         names = [*(o for n in graph.node for o in n.output), *(t.name for t in graph.initializer)]
         self.invented.update(dict.fromkeys(n for n in names if n and n not in self._truth.names))
-        return _compare_operators(
+        return compare_operators(
             label, self._operators, Counter([n.op_type for n in nodes_of(graph)])
         )
 
@@ -425,41 +405,5 @@ def _canonical(artifact: Artifact) -> bytes:
         return b""  # the checker will say what is wrong with it
 
 
-def _compare_operators(label: str, was: Counter[str], now: Counter[str]) -> Rewrite:
-    """Which types of operators became fewer and more: sets, since numbers would never repeat."""
-    return Rewrite(label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys())))
-
-
-def _operators(data: bytes) -> Counter[str]:
-    """Types of operators, those of nested graphs too; none if it is no model."""
-    try:
-        return Counter([n.op_type for n in nodes_of(ModelProto.FromString(data).graph)])
-    except DecodeError:
-        return Counter()
-
-
 def _without(passes: tuple[str, ...], name: str) -> tuple[str, ...]:
     return tuple(p for p in passes if p != name)
-
-
-def changing_passes(
-    tested: TestedOptimizer, data: bytes, passes: tuple[str, ...]
-) -> tuple[tuple[str, ...], Complaint | None]:
-    """Passes that change the model, by the optimizer's report; none if unknown or too many.
-
-    Returns:
-        The passes, and a complaint if the plugin raised an exception.
-    """
-    optimizer = tested.optimizer
-    if not isinstance(optimizer, ReportsChanges):
-        return (), None
-    try:
-        found = optimizer.changing_passes(Artifact("onnx", data), passes, tested.options)
-    except Exception as error:
-        return (), _mistake(tested, "changing_passes", error)
-    return tuple(found) if found and len(found) <= _TOLD else (), None
-
-
-def _mistake(tested: TestedOptimizer, method: str, error: Exception) -> Complaint:
-    name = tested.optimizer.name
-    return Complaint.of(f"{method} of optimizer {name!r} raised", error)

@@ -14,15 +14,7 @@ import optvet
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.as_campaign import write_campaign
-from optvet.engine.hunt.batch import (
-    STANDSTILL_S,
-    Batch,
-    CandidateOutcome,
-    LoggedStep,
-    read_journal,
-    read_log,
-    run_batch,
-)
+from optvet.engine.hunt.batch import STANDSTILL_S, Batch, run_batch
 from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
 from optvet.engine.hunt.known_faults import known_fingerprints
 from optvet.engine.hunt.learn import (
@@ -34,12 +26,12 @@ from optvet.engine.hunt.learn import (
     passes_together,
     settled_keys,
     take_findings,
-    with_counts,
 )
-from optvet.engine.hunt.probable_causes import probable_causes
-from optvet.engine.hunt.resolve_optimizer import hunted_passes, resolve_optimizer, seen_passes
+from optvet.engine.hunt.progress_log import CandidateOutcome, LoggedStep, read_journal, read_log
+from optvet.engine.hunt.resolve_optimizer import hunted_passes, resolve_optimizer
 from optvet.engine.hunt.round_plan import ROUND, in_batches, plan_round
 from optvet.engine.hunt.state import NAME, HuntState, HuntStore, Suspect
+from optvet.engine.hunt.summary import HuntProgress, progress_of, write_summary
 from optvet.engine.hunt.suspicions import Complaint, label_of
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gather, read_vocabulary
@@ -47,37 +39,13 @@ from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.participants import check_options
 from optvet.spec.errors import InfrastructureError, OptvetError, PluginError, UsageError
-from optvet.spec.files import replacing
 from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntFinding, HuntSummary
 from optvet.spec.scratch import temporary_folder
 
-SUMMARY = "hunt.json"
 _BATCH = 40
 _BATCH_S = 900.0
-
-
-@dataclass(frozen=True)
-class HuntProgress:
-    """How far a hunt is, after a batch, before a suspect is vetted, or after a finding.
-
-    ``seconds`` is CPU time of making and judging, ``share`` of the budget that is used. ``doing``
-    says what is being done now; ``found`` is a finding that is new. ``passes`` is 0 where it is not
-    known which pass changes a model; ``signatures`` counts the ways in which models were changed.
-    """
-
-    doing: str
-    candidates: int
-    valid: int
-    seconds: float
-    share: float
-    changed: int
-    passes: int
-    signatures: int
-    findings: int
-    pending: int
-    found: HuntFinding | None = None
 
 
 OnProgress = Callable[[HuntProgress], None]
@@ -118,7 +86,7 @@ def hunt(
             temporary_folder("optvet-hunt-") as folder,
         ):
             check_options(sandbox, tested.optimizer, tested.options)
-            progress(_progress("gathering fragments", request, tested, state))
+            progress(progress_of("gathering fragments", request, tested, state))
             files = gather(
                 choices,
                 [p for p in tested.optimizer.passes() if p.name in hunted_passes(tested)],
@@ -246,7 +214,7 @@ class _Hunter:
                 self.do_round(state, size)
                 self.confirm_suspects(state)
         finally:
-            summary = _write_summary(self.request, self.tested, state)
+            summary = write_summary(self.request, self.tested, state)
             write_campaign(summary, self.request.folder)
         return summary
 
@@ -302,7 +270,7 @@ class _Hunter:
         learn(state, results, self.tested, prepared)
         state.rounds += 1
         self.store.save(state)
-        _write_summary(self.request, self.tested, state)
+        write_summary(self.request, self.tested, state)
         self._tell("hunting", state)
 
     def _results(self, batch: Batch) -> tuple[list[CandidateOutcome | LoggedStep], float]:
@@ -359,7 +327,7 @@ class _Hunter:
             for finding in take_findings(state, suspect, findings or [], self.known):
                 self._tell("hunting", state, found=finding)
             self.store.save(state)
-            _write_summary(self.request, self.tested, state)
+            write_summary(self.request, self.tested, state)
 
     def _confirm(self, suspect: Suspect, state: HuntState) -> list[HuntFinding] | None:
         try:
@@ -378,67 +346,4 @@ class _Hunter:
         results: Sequence[CandidateOutcome | LoggedStep] = (),
         found: HuntFinding | None = None,
     ) -> None:
-        self.progress(_progress(doing, self.request, self.tested, state, results, found))
-
-
-def _progress(
-    doing: str,
-    request: HuntRequest,
-    tested: TestedOptimizer,
-    state: HuntState,
-    results: Sequence[CandidateOutcome | LoggedStep] = (),
-    found: HuntFinding | None = None,
-) -> HuntProgress:
-    valid = sum(
-        1 for r in results if isinstance(r, LoggedStep) or (r.examined and r.examined.valid)
-    )
-    candidates, seconds = budget_of(request.budget)
-    done = state.number + len(results)
-    share = done / candidates if candidates else state.seconds / (seconds or 1.0)
-    passes = seen_passes(tested)
-    return HuntProgress(
-        doing,
-        done,
-        state.valid + valid,
-        state.seconds,
-        min(share, 1.0),
-        len(state.passes_with_changes() & set(passes)),
-        len(passes),
-        len(state.rewrites),
-        len(state.findings),
-        len(state.suspects),
-        found,
-    )
-
-
-def _write_summary(request: HuntRequest, tested: TestedOptimizer, state: HuntState) -> HuntSummary:
-    """Write ``hunt.json``, and return what it holds."""
-    passes, changed = seen_passes(tested), state.passes_with_changes()
-    findings = with_counts(state)
-    summary = HuntSummary(
-        schema="optvet.hunt/1",
-        optimizer=tested.optimizer.name,
-        version=tested.optimizer.version(),
-        optimizer_options=dict(request.optimizer_options),
-        seed=request.seed,
-        budget=request.budget,
-        candidates=state.number,
-        valid=state.valid,
-        refused=state.refused,
-        seconds=round(state.seconds, 3),
-        vetting_seconds=round(state.vetting_seconds, 3),
-        fired=[p for p in passes if p in changed],
-        unfired=[p for p in passes if p not in changed],
-        signatures=len(state.rewrites),
-        deaths=sum(n for label, n in state.deaths.items() if label != "reference"),
-        lost_references=state.deaths["reference"],
-        refuted=state.refuted,
-        pending=len(state.suspects),
-        known=list(state.met),
-        complaints=list(state.complaints.values()),
-        findings=findings,
-        causes=probable_causes(findings),
-    )
-    with replacing(request.folder / SUMMARY) as file:
-        file.write(f"{summary.to_json()}\n".encode())
-    return summary
+        self.progress(progress_of(doing, self.request, self.tested, state, results, found))

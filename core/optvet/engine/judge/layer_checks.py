@@ -10,18 +10,18 @@ tensors whose values are not available. If none explains it, the layer is faulty
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from onnx import ModelProto
 
 from optvet.engine.judge.known_noise import Noise
+from optvet.engine.judge.layer_judgement import LayerJudgement, LocalAnswer, Outcome
 from optvet.engine.judge.outputs import judge
+from optvet.engine.judge.rounding_choices import CHOOSABLE, choices_of, in_batches
 from optvet.engine.numerics import perturb, rounding
-from optvet.engine.numerics.forced import CutRegion, Plain, alike, can_skip, cut, regions
+from optvet.engine.numerics.forced import CutRegion, Plain, cut, regions
 from optvet.engine.numerics.matching import InnerValues, Match, Run, Values, forced_inputs
 from optvet.graph.cost import longest_reduction
 from optvet.graph.quantized import Array
@@ -37,61 +37,6 @@ MOVE = 2e-3
 """Largest perturbation, in steps, before a quantizer whose integers are not available."""
 _FEW_LEFT = 0.01
 """Share of elements that roundings left out may not explain, where others are unavailable."""
-_CHOOSABLE, _VARIANTS = 4, 8
-"""Up to so many roundings, all subsets are tried; up to so many, each alone."""
-
-Outcome = Literal["sound", "skipped", "noise", "coarse", "open", "saturation", "fault"]
-
-
-@dataclass(frozen=True)
-class LayerJudgement:
-    """The judgement of one layer, or of the part that computes an output.
-
-    Attributes:
-        name: The quantized tensor at its end, or the output.
-        outcome: The judgement.
-        sample: Index of the sample on which it is worst.
-        steps: Distance from the exact result of its own inputs, in steps; for an output, its error.
-        share: Share of elements beyond the limit; None for an output.
-        skipped: Quantizers within it whose rounding was left out.
-        hidden: Quantizers within it whose integers are not available.
-        operators: Names of its operators.
-        node: Name of its last node.
-        begins: Quantized tensors that it is computed from.
-        detail: Further details as text.
-    """
-
-    name: str
-    outcome: Outcome
-    sample: int
-    steps: float
-    share: float | None = None
-    skipped: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
-    node: str = ""
-    begins: tuple[str, ...] = ()
-    detail: str = ""
-
-
-WRONG: tuple[Outcome, ...] = ("saturation", "fault")
-
-
-@dataclass(frozen=True)
-class LocalAnswer:
-    """The judgements of all layers.
-
-    Attributes:
-        layers: Those that end in a quantized tensor of both models.
-        ends: The parts after the last of these, by output.
-        quantizers: Number of quantizers of the original.
-        reaching: Names of the layers from which each output is computed.
-    """
-
-    layers: tuple[LayerJudgement, ...]
-    ends: tuple[LayerJudgement, ...]
-    quantizers: int
-    reaching: Mapping[str, frozenset[str]]
 
 
 # --- judging --------------------------------------------------------------------------------------
@@ -263,7 +208,7 @@ class _LayerCheck:
         kept = list(left)
         for end in self._less_rounding(left, clipped=False):
             # With many unavailable roundings, not every choice was tried.
-            end.outcome = "fault" if len(end.region.inside) <= _CHOOSABLE else "open"
+            end.outcome = "fault" if len(end.region.inside) <= CHOOSABLE else "open"
         for end in kept:
             if end.outcome == "skipped":
                 end.outcome = "saturation"
@@ -283,13 +228,13 @@ class _LayerCheck:
         leaves a small share of them.
         """
         fewest = {e.name: e.beyond * _FEW_LEFT for e in bad}
-        choices = {e.name: list(_choices(self._original, e.region)) for e in bad}
+        choices = {e.name: list(choices_of(self._original, e.region)) for e in bad}
         left = list(bad)
         for number in range(max((len(c) for c in choices.values()), default=0)):
             tried = {e.name: choices[e.name][number] for e in left if number < len(choices[e.name])}
             if not tried:
                 break
-            for batch in _together(tried, {e.name: frozenset(e.region.inside) for e in left}):
+            for batch in in_batches(tried, {e.name: frozenset(e.region.inside) for e in left}):
                 names = set().union(*(tried[name] for name in batch))
                 again = self._measure(dict.fromkeys(names, clipped))
                 for end in [e for e in left if e.name in batch]:
@@ -307,7 +252,7 @@ class _LayerCheck:
         ``nearest``: the roundings whose absence explains most of a part.
         """
         choices = {e.name: nearest.get(e.name, ()) for e in bad}
-        for batch in _together(choices, {e.name: frozenset(e.region.inside) for e in bad}):
+        for batch in in_batches(choices, {e.name: frozenset(e.region.inside) for e in bad}):
             ends = [e for e in bad if e.name in batch]
             self._move(ends, tuple({n for name in batch for n in choices[name]}))
             for end in ends:
@@ -415,52 +360,6 @@ def _few_moves(errors: Array, reach: Array) -> bool:
     allowed = HALF + 8 * float(np.max(reach, initial=0.0))
     rms = [float(np.sqrt(np.mean(np.square(v)))) if v.size else 0.0 for v in (errors, reach)]
     return bool(np.all(errors <= allowed)) and rms[0] <= HALF + 6 * rms[1]
-
-
-def _choices(original: Plain, region: CutRegion) -> Iterator[tuple[str, ...]]:
-    """Sets of quantizers of a region whose rounding may have been left out.
-
-    Up to ``_CHOOSABLE`` quantizers: every subset. More: all, every subset of up to ``_CHOOSABLE``
-    kinds of place (see ``alike``), and up to ``_VARIANTS`` each alone; a set costs a run of the
-    model.
-    """
-    names = [n for n in region.inside if can_skip(original, n)]
-    if len(names) <= _CHOOSABLE:
-        yield from _subsets([(n,) for n in names])
-        return
-    yield tuple(names)
-    for operands in (False, True):
-        every = alike(original, operands=operands)
-        places = [p for p in (tuple(n for n in g if n in names) for g in every) if p]
-        yield from _subsets(places) if len(places) <= _CHOOSABLE else places
-    if len(names) <= _VARIANTS:
-        yield from ((name,) for name in names)
-
-
-def _together(
-    tried: Mapping[str, tuple[str, ...]], inside: Mapping[str, frozenset[str]]
-) -> list[list[str]]:
-    """The parts in batches within which no choice takes anything from another part."""
-    batches: list[list[str]] = []
-    for name, choice in tried.items():
-        for batch in batches:
-            if all(
-                inside[name].intersection(tried[other]) <= set(choice)
-                and inside[other].intersection(choice) <= set(tried[other])
-                for other in batch
-            ):
-                batch.append(name)
-                break
-        else:
-            batches.append([name])
-    return batches
-
-
-def _subsets(groups: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """The union of each subset of ``groups`` but the empty one, small ones first."""
-    for size in range(1, len(groups) + 1):
-        for chosen in itertools.combinations(groups, size):
-            yield tuple(n for group in chosen for n in group)
 
 
 def _exact(model: ModelProto, outputs: Sequence[str]) -> frozenset[str]:

@@ -14,15 +14,10 @@ from optvet.engine.convert.answer import result_of
 from optvet.engine.convert.compare_outputs import Judge
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.inside import shows_inside
+from optvet.engine.convert.opening_conversion import open_conversion
 from optvet.engine.convert.optimized import OptimizerAsConverter
 from optvet.engine.convert.places import recorded_inside
-from optvet.engine.convert.run import (
-    StageArtifact,
-    converted_by,
-    judge_stages,
-    open_conversion,
-    prepare_inputs,
-)
+from optvet.engine.convert.run import StageArtifact, converted_by, judge_stages, prepare_inputs
 from optvet.engine.convert.session import Conversion
 from optvet.engine.discovery import Plugins
 from optvet.engine.repair.acceptance import AcceptanceCheck, MeasuredModel, numbers_of, parts

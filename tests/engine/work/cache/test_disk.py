@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as hnp
 from pydantic import BaseModel
 
 from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
-from optvet.engine.work.cache.disk import Cache, cache_root, key
+from optvet.engine.work.cache.cache_key import key
+from optvet.engine.work.cache.disk import Cache, cache_root
 
 SMALL = b"small"
 LARGE = bytes(range(256)) * 1024  # 256 KiB: a file

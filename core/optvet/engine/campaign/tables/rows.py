@@ -11,7 +11,7 @@ from optvet.engine.campaign.display_names import short_model
 from optvet.engine.campaign.documents import options_of
 from optvet.engine.campaign.results import JobResult
 from optvet.engine.campaign.store_answers import identity
-from optvet.engine.work.cache.disk import key
+from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.records.convert import ConversionResult

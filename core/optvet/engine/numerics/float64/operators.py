@@ -14,6 +14,7 @@ from onnx.reference.ops.op_loop import Loop as _StockLoop
 from scipy import special
 
 from optvet.engine.numerics.float64.float_arrays import Array, at_least_single, float_type, is_float
+from optvet.engine.numerics.float64.tree_ensembles import tree_classifier, tree_regressor
 from optvet.engine.numerics.float64.windows import (
     average_pool,
     conv,
@@ -230,89 +231,6 @@ def fused_conv(
 
 
 # --- trees --------------------------------------------------------------------------------------
-
-
-def tree_regressor(
-    x: Array,
-    *,
-    n_targets: int,
-    aggregate_function: str = "SUM",
-    base_values: Sequence[float] | None = None,
-    post_transform: str = "NONE",
-    **attributes: Any,
-) -> Array:
-    """TreeEnsembleRegressor of ai.onnx.ml 1 to 3; the evaluator adds up in float32."""
-    trees = len(set(attributes["nodes_treeids"]))
-    if aggregate_function not in ("SUM", "AVERAGE") or post_transform != "NONE":
-        raise NotImplementedError(f"trees with {aggregate_function} and {post_transform}")
-    total = _leaf_sums(x, attributes, "target", n_targets)
-    total = total / trees if aggregate_function == "AVERAGE" else total
-    return total if not base_values else total + np.asarray(base_values, np.float64)
-
-
-def tree_classifier(
-    x: Array,
-    *,
-    base_values: Sequence[float] | None = None,
-    classlabels_int64s: Sequence[int] | None = None,
-    classlabels_strings: Sequence[str] | None = None,
-    post_transform: str = "NONE",
-    **attributes: Any,
-) -> tuple[Array, Array]:
-    """TreeEnsembleClassifier of ai.onnx.ml 1 to 3, for three classes or more."""
-    labels = np.array(classlabels_int64s or np.array(classlabels_strings, object))
-    # For two classes, onnxruntime derives the score that no leaf has: [3] becomes [-3, 3].
-    if post_transform != "NONE" or len(labels) == 2:
-        raise NotImplementedError("trees for two classes or with a post-transform")
-    scores = _leaf_sums(x, attributes, "class", len(labels))
-    if base_values:
-        scores = scores + np.asarray(base_values, np.float64)
-    return labels[scores.argmax(axis=1)], scores
-
-
-_BRANCHES: dict[str, Callable[[Any, Any], Any]] = {
-    "BRANCH_LEQ": np.less_equal,
-    "BRANCH_LT": np.less,
-    "BRANCH_GTE": np.greater_equal,
-    "BRANCH_GT": np.greater,
-    "BRANCH_EQ": np.equal,
-    "BRANCH_NEQ": np.not_equal,
-}
-
-
-def _leaf_sums(x: Array, trees: Mapping[str, Any], prefix: str, columns: int) -> Array:
-    """Sum of the weights of the leaves that each row of ``x`` reaches, by target or class."""
-    if any(value is not None for name, value in trees.items() if name.endswith("_as_tensor")):
-        raise NotImplementedError("trees with double-precision thresholds")
-    keys = list(zip(trees["nodes_treeids"], trees["nodes_nodeids"], strict=True))
-    place = {key: index for index, key in enumerate(keys)}
-    nexts = {
-        side: [
-            place.get((tree, node), 0)
-            for (tree, _), node in zip(keys, trees[f"nodes_{side}nodeids"], strict=True)
-        ]
-        for side in ("true", "false")
-    }
-    missing = trees.get("nodes_missing_value_tracks_true") or [0] * len(keys)
-    leaves = np.zeros((len(keys), columns))
-    weighted = ("treeids", "nodeids", "ids", "weights")
-    for tree, node, column, weight in zip(*(trees[f"{prefix}_{n}"] for n in weighted), strict=True):
-        leaves[place[tree, node], column] += float(weight)
-    total = np.zeros((len(x), columns))
-    roots = {tree: index for index, (tree, _) in reversed(list(enumerate(keys)))}
-    for root in roots.values():
-        pending = [(root, np.arange(len(x)))]
-        while pending:
-            index, rows = pending.pop()
-            branch = _BRANCHES.get(trees["nodes_modes"][index])
-            if branch is None or not len(rows):
-                total[rows] += leaves[index]
-                continue
-            values = x[rows, trees["nodes_featureids"][index]]
-            taken = branch(values, float(trees["nodes_values"][index]))
-            taken = taken | (np.isnan(values) & bool(missing[index]))
-            pending += [(nexts["true"][index], rows[taken]), (nexts["false"][index], rows[~taken])]
-    return total
 
 
 # --- control ------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from optvet.engine.vet.explain.site_search import (
 )
 from optvet.engine.vet.observe.divergence import INNER_JITTERS, compare_values
 from optvet.engine.vet.observe.recorded_values import record_with_jitter, told_values
-from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
@@ -102,7 +102,7 @@ def explain(
     )
     about = (list(passes), symptom, list(outputs), task.full_check, task.plain_check)
     question = (runner.identity, about, runner.sample_digest(sample))
-    key = caching.key("divergence", VERSION, fingerprint_environment(), *question)
+    key = cache_key.key("divergence", VERSION, fingerprint_environment(), *question)
     kept = runner.cache.read(key, _DIVERGENCE.validate_json, _DIVERGENCE.dump_json)
     if kept is not None:
         return kept

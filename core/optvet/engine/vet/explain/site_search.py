@@ -18,7 +18,8 @@ from optvet.engine.work.trials.building import BuildSpec, speaks_dialect
 from optvet.engine.work.trials.checking import check
 from optvet.engine.work.trials.inference import RuntimeConfig, load
 from optvet.graph.identity import structure_of
-from optvet.graph.sites import Site, distinction, features_of, find_rewrites, kind_of, splice
+from optvet.graph.site_features import distinction, features_of
+from optvet.graph.sites import Site, find_rewrites, kind_of, splice
 from optvet.graph.text import node_text
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import TypeAdapter
 
 from optvet.engine.models.opening import OPSET_FLOOR, is_for_evaluator
-from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.case import Case
@@ -41,7 +41,7 @@ class Probing:
         runner, reference = self._lab, self._lab.case.reference
         samples = [Sample(f"probe-{i}", f) for i, f in enumerate(feeds)]
         keys = [
-            caching.key(
+            cache_key.key(
                 "probe",
                 fingerprint_environment(),
                 runner.model.digest,

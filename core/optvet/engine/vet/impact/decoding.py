@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from pydantic import BaseModel
 
-from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache import cache_key
 from optvet.engine.work.sandbox import Outcome
 from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.trial import decode
@@ -117,4 +117,4 @@ class Decoder:
     def _key(self, passes: Sequence[str] | None, sample: Sample) -> str:
         content = self.runner.content_key(passes, sample)
         assert content is not None  # only runs that were judged are decoded
-        return caching.key("decoded", content, *self._about)
+        return cache_key.key("decoded", content, *self._about)

@@ -14,7 +14,8 @@ import numpy as np
 
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.known_noise import Noise
-from optvet.engine.judge.layer_checks import HALF, WRONG, LayerJudgement, LocalAnswer
+from optvet.engine.judge.layer_checks import HALF
+from optvet.engine.judge.layer_judgement import WRONG, LayerJudgement, LocalAnswer
 from optvet.engine.work.trials import noise_floor as measuring
 from optvet.engine.work.trials import quantized_layers
 from optvet.engine.work.trials.inference import Outputs

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from optvet.engine.vet.find.blame import blame
 from optvet.engine.vet.observe.observation import finite
-from optvet.engine.vet.require.metrics import RequirementMeter, RequirementReading
+from optvet.engine.vet.require.gauges import RequirementReading
+from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.require.unmet import UnmetRequirement
 from optvet.engine.vet.session import VetSession
 from optvet.spec.records import RequirementRecord

@@ -11,14 +11,8 @@ import numpy as np
 from optvet.engine.vet.impact.comparator_options import calibrate_options, options_for
 from optvet.engine.vet.impact.requirements import Candidate, is_of_layers, required_of
 from optvet.engine.vet.observe.examine import Examiner
-from optvet.engine.vet.require.metrics import (
-    Chunk,
-    RequirementReading,
-    chunk_of,
-    explain_missing_outputs,
-    gauge_of,
-    runs_of,
-)
+from optvet.engine.vet.require.gauges import Chunk, RequirementReading, chunk_of, gauge_of
+from optvet.engine.vet.require.metrics import explain_missing_outputs, runs_of
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.spec.errors import UsageError

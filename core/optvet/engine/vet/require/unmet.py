@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from optvet.engine.vet.find.localize import Answer
 from optvet.engine.vet.observe.observation import finite
 from optvet.engine.vet.properties.base import Property
-from optvet.engine.vet.require.metrics import RequirementMeter, RequirementReading
+from optvet.engine.vet.require.gauges import RequirementReading
+from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.spec.records import Finding
 from optvet.spec.requirement import Required

@@ -13,26 +13,20 @@ deletions take, the worst is a row without a file, which is a miss.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import enum
 import hashlib
-import json
 import os
 import sqlite3
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import platformdirs
-from pydantic import BaseModel
 
 from optvet.spec.files import private_folder, replacing
 
-JSON = Any
 T = TypeVar("T")
 
 _INLINE_BYTES = 64 << 10
@@ -55,54 +49,6 @@ CREATE TABLE IF NOT EXISTS entries (
 def cache_root() -> Path:
     """The user's cache folder for optvet; it may not exist yet."""
     return platformdirs.user_cache_path("optvet")
-
-
-def key(*parts: object) -> str:
-    """sha256, hexadecimal, over ``parts`` in canonical form.
-
-    Numbers, strings, paths, enumerations, sequences, sets, mappings, dataclasses, pydantic
-    models, bytes and arrays; equal parts have equal keys in every process and on every machine.
-
-    Raises:
-        TypeError: A part is of another type.
-    """
-    text = json.dumps(_canonical(list(parts)), separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
-def _canonical(part: object) -> JSON:
-    """``part`` as JSON in which objects are used for typed values only."""
-    if isinstance(part, enum.Enum):
-        return {type(part).__qualname__: _canonical(part.value)}
-    if part is None or isinstance(part, (bool, int, float, str)):
-        return str(part) if isinstance(part, str) else part
-    if isinstance(part, (bytes, bytearray, memoryview)):
-        return {"bytes": hashlib.sha256(part).hexdigest()}
-    if isinstance(part, os.PathLike):
-        return {"path": os.fspath(part)}
-    if isinstance(part, BaseModel):
-        fields = {name: getattr(part, name) for name in type(part).model_fields}
-        fields |= part.model_extra or {}
-        return {type(part).__qualname__: _canonical(fields)}
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
-        return {type(part).__qualname__: _canonical(values)}
-    if isinstance(part, Mapping):
-        return {"mapping": _sort_items([_canonical(k), _canonical(v)] for k, v in part.items())}
-    if isinstance(part, (set, frozenset)):
-        return {"set": _sort_items(map(_canonical, part))}
-    if isinstance(part, (list, tuple)):
-        return [_canonical(item) for item in part]
-    if (array := sys.modules.get("numpy")) and isinstance(part, (array.ndarray, array.generic)):
-        # Not at the top: whoever only reads what is kept shall not wait for numpy.
-        from optvet.engine.work.cache.array_bytes import about_array
-
-        return {"array": [_canonical(item) for item in about_array(array.asarray(part))]}
-    raise TypeError(f"{type(part).__qualname__} cannot be part of a cache key; give its fields")
-
-
-def _sort_items(items: Iterable[JSON]) -> list[JSON]:
-    return sorted(items, key=json.dumps)
 
 
 @dataclass(frozen=True)

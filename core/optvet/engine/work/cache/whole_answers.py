@@ -20,7 +20,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optvet.engine.work.cache.disk import Cache, key
+from optvet.engine.work.cache.cache_key import key
+from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.cache.modified_installs import code_digest
 from optvet.spec.files import file_sha256
 from optvet.spec.records.base import Record

@@ -13,7 +13,7 @@ from optvet.engine.judge import random_outputs
 from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.random_outputs import FEWEST_RUNS, Side
-from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.building import read_model
@@ -68,7 +68,7 @@ class ModelPair:
         build_spec = runner.build_spec(passes)
         # Pass sequences that make one and the same model share its draws.
         content = runner.content_key(passes, self.sample)
-        key = content and caching.key(
+        key = content and cache_key.key(
             "draws", fingerprint_environment(), content, task.__name__, args
         )
         kept = (self.known.get(key) or runner.cache.read(key, unpack_runs)) if key else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
 from optvet.engine.work.sandbox import Outcome
@@ -86,18 +86,18 @@ class KnownResults:
         """Cache key of the build of ``build_spec`` under the checks of the case."""
         checks = self.case.checks
         if build_spec.optimizer is None:
-            return caching.key(
+            return cache_key.key(
                 "original", fingerprint_environment(), build_spec.digest, checks.full, checks.plain
             )
         about = (list(build_spec.passes), checks.full, checks.plain, checks.ignored_complaint)
-        return caching.key("build", *self._about_build, *about)
+        return cache_key.key("build", *self._about_build, *about)
 
     def run_key(self, build_spec: BuildSpec, canonical: str, sample: Sample) -> str:
         """Cache key of a run; artifacts that compute the same share it."""
         about = self._about_run if build_spec.optimizer else self._about_reference
         name = (about, canonical, self.memory.digest_of(sample))
         if name not in self.memory.run_keys:
-            self.memory.run_keys[name] = caching.key("run", *name)
+            self.memory.run_keys[name] = cache_key.key("run", *name)
         return self.memory.run_keys[name]
 
     # --- builds and runs ---------------------------------------------------------------------

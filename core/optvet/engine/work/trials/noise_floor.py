@@ -24,7 +24,7 @@ from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.forced import plain
 from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.numerics.jitter_file import jitter_file
-from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
 from optvet.engine.work.cache.environment_fingerprint import (
     fingerprint_environment,
@@ -68,7 +68,7 @@ class Analysis:
 
 def analysis(runner: TrialRunner) -> Analysis:
     """The analysis of the model of the trial runner, cached."""
-    key = caching.key("analysis", 2, fingerprint_environment(), runner.model.digest)
+    key = cache_key.key("analysis", 2, fingerprint_environment(), runner.model.digest)
     kept = runner.cache.read(key, _analysis_from_json, _analysis_to_json)
     if kept is None:
         outcome = runner.sandbox.call(_analyze, runner.build_spec(None), role="judging")
@@ -381,7 +381,7 @@ def _evaluate(build_spec: BuildSpec, sample: Sample) -> Outputs:
 
 def _key(runner: TrialRunner, kind: str, sample: Sample, *more: object) -> str:
     about = runner.reference_identity, runner.sample_digest(sample)
-    return caching.key(kind, numerics_digest(), *about, *more)
+    return cache_key.key(kind, numerics_digest(), *about, *more)
 
 
 def pack_runs(runs: Sequence[Mapping[str, np.ndarray]]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
 from optvet.engine.work.sandbox import Sandbox
@@ -87,7 +87,7 @@ def check_options(
     key = None
     chosen = options.model_dump(mode="json")
     if cache is not None and chosen == type(options).model_construct().model_dump(mode="json"):
-        key = caching.key("options", fingerprint_environment(), about_plugin(plugin), chosen)
+        key = cache_key.key("options", fingerprint_environment(), about_plugin(plugin), chosen)
         if cache.get(key) is not None:
             return
     outcome = sandbox.call(objection, plugin, options)

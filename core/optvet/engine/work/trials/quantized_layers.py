@@ -19,12 +19,12 @@ from onnx import ModelProto, ValueInfoProto
 from pydantic import TypeAdapter
 
 from optvet.engine.contract import optimizer_returns, runtime_returns
-from optvet.engine.judge import layer_checks
+from optvet.engine.judge import layer_checks, layer_judgement
 from optvet.engine.judge.known_noise import Noise
-from optvet.engine.judge.layer_checks import LocalAnswer
+from optvet.engine.judge.layer_judgement import LocalAnswer
 from optvet.engine.numerics.forced import alike, plain
 from optvet.engine.numerics.matching import InnerValues, Values, match
-from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials import noise_floor as measuring
@@ -118,7 +118,7 @@ def inspect(
         return Inspection("none", ids, reason="the model is too large to examine its layers")
     fed = [runner.sample_digest(s) for s in samples]
     got = sample_digests(Sample(i, runs[i]) for i in ids)
-    key = caching.key(
+    key = cache_key.key(
         "layers", VERSION, fingerprint_environment(), runner.identity, list(passes), fed, got
     )
     kept = runner.cache.read(key, _INSPECTION.validate_json, _INSPECTION.dump_json)
@@ -180,7 +180,7 @@ def run_perturbed(
 ) -> list[Outputs]:
     """Outputs of the original with each value perturbed before it is quantized, by seed."""
     about = (runner.reference_identity, runner.sample_digest(sample))
-    key = caching.key("moved", VERSION, *about, list(seeds))
+    key = cache_key.key("moved", VERSION, *about, list(seeds))
     kept = runner.cache.read(key, measuring.unpack_runs)
     if kept is not None:
         return kept
@@ -301,12 +301,12 @@ def _judge_inner_values(
     noise = Noise(longest_reduction=task.longest_reduction, measured=False)
     answer = layer_checks.check(original, run, task.feeds, inner, matches, noise)
     there = dict(renamed or {}) | {n: m.name for n, m in matches.items()}
-    wrong = [e for e in (*answer.layers, *answer.ends) if e.outcome in layer_checks.WRONG]
+    wrong = [e for e in (*answer.layers, *answer.ends) if e.outcome in layer_judgement.WRONG]
     return answer, {e.name: _place(e, model, optimized, there) for e in wrong}
 
 
 def _place(
-    layer: layer_checks.LayerJudgement,
+    layer: layer_judgement.LayerJudgement,
     model: ModelProto,
     optimized: ModelProto | None,
     there: Mapping[str, str],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.messages import qualified_name
@@ -154,7 +154,7 @@ class TrialRunner:
         build_spec = self.build_spec(passes)
         digests = [self.sample_digest(s) for s in samples]
         about = self.identity if build_spec.optimizer else self.reference_identity
-        key = caching.key("fresh", purpose, self.known.build_key(build_spec), about, digests)
+        key = cache_key.key("fresh", purpose, self.known.build_key(build_spec), about, digests)
         kept = self.cache.read(key, lambda data: replay_from_bytes(data, samples))
         if kept is not None and all(fits(run, self.model, kept[0]) for run in kept[1].values()):
             return self._compose(build_spec, *kept, samples)

@@ -1,0 +1,84 @@
+"""What other runtimes make of the artifact to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optvet.engine.convert.compare_outputs import Judge
+from optvet.engine.convert.guilty_stage import Blame
+from optvet.engine.convert.session import Conversion
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.spec.records.convert import ConversionPlace
+from optvet.spec.records.vet import CrossCheck
+from optvet.spec.types import Artifact, Failure, Sample
+
+
+def cross_check(
+    conversion: Conversion,
+    artifact: Artifact,
+    blame: Blame,
+    judge: Judge,
+    tolerance: float | None,
+    config: RuntimeConfig,
+    place: ConversionPlace | None,
+) -> Iterator[CrossCheck]:
+    """What other runtimes make of the guilty artifact on the witness, and on others like it.
+
+    Unless the user chose some, that is the next best one. Where the conversion has nothing to do
+    with what the first wrong node computes, others are asked too until one is right, but for those
+    that compute as the source does, by its own library.
+    """
+    chosen = bool(conversion.request.cross_check)
+    for number, other in enumerate(conversion.others(config, artifact.format)):
+        if not chosen and number:
+            if place is None or not place.alike:
+                return
+            if conversion.shares_library(other.runtime):
+                continue
+        check = _cross_check_with(conversion, other, artifact, blame, judge, tolerance)
+        yield check
+        if not chosen and check.outcome == "no-fault":
+            return
+
+
+def _cross_check_with(
+    conversion: Conversion,
+    config: RuntimeConfig,
+    artifact: Artifact,
+    blame: Blame,
+    judge: Judge,
+    tolerance: float | None,
+) -> CrossCheck:
+    name, shown = config.runtime.name, _telling(blame)
+    observed = conversion.observe(config, artifact, shown)
+    if observed.load is not None:
+        return CrossCheck(runtime=name, outcome="not-judged", detail=describe(observed.load))
+    run = observed.runs[shown[0].id]
+    values = not blame.symptom.info.failed
+    if isinstance(run, Failure) and values:
+        return CrossCheck(runtime=name, outcome="not-judged", detail=describe(run))
+    judged = [s for s in shown if not (values and isinstance(observed.runs[s.id], Failure))]
+    seen = judge.see(observed, judged, tolerance)
+    for killed in (seen[s.id] for s in judged if seen[s.id].unexplained):
+        return CrossCheck(runtime=name, outcome="not-judged", detail=killed.message)
+    # Values that differ are another fault than a model that does not run.
+    alike = (s.id for s in judged if values or isinstance(observed.runs[s.id], Failure))
+    wrong = next((n for n in alike if not seen[n].right), None)
+    if wrong is None:
+        return CrossCheck(runtime=name, outcome="no-fault", detail=seen[shown[0].id].message)
+    where = "" if wrong == shown[0].id else f"{wrong}: "
+    return CrossCheck(runtime=name, outcome="fault", detail=f"{where}{seen[wrong].message}")
+
+
+_ASKED = 8
+"""Inputs on which another runtime is asked."""
+
+
+def _telling(blame: Blame) -> list[Sample]:
+    """The witness, and others of its fault: what they show elsewhere is no fault of one runtime.
+
+    Edge values with NaN, where a fault shows on others too, may go wrong for reasons of their own.
+    """
+    alike = [d for d in blame.inputs if d.outside_domain == blame.inputs[0].outside_domain]
+    return [d.sample for d in alike[:_ASKED]]

@@ -1,0 +1,71 @@
+"""Which passes change a model, and what they rewrite in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+from onnx import ModelProto
+
+from optvet.engine.hunt.suspicions import Complaint, Rewrite
+from optvet.engine.hunt.tested_optimizer import TestedOptimizer
+from optvet.graph.walk import nodes_of
+from optvet.spec.protocols import ReportsChanges, Saves
+from optvet.spec.types import Artifact
+
+_TOLD = 12
+"""Of so many passes at most it is believed that each changes a small model."""
+
+
+def rewrite_of(tested: TestedOptimizer, data: bytes, label: str) -> Rewrite | None:
+    """The rewrite of a model by one pass, or by the whole pipeline; None if unchanged."""
+    source = Artifact("onnx", data)
+    alone = label in tested.each
+    try:
+        plain = tested.optimizer.apply(source, tested.base, tested.options)
+        names = (*tested.base, label) if alone else tested.whole
+        artifact = tested.optimizer.apply(source, names, tested.options)
+        if artifact.format != "onnx" and isinstance(tested.optimizer, Saves):
+            artifact = tested.optimizer.saved(source, names, tested.options)
+    except Exception:  # an optimizer raises what it likes; then nothing is seen to fire
+        return None
+    if artifact.data == plain.data:
+        return None
+    return compare_operators(label, operators_in(plain.data), operators_in(artifact.data))
+
+
+def compare_operators(label: str, was: Counter[str], now: Counter[str]) -> Rewrite:
+    """Which types of operators became fewer and more: sets, since numbers would never repeat."""
+    return Rewrite(label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys())))
+
+
+def operators_in(data: bytes) -> Counter[str]:
+    """Types of operators, those of nested graphs too; none if it is no model."""
+    try:
+        return Counter([n.op_type for n in nodes_of(ModelProto.FromString(data).graph)])
+    except DecodeError:
+        return Counter()
+
+
+def changing_passes(
+    tested: TestedOptimizer, data: bytes, passes: tuple[str, ...]
+) -> tuple[tuple[str, ...], Complaint | None]:
+    """Passes that change the model, by the optimizer's report; none if unknown or too many.
+
+    Returns:
+        The passes, and a complaint if the plugin raised an exception.
+    """
+    optimizer = tested.optimizer
+    if not isinstance(optimizer, ReportsChanges):
+        return (), None
+    try:
+        found = optimizer.changing_passes(Artifact("onnx", data), passes, tested.options)
+    except Exception as error:
+        return (), complaint_about(tested, "changing_passes", error)
+    return tuple(found) if found and len(found) <= _TOLD else (), None
+
+
+def complaint_about(tested: TestedOptimizer, method: str, error: Exception) -> Complaint:
+    """A complaint about the plugin of the tested optimizer, whose ``method`` raised ``error``."""
+    name = tested.optimizer.name
+    return Complaint.of(f"{method} of optimizer {name!r} raised", error)
