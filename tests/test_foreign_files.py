@@ -53,7 +53,6 @@ ALLOWED: Mapping[str, str] = {
     "core/optvet/engine/environment/environments.py": OWN,
     "core/optvet/engine/environment/scaffold.py": PACKAGE,
     "core/optvet/engine/generate/run.py": OWN,
-    "core/optvet/engine/hunt/batch.py": OWN,
     "core/optvet/engine/hunt/progress_log.py": OWN,
     "core/optvet/engine/hunt/state.py": "the hunt's own folder",
     "core/optvet/engine/hunt/vocabulary.py": CACHE,
