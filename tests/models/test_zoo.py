@@ -196,14 +196,15 @@ def test_a_trained_model_scores_on_held_out_data_as_recorded(name: str, cache: P
     pytest.importorskip("sklearn", reason="scikit-learn ships the data")
     import onnxruntime as ort
 
-    from optvet_zoo.recipes import train
+    from optvet_zoo.recipes import training
+    from optvet_zoo.recipes.training_data import held_out
 
     entry = RECORD[name]
-    _, inputs, _, targets = train.held_out(entry["data"].rpartition("load_")[2])
+    _, inputs, _, targets = held_out(entry["data"].rpartition("load_")[2])
     inputs = (inputs / 16).reshape(-1, 1, 8, 8) if name == "digits-cnn" else inputs
     session = ort.InferenceSession(fetch(name, cache))
     *_, output = session.run(None, {session.get_inputs()[0].name: inputs})
-    found = getattr(train, entry["metric"])(output, targets)
+    found = getattr(training, entry["metric"])(output, targets)
     assert found == pytest.approx(entry["held_out"], abs=0.003)
     assert found > {"accuracy": 0.95, "r_squared": 0.35}[entry["metric"]]
 
@@ -212,14 +213,15 @@ def test_the_detector_finds_digits_that_it_was_not_trained_on(cache: Path) -> No
     pytest.importorskip("sklearn", reason="scikit-learn ships the data")
     import onnxruntime as ort
 
-    from optvet_zoo.recipes import train
+    from optvet_zoo.recipes.training import f1
+    from optvet_zoo.recipes.training_data import canvases, held_out
 
-    _, digits, _, labels = train.held_out("digits")
-    images, targets, placed = train.canvases(np.random.default_rng(0), digits, labels, 100)
+    _, digits, _, labels = held_out("digits")
+    images, targets, placed = canvases(np.random.default_rng(0), digits, labels, 100)
     session = ort.InferenceSession(fetch("canvas-detector", cache))
     boxes, scores = session.run(None, {"image": images})
     recorded = RECORD["canvas-detector"]["held_out"]
-    assert train.f1(scores, targets) == pytest.approx(recorded, abs=0.05)
+    assert f1(scores, targets) == pytest.approx(recorded, abs=0.05)
     # Boxes of cells that hold the centre of a digit are where the digit is, to a pixel or so.
     where = np.argwhere(targets[..., 0] > 0)
     left = [x for image in placed for x, _, _ in image]
@@ -231,13 +233,14 @@ def test_the_language_model_knows_the_next_letter(cache: Path) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn ships the texts")
     import onnxruntime as ort
 
-    from optvet_zoo.recipes import train
+    from optvet_zoo.recipes.training import accuracy
+    from optvet_zoo.recipes.training_data import letter_windows
 
-    windows = train.letter_windows(np.random.default_rng(0))[:500]
+    windows = letter_windows(np.random.default_rng(0))[:500]
     session = ort.InferenceSession(fetch("letters-lm", cache))
     (logits,) = session.run(None, {"input_ids": windows[:, :-1]})
     # The most frequent letter, the space, is right in one of six places.
-    assert train.accuracy(logits[:, -1], windows[:, -1]) > 0.4
+    assert accuracy(logits[:, -1], windows[:, -1]) > 0.4
 
 
 @pytest.mark.parametrize("name", sorted(RECORD))

@@ -16,20 +16,48 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import numpy_helper, parser
 
-SEED = 20240501
-TEST_FRACTION = 0.25
-_HERE = Path(__file__).parent
+from optvet_zoo.recipes.layers import (
+    BatchNorm,
+    Cells,
+    Conv3x3,
+    Dense,
+    Dropout,
+    Flatten,
+    MaxPool2,
+    Relu,
+    Tanh,
+    TrainableLayer,
+)
+from optvet_zoo.recipes.training import (
+    accuracy,
+    classification_gradient,
+    detection_gradient,
+    f1,
+    predict,
+    r_squared,
+    regression_gradient,
+    train,
+)
+from optvet_zoo.recipes.training_data import (
+    CELL,
+    CONTEXT,
+    DIGIT,
+    LETTERS,
+    SIDE,
+    TEST_FRACTION,
+    canvases,
+    held_out,
+    letter_windows,
+)
 
-Array = npt.NDArray[np.float64]
-Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Training inputs, held-out inputs, training targets, held-out targets."""
+SEED = 20240501
+_HERE = Path(__file__).parent
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,317 +74,6 @@ def main(arguments: Sequence[str]) -> int:
         record.write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return 0
 
-
-def held_out(data: str) -> Split:
-    """The split that all recipes on the scikit-learn data set ``data`` share; float32 inputs."""
-    from sklearn import datasets
-    from sklearn.model_selection import train_test_split
-
-    loaded = getattr(datasets, f"load_{data}")()
-    inputs = loaded.data.astype(np.float32)
-    split = train_test_split(inputs, loaded.target, test_size=TEST_FRACTION, random_state=0)
-    return split[0], split[1], split[2], split[3]
-
-
-# ── Layers ─────────────────────────────────────────────────────────────────────────────────────
-
-
-class TrainableLayer(Protocol):
-    """A differentiable step; ``parameters`` and ``gradients`` run in parallel."""
-
-    parameters: list[Array]
-    gradients: list[Array]
-
-    def forward(self, x: Array, *, training: bool) -> Array:
-        """Its output for the batch ``x``."""
-        ...
-
-    def backward(self, gradient: Array) -> Array:
-        """Gradient of the loss with respect to ``x``, given that of the output."""
-        ...
-
-
-class FixedLayer:
-    """A layer without parameters, made of two functions."""
-
-    def __init__(self) -> None:
-        self.parameters: list[Array] = []
-        self.gradients: list[Array] = []
-
-
-class Dense(FixedLayer):
-    """x @ W + b."""
-
-    def __init__(self, rng: np.random.Generator, inputs: int, outputs: int) -> None:
-        weight = rng.standard_normal((inputs, outputs)) * np.sqrt(2 / inputs)
-        self.parameters = [weight, np.zeros(outputs)]
-        self.gradients = [np.zeros_like(weight), np.zeros(outputs)]
-
-    def forward(self, x: Array, *, training: bool) -> Array:
-        """[n, inputs] to [n, outputs]."""
-        self.x = x
-        return x @ self.parameters[0] + self.parameters[1]
-
-    def backward(self, gradient: Array) -> Array:
-        """See ``TrainableLayer``."""
-        self.gradients = [self.x.T @ gradient, gradient.sum(axis=0)]
-        return gradient @ self.parameters[0].T
-
-
-class Conv3x3(FixedLayer):
-    """Convolution with kernels of 3 x 3, padding 1, no bias (a batch normalization follows)."""
-
-    def __init__(self, rng: np.random.Generator, inputs: int, outputs: int) -> None:
-        weight = rng.standard_normal((outputs, inputs, 3, 3)) * np.sqrt(2 / (9 * inputs))
-        self.parameters, self.gradients = [weight], [np.zeros_like(weight)]
-
-    def forward(self, x: Array, *, training: bool) -> Array:
-        """[n, inputs, h, w] to [n, outputs, h, w]."""
-        padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-        self.windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-        result: Array = np.einsum(
-            "nchwij,ocij->nohw", self.windows, self.parameters[0], optimize=True
-        )
-        return result
-
-    def backward(self, gradient: Array) -> Array:
-        """See ``TrainableLayer``."""
-        self.gradients = [np.einsum("nchwij,nohw->ocij", self.windows, gradient, optimize=True)]
-        padded = np.pad(gradient, ((0, 0), (0, 0), (1, 1), (1, 1)))
-        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-        flipped = self.parameters[0][:, :, ::-1, ::-1]
-        result: Array = np.einsum("nohwij,ocij->nchw", windows, flipped, optimize=True)
-        return result
-
-
-class BatchNorm(FixedLayer):
-    """Batch normalization over all axes but the channels (Ioffe and Szegedy 2015, Alg. 1)."""
-
-    epsilon = 1e-5
-
-    def __init__(self, channels: int) -> None:
-        self.parameters = [np.ones(channels), np.zeros(channels)]
-        self.gradients = [np.zeros(channels), np.zeros(channels)]
-        self.mean, self.variance = np.zeros(channels), np.ones(channels)
-
-    def forward(self, x: Array, *, training: bool) -> Array:
-        """[n, channels, h, w], normalized by the batch in training and by the averages after."""
-        mean, variance = self.mean, self.variance
-        if training:
-            mean, variance = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
-            self.mean = 0.9 * self.mean + 0.1 * mean
-            self.variance = 0.9 * self.variance + 0.1 * variance
-        self.inverse = 1 / np.sqrt(_channels(variance) + self.epsilon)
-        self.normal = (x - _channels(mean)) * self.inverse
-        return self.normal * _channels(self.parameters[0]) + _channels(self.parameters[1])
-
-    def backward(self, gradient: Array) -> Array:
-        """See ``TrainableLayer``."""
-        axes = (0, 2, 3)
-        self.gradients = [(gradient * self.normal).sum(axis=axes), gradient.sum(axis=axes)]
-        inner = gradient * _channels(self.parameters[0])
-        centred = inner - inner.mean(axis=axes, keepdims=True)
-        parallel = (inner * self.normal).mean(axis=axes, keepdims=True)
-        result: Array = (centred - self.normal * parallel) * self.inverse
-        return result
-
-
-def _channels(values: Array) -> Array:
-    return values.reshape(1, -1, 1, 1)
-
-
-class Relu(FixedLayer):
-    """max(x, 0)."""
-
-    def forward(self, x: Array, *, training: bool) -> Array:
-        """Any shape."""
-        self.mask = x > 0
-        return x * self.mask
-
-    def backward(self, gradient: Array) -> Array:
-        """See ``TrainableLayer``."""
-        return gradient * self.mask
-
-
-class Tanh(FixedLayer):
-    """tanh(x)."""
-
-    def forward(self, x: Array, *, training: bool) -> Array:
-        """Any shape."""
-        self.y = np.tanh(x)
-        return self.y
-
-    def backward(self, gradient: Array) -> Array:
-        """See ``TrainableLayer``."""
-        result: Array = gradient * (1 - self.y**2)
-        return result
-
-
-class MaxPool2(FixedLayer):
-    """Maxima of windows of 2 x 2."""
-
-    def forward(self, x: Array, *, training: bool) -> Array:
-        """[n, c, h, w] to [n, c, h/2, w/2]."""
-        n, c, h, w = x.shape
-        blocks = x.reshape(n, c, h // 2, 2, w // 2, 2)
-        top = blocks.max(axis=(3, 5), keepdims=True)
-        self.mask = blocks == top
-        return np.asarray(top.reshape(n, c, h // 2, w // 2))
-
-    def backward(self, gradient: Array) -> Array:
-        """See ``TrainableLayer``."""
-        n, c, h, w = gradient.shape
-        spread = self.mask * gradient[:, :, :, None, :, None]
-        result: Array = spread.reshape(n, c, 2 * h, 2 * w)
-        return result
-
-
-class Dropout(FixedLayer):
-    """Drops a share of the features in training, and scales the others up."""
-
-    def __init__(self, rng: np.random.Generator, share: float) -> None:
-        super().__init__()
-        self.rng, self.share = rng, share
-
-    def forward(self, x: Array, *, training: bool) -> Array:
-        """Any shape."""
-        keep = self.rng.random(x.shape) >= self.share if training else np.full(x.shape, True)
-        self.factor = keep / (1 - self.share if training else 1)
-        return x * self.factor
-
-    def backward(self, gradient: Array) -> Array:
-        """See ``TrainableLayer``."""
-        return gradient * self.factor
-
-
-class Flatten(FixedLayer):
-    """[n, c, h, w] to [n, c*h*w]."""
-
-    def forward(self, x: Array, *, training: bool) -> Array:
-        """Row-major, as ONNX's Flatten."""
-        self.shape = x.shape
-        return x.reshape(len(x), -1)
-
-    def backward(self, gradient: Array) -> Array:
-        """See ``TrainableLayer``."""
-        return gradient.reshape(self.shape)
-
-
-class Cells(FixedLayer):
-    """[n, c, h, w] to [n * h * w, c]: every place of the map is a row."""
-
-    def forward(self, x: Array, *, training: bool) -> Array:
-        """Rows in the order of n, h, w."""
-        self.shape = x.shape
-        return x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1])
-
-    def backward(self, gradient: Array) -> Array:
-        """See ``TrainableLayer``."""
-        n, c, h, w = self.shape
-        return gradient.reshape(n, h, w, c).transpose(0, 3, 1, 2)
-
-
-# ── Training ───────────────────────────────────────────────────────────────────────────────────
-
-
-def classification_gradient(logits: Array, labels: Array) -> Array:
-    """Gradient of the mean cross entropy of soft-max, with respect to the logits."""
-    scores = softmax(logits)
-    scores[np.arange(len(labels)), labels] -= 1
-    return scores / len(labels)
-
-
-def regression_gradient(predictions: Array, targets: Array) -> Array:
-    """Gradient of half the mean squared error."""
-    return (predictions - targets[:, None]) / len(targets)
-
-
-def detection_gradient(found: Array, targets: Array) -> Array:
-    """Gradient of the cross entropy of all cells, and of squared offsets where a digit is.
-
-    ``found`` is [cells, 13]: scores of "nothing" and ten digits, and where the centre is from that
-    of the cell, in sides of a cell. ``targets`` is [n, cells of one image, 3]: class, and offsets.
-    """
-    flat = targets.reshape(-1, 3)
-    classes = flat[:, 0].astype(int)
-    result = np.zeros_like(found)
-    result[:, :11] = classification_gradient(found[:, :11], classes) * len(found) / len(targets)
-    there = (classes > 0)[:, None]
-    result[:, 11:] = there * (found[:, 11:] - flat[:, 1:]) / len(targets)
-    return result
-
-
-def softmax(logits: Array) -> Array:
-    """Soft-max over the last axis."""
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    result: Array = powers / powers.sum(axis=-1, keepdims=True)
-    return result
-
-
-def train(
-    layers: Sequence[TrainableLayer],
-    inputs: Array,
-    targets: Array,
-    gradient_of: Callable[[Array, Array], Array],
-    rng: np.random.Generator,
-    *,
-    epochs: int,
-    rate: float = 2e-3,
-    decay: float = 1e-4,
-) -> None:
-    """Adam (Kingma and Ba 2015, Alg. 1) with decoupled weight decay, on batches of 64."""
-    moments = [[(np.zeros_like(p), np.zeros_like(p)) for p in x.parameters] for x in layers]
-    step = 0
-    for epoch in range(epochs):
-        order = rng.permutation(len(inputs))
-        slowed = rate * 0.5 * (1 + np.cos(np.pi * epoch / epochs))
-        for start in range(0, len(order), 64):
-            batch = order[start : start + 64]
-            step += 1
-            x = inputs[batch].astype(np.float64)
-            for layer in layers:
-                x = layer.forward(x, training=True)
-            gradient = gradient_of(x, targets[batch])
-            for layer in reversed(layers):
-                gradient = layer.backward(gradient)
-            for layer, layer_moments in zip(layers, moments, strict=True):
-                for p, g, (m, v) in zip(
-                    layer.parameters, layer.gradients, layer_moments, strict=True
-                ):
-                    m += 0.1 * (g - m)
-                    v += 0.001 * (g * g - v)
-                    unbiased = np.sqrt(v / (1 - 0.999**step)) + 1e-8
-                    p -= slowed * (m / (1 - 0.9**step) / unbiased + decay * p)
-
-
-def predict(layers: Sequence[TrainableLayer], inputs: Array) -> Array:
-    """Output of the trained layers; float64."""
-    x = inputs.astype(np.float64)
-    for layer in layers:
-        x = layer.forward(x, training=False)
-    return x
-
-
-def accuracy(logits: Array, labels: Array) -> float:
-    """Share of rows whose largest entry is at their label."""
-    return float(np.mean(logits.argmax(axis=1) == labels))
-
-
-def f1(scores: Array, targets: Array) -> float:
-    """F1 of the classes of cells, "nothing" left out; ``targets`` as of ``detection_gradient``."""
-    wanted = targets[..., 0].ravel()
-    guessed = scores.reshape(len(wanted), -1).argmax(axis=1)
-    right = float(np.sum((guessed == wanted) & (wanted > 0)))
-    return 2 * right / float(np.sum(wanted > 0) + np.sum(guessed > 0))
-
-
-def r_squared(predictions: Array, targets: Array) -> float:
-    """Share of the variance of the targets that is explained."""
-    residual = np.square(targets - predictions).sum()
-    return float(1 - residual / np.square(targets - targets.mean()).sum())
-
-
-# ── Recipes ────────────────────────────────────────────────────────────────────────────────────
 
 Recipe = tuple[onnx.ModelProto, dict[str, Any]]
 
@@ -509,46 +226,6 @@ def diabetes_mlp() -> Recipe:
     return _model(text, weights), _entry("diabetes", "r_squared", found, note, epochs=30)
 
 
-SIDE, CELL, DIGIT = 20, 4, 8
-"""Pixels of a canvas, of a cell of the detector's map, and of a digit."""
-
-
-def canvases(
-    rng: np.random.Generator, digits: np.ndarray, labels: np.ndarray, number: int
-) -> tuple[np.ndarray, np.ndarray, list[list[tuple[int, int, int]]]]:
-    """Images with one to four digits each, which do not overlap.
-
-    Args:
-        rng: Where digits, their number and their places come from.
-        digits: [n, 64], 0 to 16.
-        labels: [n].
-        number: How many images.
-
-    Returns:
-        Images [number, 1, 20, 20] float32, 0 to 1; targets as of ``detection_gradient``; and per
-        image each digit's left, top and label.
-    """
-    cells = SIDE // CELL
-    images = np.zeros((number, 1, SIDE, SIDE), np.float32)
-    targets = np.zeros((number, cells * cells, 3))
-    boxes: list[list[tuple[int, int, int]]] = []
-    for at in range(number):
-        placed: list[tuple[int, int, int]] = []
-        for _ in range(4 * int(rng.integers(1, 4))):
-            left, top = (int(v) for v in rng.integers(0, SIDE - DIGIT + 1, 2))
-            if any(abs(left - x) < DIGIT + 1 and abs(top - y) < DIGIT + 1 for x, y, _ in placed):
-                continue
-            which = int(rng.integers(len(digits)))
-            images[at, 0, top : top + DIGIT, left : left + DIGIT] = digits[which].reshape(8, 8) / 16
-            x, y = left + DIGIT / 2, top + DIGIT / 2
-            column, row = int(x // CELL), int(y // CELL)
-            offsets = (x / CELL - column - 0.5, y / CELL - row - 0.5)
-            targets[at, row * cells + column] = (labels[which] + 1, *offsets)
-            placed.append((left, top, int(labels[which])))
-        boxes.append(placed)
-    return images, targets, boxes
-
-
 def canvas_detector() -> Recipe:
     """A detector of digits on canvases: a class and a box for each cell of a map."""
     rng = np.random.default_rng(SEED + 4)
@@ -598,29 +275,6 @@ def canvas_detector() -> Recipe:
     found = f1(predict(layers, images)[:, :11], targets)
     note = "pixels / 16, one to four digits on [N, 1, 20, 20]"
     return _model(text, weights), _entry("digits", "f1", found, note, epochs=40)
-
-
-LETTERS = "\n abcdefghijklmnopqrstuvwxyz.,()-:'0"
-"""What the language model reads and writes, by number; 0 stands for every digit."""
-CONTEXT = 8
-
-
-def descriptions() -> str:
-    """scikit-learn's descriptions of its data sets, in the letters that ``letters-lm`` knows."""
-    from sklearn import datasets
-
-    names = ("breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine")
-    text = " ".join(getattr(datasets, f"load_{name}")().DESCR for name in names).lower()
-    kept = "".join(c if c in LETTERS else "0" if c.isdigit() else " " for c in text)
-    return " ".join(kept.split())
-
-
-def letter_windows(rng: np.random.Generator) -> np.ndarray:
-    """Eight letters and the next one, by number: [n, 9], in a random order."""
-    ids = np.array([LETTERS.index(c) for c in descriptions()])
-    windows = np.lib.stride_tricks.sliding_window_view(ids, CONTEXT + 1).copy()
-    rng.shuffle(windows)
-    return windows
 
 
 def letters_lm() -> Recipe:
