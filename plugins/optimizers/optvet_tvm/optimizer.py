@@ -12,122 +12,32 @@ The artifact is an executable of TVM's virtual machine, alive in the worker that
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import re
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import onnx
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from optvet.plugin import (
-    Artifact,
-    Pass,
-    PluginError,
-    Sensitive,
-    Traits,
-    UnknownName,
-    Unsupported,
-    UsageError,
-    version_of,
+from optvet.plugin import Artifact, Pass, Traits, UnknownName, Unsupported, UsageError, version_of
+from optvet_tvm.extra_passes import load_extra, module_name, parse_extras, source_of
+from optvet_tvm.options import TvmOptions
+from optvet_tvm.passes import (
+    GRAPH_PASSES,
+    KERNEL_PASSES,
+    LOWERING_PASSES,
+    NUMBERING_PASS,
+    OPTIONAL_KERNEL_PASSES,
+    OPTIONAL_LOWERING,
+    describe_graph_pass,
+    is_installed,
+    make_pass,
 )
-
-# Exact on paper; what each does to floating point is rounding. FoldBatchnormToConv2D goes first:
-# DecomposeOpsForInference leaves no batch normalization to fold. ToMixedPrecision goes before
-# FuseTransposeMatmul, whose functions it does not understand (0.27: "Expected TensorType").
-_GRAPH = (
-    "FoldBatchnormToConv2D DecomposeOpsForInference CanonicalizeBindings EliminateCommonSubexpr "
-    "FoldConstant CombineParallelMatmul ExpandMatmulOfSum AdjustMatmulOrder ReorderTakeAfterMatmul "
-    "ReorderPermuteDimsAfterConcat RemoveRedundantReshape FastMathTransform ConvertLayout "
-    "ToMixedPrecision FuseTransposeMatmul DataflowUseInplaceCalls TopologicalSort "
-    "RemoveUnusedOutputs DeadCodeElimination"
-).split()
-_ON_REQUEST = ("ConvertLayout", "FastMathTransform", "ToMixedPrecision")
-# Relative to the largest value of an output. Half precision holds 11 bits, and a deep network
-# rounds often; TVM's fast exp and tanh are polynomials of a few units in the last place.
-_TOLERANCES = {"ToMixedPrecision": 2e-2, "FastMathTransform": 1e-4}
-# relax.get_default_pipeline(llvm), flattened: TVM gives it away as one opaque pass.
-_LOWER = (
-    "DispatchSampling DispatchSortScan LegalizeOps AnnotateTIROpPattern FoldConstant#2 FuseOps "
-    "FuseTIR RewriteDataflowReshape ToNonDataflow RemovePurityChecking CallTIRRewrite "
-    "StaticPlanBlockMemory LowerAllocTensor KillAfterLastUse LowerRuntimeBuiltin ComputePrimValue "
-    "VMShapeLower AttachGlobalSymbol"
-).split()
-_OPTIONAL_LOWER = frozenset(
-    "AnnotateTIROpPattern FoldConstant#2 FuseOps FuseTIR RewriteDataflowReshape "
-    "StaticPlanBlockMemory KillAfterLastUse".split()
-)
-# It numbers the shapes of a model in an order that is another in each process (TVM 0.27), so what
-# comes of it is told by what went into it.
-_NUMBERING = "VMShapeLower"
-# Those of tvm.tirx.build that were seen to change a kernel on CPU; all others always run.
-_TIR = (
-    "tirx.BindTarget s_tir.LowerInitBlock s_tir.PlanAndUpdateBufferAllocationLocation "
-    "s_tir.ConvertBlocksToOpaque s_tir.CompactBufferAllocation s_tir.StmtSimplify "
-    "s_tir.LowerOpaqueBlock tirx.FlattenBuffer tirx.NarrowDataType tirx.StorageRewrite "
-    "s_tir.HoistIfThenElse s_tir.RenormalizeSplitPattern tirx.StmtSimplify tirx.CommonSubexprElim "
-    "tirx.MakePackedAPI tirx.FP8StorageLegalize tirx.Filter tirx.LowerTVMBuiltin tirx.LowerIntrin"
-).split()
-_OPTIONAL_TIR = frozenset(
-    "s_tir.PlanAndUpdateBufferAllocationLocation s_tir.CompactBufferAllocation s_tir.StmtSimplify "
-    "tirx.NarrowDataType tirx.StorageRewrite s_tir.HoistIfThenElse s_tir.RenormalizeSplitPattern "
-    "tirx.StmtSimplify tirx.CommonSubexprElim tirx.FP8StorageLegalize".split()
-)
-_EXTRA = re.compile(
-    r"(?:(?P<name>[^=@:,]+)=)?(?P<module>[^=@:,]+):(?P<function>\w+)(?:@(?P<position>\d+))?"
-)
-
-
-_TARGET = re.compile(r"llvm(\s+-(mcpu|mattr|mtriple|num-cores|opt-level)=[\w+,.-]+)*")
-
-
-def _is_plain_target(target: object) -> bool:
-    """Whether a target has none but options that choose a processor."""
-    return isinstance(target, str) and _TARGET.fullmatch(target) is not None
-
-
-class TvmOptions(BaseModel):
-    """How models are compiled."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    target: Annotated[
-        str,
-        Sensitive("may pass LLVM options that name files", unless=lambda t: _is_plain_target(t)),
-    ] = "llvm"
-    """What code is generated for; the runtime runs on the CPU."""
-    opt_level: int = Field(default=3, ge=0)
-    """Optimization level of TVM's pass context."""
-    tir: bool = False
-    """Passes over the loops of kernels can be left out too: they are listed, behind the others."""
-    extra_passes: Annotated[tuple[str, ...], Sensitive("runs Python code")] = ()
-    """Passes of your own, [NAME=]MODULE:FUNCTION[@POSITION]. MODULE is a module or a file.py,
-    FUNCTION makes a TVM pass, POSITION counts in the list of all passes (default: behind those of
-    the graph)."""
-
-    @field_validator("extra_passes")
-    @classmethod
-    def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for text in value:
-            if not _EXTRA.fullmatch(text):
-                raise ValueError(f"{text!r} is not [NAME=]MODULE:FUNCTION[@POSITION]")
-        return value
+from optvet_tvm.snippets import build_code, extra_code, list_code, pass_code, skip_code
 
 
 class TvmError(RuntimeError):
     """TVM refused; the message says in which pass."""
-
-
-class _Extra(NamedTuple):
-    name: str
-    module: str
-    function: str
-    position: int
 
 
 @dataclass(frozen=True)
@@ -157,14 +67,14 @@ class TvmOptimizer:
         """Whether TVM has the target, and the files of the user's own passes have the functions."""
         _check_target(options.target)
         names = [p.name for p in self.configured(options).passes()]
-        for text, extra in zip(options.extra_passes, _extras(options), strict=True):
+        for text, extra in zip(options.extra_passes, parse_extras(options), strict=True):
             option = f"optimizer 'tvm': option 'extra_passes' = {text!r}"
             if names.count(extra.name) > 1:
                 raise UsageError(
                     f"{option}: there is a pass {extra.name!r} already; choose another NAME"
                 )
             try:
-                _own(extra)
+                load_extra(extra)
             except Exception as error:
                 raise UsageError(f"{option}: {_brief(error)}") from error
 
@@ -172,17 +82,22 @@ class TvmOptimizer:
         """Version of the installed package, and a digest of the passes that were added to it."""
         version = version_of("apache-tvm", extra="optvet[tvm]")
         # Results are remembered by version: a pass that was edited is another one.
-        extras = [_source_of(e.module) for e in _extras(self.options)]
+        extras = [source_of(e.module) for e in parse_extras(self.options)]
         digest = hashlib.sha256(b"\0".join(extras)).hexdigest()[:12]
         return f"{version}+passes.{digest}" if extras else version
 
     def passes(self) -> Sequence[Pass]:
         """Passes over the graph, of the lowering, over kernels: the order of a full pipeline."""
-        graph = [_graph_pass(n) for n in _GRAPH if _is_installed(n)]
-        known = [*graph, *(Pass(n, "lower", required=n not in _OPTIONAL_LOWER) for n in _LOWER)]
+        graph = [describe_graph_pass(n) for n in GRAPH_PASSES if is_installed(n)]
+        known = [
+            *graph,
+            *(Pass(n, "lower", required=n not in OPTIONAL_LOWERING) for n in LOWERING_PASSES),
+        ]
         if self.options.tir:
-            known += [Pass(n, "tir", required=n not in _OPTIONAL_TIR) for n in _TIR]
-        for extra in sorted(_extras(self.options), key=lambda e: e.position):
+            known += [
+                Pass(n, "tir", required=n not in OPTIONAL_KERNEL_PASSES) for n in KERNEL_PASSES
+            ]
+        for extra in sorted(parse_extras(self.options), key=lambda e: e.position):
             at = len(graph) if extra.position < 0 else extra.position
             known.insert(at, Pass(extra.name, "extra", description=f"{extra.module}"))
         return known
@@ -237,37 +152,37 @@ class TvmOptimizer:
     def snippet(self, passes: Sequence[str], options: TvmOptions) -> str:
         """Import, the passes one after the other, and the build of the executable."""
         self = self.configured(options)
-        extras = {e.name: e for e in _extras(options)}
+        extras = {e.name: e for e in parse_extras(options)}
         order = self._arrange(passes)
         own = [extras[name] for name in order if name in extras]
         lines = [
-            _spell_own(extras[name], options) if name in extras else _spell(name)
+            extra_code(extras[name], options) if name in extras else pass_code(name)
             for name in order
-            if name not in _TIR
+            if name not in KERNEL_PASSES
         ]
-        # As ``_own`` has it: a function makes a pass, unless it is one already.
+        # As ``load_extra`` has it: a function makes a pass, unless it is one already.
         call = "[make if isinstance(make, tvm.ir.transform.Pass) else make() for make in passes]"
-        return _build_code(
+        return build_code(
             options,
-            [f"import {_module_name(e, options)}" for e in dict.fromkeys(own)],
-            [*_list("passes = ", lines), *([f"passes = {call}"] if own else [])],
-            _skip_code(order) if options.tir else [],
+            [f"import {module_name(e, options)}" for e in dict.fromkeys(own)],
+            [*list_code("passes = ", lines), *([f"passes = {call}"] if own else [])],
+            skip_code(order) if options.tir else [],
         )
 
     def simple_snippets(self, passes: Sequence[str], options: TvmOptions) -> Sequence[str]:
         """TVM's own pipeline; then with the passes over the graph in ``passes`` before it."""
-        if _extras(options):
+        if parse_extras(options):
             return []
-        graph = [n for n in self.configured(options)._arrange(passes) if n in _GRAPH]
-        passes_line = _list("passes = ", [_spell(n) for n in graph])
-        return [_build_code(options, [], lines, None) for lines in ([], passes_line)][
+        graph = [n for n in self.configured(options)._arrange(passes) if n in GRAPH_PASSES]
+        passes_line = list_code("passes = ", [pass_code(n) for n in graph])
+        return [build_code(options, [], lines, None) for lines in ([], passes_line)][
             : 2 if graph else 1
         ]
 
     def carried(self, options: TvmOptions) -> Mapping[str, bytes]:
         """The files of the user's own passes."""
-        own = [e for e in _extras(options) if e.module.endswith(".py")]
-        return {f"{_module_name(e, options)}.py": _source_of(e.module) for e in own}
+        own = [e for e in parse_extras(options) if e.module.endswith(".py")]
+        return {f"{module_name(e, options)}.py": source_of(e.module) for e in own}
 
     def _arrange(self, passes: Sequence[str]) -> list[str]:
         """``passes`` in the order in which they can run: the lowering last, as TVM has it."""
@@ -275,7 +190,7 @@ class TvmOptimizer:
         for name in passes:
             if name not in place:
                 raise UnknownName("pass of tvm", name, place)
-        lowering = next(i for i, name in enumerate(place) if name == _LOWER[0])
+        lowering = next(i for i, name in enumerate(place) if name == LOWERING_PASSES[0])
         # Stable: passes over the graph share one key, so they stay as they were given.
         return sorted(passes, key=lambda n: max(place[n], lowering - 1))
 
@@ -287,19 +202,21 @@ class TvmOptimizer:
         import tvm
         import tvm_ffi
 
-        extras = {e.name: e for e in _extras(self.options)}
+        extras = {e.name: e for e in parse_extras(self.options)}
         changing_passes: list[str] = []
         content = [self.options.target, str(self.options.opt_level)]
         hashed, inside = False, None
         context = tvm.transform.PassContext(opt_level=self.options.opt_level)
         with tvm.target.Target(self.options.target), context:
-            for name in (n for n in order if n not in _TIR):
+            for name in (n for n in order if n not in KERNEL_PASSES):
                 inside = module if name == "ToNonDataflow" else inside
-                if name == _NUMBERING and not hashed:
+                if name == NUMBERING_PASS and not hashed:
                     content.append(str(tvm_ffi.structural_hash(module)))
                     hashed = True
                 try:
-                    after = (_own(extras[name]) if name in extras else _make(name))(module)
+                    after = (load_extra(extras[name]) if name in extras else make_pass(name))(
+                        module
+                    )
                 except Exception as error:
                     raise TvmError(f"pass {name}: {_brief(error)}") from error
                 # Most passes hand out a new object even where they changed nothing.
@@ -315,8 +232,8 @@ class TvmOptimizer:
         import tvm
         from tvm import relax
 
-        listed = [n for n in order if n in _TIR]
-        watch = _watch(set(_TIR) - set(listed), listed) if self.options.tir else None
+        listed = [n for n in order if n in KERNEL_PASSES]
+        watch = _watch(set(KERNEL_PASSES) - set(listed), listed) if self.options.tir else None
         # Armed here only: FoldConstant compiles too, by the same passes, and must stay whole.
         context = tvm.transform.PassContext(
             opt_level=self.options.opt_level, instruments=[watch] if watch else []
@@ -331,123 +248,6 @@ class TvmOptimizer:
         return executable, [n for n in listed if n in changed]
 
 
-def _graph_pass(name: str) -> Pass:
-    tolerance = _TOLERANCES.get(name)
-    return Pass(
-        name,
-        "graph",
-        default=name not in _ON_REQUEST,
-        lossy=tolerance is not None,
-        tolerance=tolerance,
-    )
-
-
-@lru_cache
-def _is_installed(name: str) -> bool:
-    """Whether this release has the pass; read from its sources, as importing it takes seconds."""
-    spec = importlib.util.find_spec("tvm")
-    folders = spec.submodule_search_locations if spec else None
-    files = [f for d in folders or () for f in Path(d, "relax", "transform").glob("*.py")]
-    wanted = re.compile(rf"^(def|class) {name}\b", re.MULTILINE)
-    return not files or any(wanted.search(f.read_text("utf-8")) for f in files)
-
-
-def _make(name: str) -> Any:
-    from tvm import relax
-
-    if name == "ConvertLayout":
-        return relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]})
-    kind = name.partition("#")[0]
-    room = relax.backend if kind.startswith("Dispatch") else relax.transform
-    return getattr(room, kind)()
-
-
-def _spell(name: str) -> str:
-    """Code that makes a pass, as ``_make`` does."""
-    if name == "ConvertLayout":
-        return 'relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]})'
-    kind = name.partition("#")[0]
-    room = "backend" if kind.startswith("Dispatch") else "transform"
-    return f"relax.{room}.{kind}()"
-
-
-def _spell_own(extra: _Extra, options: TvmOptions) -> str:
-    return f"{_module_name(extra, options)}.{extra.function}"
-
-
-def _module_name(extra: _Extra, options: TvmOptions) -> str:
-    """What code imports: a module's name; of a file a name of its own, beside the code."""
-    if not extra.module.endswith(".py"):
-        return extra.module
-    files = list(dict.fromkeys(e.module for e in _extras(options) if e.module.endswith(".py")))
-    stems = [re.sub(r"\W", "_", Path(file).stem) for file in files]
-    index = files.index(extra.module)
-    return stems[index] if stems.count(stems[index]) == 1 else f"{stems[index]}_{index}"
-
-
-def _list(opening: str, items: Sequence[str]) -> list[str]:
-    """A list of expressions, as many on a line as fit."""
-    text = f"{opening}[{', '.join(items)}]"
-    return textwrap.wrap(text, 92, subsequent_indent=" " * 4, break_long_words=False)
-
-
-def _skip_code(order: Sequence[str]) -> list[str]:
-    skipped = sorted(set(_TIR) - set(order))
-    return [
-        *_list("skipped = ", [repr(name) for name in skipped]),
-        "",
-        "@tvm.ir.instrument.pass_instrument",
-        "class Skip:",
-        "    def should_run(self, module, info):",
-        "        return info.name not in skipped",
-        "",
-    ]
-
-
-def _build_code(
-    options: TvmOptions, imports: Sequence[str], passes: Sequence[str], skip: Sequence[str] | None
-) -> str:
-    """Code that builds an executable of ``model``.
-
-    Args:
-        options: Target and level.
-        imports: Modules of the user's own.
-        passes: Lines that make the list ``passes``; none if there is nothing to apply.
-        skip: Lines that make the instrument ``Skip``, if any; None for TVM's own lowering
-            behind the passes.
-    """
-    level = f"tvm.transform.PassContext(opt_level={options.opt_level}"
-    default = options.opt_level == TvmOptions().opt_level and skip is None
-    apply = ["for apply in passes:", "    module = apply(module)"] if passes else []
-    pipeline = "" if skip is None else ", relax_pipeline=None"
-    build = f"executable = relax.build(module, {options.target!r}{pipeline})"
-    within = f"with tvm.target.Target({options.target!r}), {level}):"
-    if skip:
-        tail = [
-            *skip,
-            f"with tvm.target.Target({options.target!r}), {level}, instruments=[Skip()]):",
-        ]
-        body = [within, *(f"    {line}" for line in apply), *tail, f"    {build}"]
-    elif default and not apply:
-        body = [build]
-    else:
-        body = [within, *(f"    {line}" for line in (*apply, build))]
-    return "\n".join(
-        (
-            "import tvm",
-            *imports,
-            "from tvm import relax",
-            "from tvm.relax.frontend.onnx import from_onnx\n",
-            "module = from_onnx(model)",
-            *passes,
-            *body,
-            "weights = {tensor.name for tensor in model.graph.initializer}",
-            "inputs = [v.name for v in model.graph.input if v.name not in weights]",
-            "return executable, inputs, [v.name for v in model.graph.output]",
-        )
-    )
-
-
 def _check_target(target: str) -> None:
     import tvm
 
@@ -459,51 +259,6 @@ def _check_target(target: str) -> None:
         raise UsageError(f"{option}: {_brief(error)}") from error
     if not has_code or "cpu" not in parsed.keys:
         raise UsageError(f"{option}: this TVM makes no such code that runs on the CPU; say llvm")
-
-
-def _extras(options: TvmOptions) -> list[_Extra]:
-    found = []
-    for text in options.extra_passes:
-        match = _EXTRA.fullmatch(text)
-        assert match is not None
-        name = match["name"] or match["function"]
-        position = int(match["position"]) if match["position"] else -1
-        found.append(_Extra(name, match["module"], match["function"], position))
-    return found
-
-
-def _source_of(module: str) -> bytes:
-    """The text of a module or file, by which its content is told."""
-    spec = None if module.endswith(".py") else importlib.util.find_spec(module)
-    path = Path(module if spec is None else spec.origin or "")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise PluginError(
-            f"optimizer 'tvm': extra pass from {module!r}: {error}; give an importable module or "
-            "a file.py"
-        ) from error
-
-
-def _own(extra: _Extra) -> Any:
-    """The pass of the user's own."""
-    import tvm
-
-    if extra.module.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(extra.module).stem, extra.module)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(extra.module)
-    if not hasattr(module, extra.function):
-        raise AttributeError(f"{extra.module} has no function {extra.function!r}")
-    function = getattr(module, extra.function)
-    function = function if isinstance(function, tvm.ir.transform.Pass) else function()
-    if not isinstance(function, tvm.ir.transform.Pass):
-        raise TypeError(f"{extra.function} gave {type(function).__name__}, expected a pass of TVM")
-    return function
 
 
 _REFUSAL = re.compile(

@@ -60,7 +60,7 @@ def matchers() -> dict[str, Callable[[str], object]]:
     }
     for module, name in (
         ("optvet_openvino.optimizer", "_LINE"),
-        ("optvet_tvm.optimizer", "_EXTRA"),
+        ("optvet_tvm.options", "EXTRA_PASS"),
     ):
         # Matched from the beginning only, line by line.
         found[f"{module}.{name}"] = getattr(pytest.importorskip(module), name).fullmatch
