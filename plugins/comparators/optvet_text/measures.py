@@ -1,4 +1,4 @@
-"""How alike two texts are: BLEU, and SQuAD's F1 and exact match; all from 0 to 1."""
+"""BLEU, and SQuAD's F1 and exact match, of texts, from 0 to 1; means of metrics over samples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
+
+from optvet.plugin import Comparison
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -83,3 +85,15 @@ def f1(first: str, second: str) -> float:
         return float(ours == theirs)
     shared = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * shared / (len(ours) + len(theirs))
+
+
+def weighted_mean(
+    comparisons: Sequence[Comparison], key: str, weight: str | None = None
+) -> dict[str, float]:
+    """The mean of a metric over the samples that have it, by its name; empty without any weight."""
+    having = [c for c in comparisons if key in c.metrics]
+    weights = [c.metrics[weight] if weight else 1.0 for c in having]
+    if not sum(weights):
+        return {}
+    total = sum(c.metrics[key] * w for c, w in zip(having, weights, strict=True))
+    return {key: total / sum(weights)}
