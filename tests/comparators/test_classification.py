@@ -11,14 +11,9 @@ from sklearn.metrics import accuracy_score, precision_score, top_k_accuracy_scor
 
 from optvet import InputError, Sample
 from optvet.plugin import Comparison, Model, ModelConfig, ValueInfo
-from optvet_classification import (
-    ClassificationComparator,
-    ClassificationOptions,
-    kendall_tau,
-    labels_of,
-    ranking,
-    row_metrics,
-)
+from optvet_classification import ClassificationComparator, ClassificationOptions
+from optvet_classification.labels import labels_of
+from optvet_classification.rank_metrics import kendall_tau, ranking, row_metrics
 
 COMPARATOR = ClassificationComparator()
 IMAGE = ValueInfo("x", "float", (1, 3, 224, 224))

@@ -15,14 +15,9 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from optvet import InputError, Sample
 from optvet.plugin import Comparison, Model, ModelConfig, ValueInfo
-from optvet_image import (
-    ImageComparator,
-    ImageOptions,
-    data_range,
-    image_metrics,
-    psnr_db,
-    ssim,
-)
+from optvet_image import ImageComparator, ImageOptions
+from optvet_image.similarity import image_metrics, psnr_db, ssim
+from optvet_image.value_range import data_range
 
 COMPARATOR = ImageComparator()
 planes = hnp.arrays(np.float64, (14, 13), elements=st.floats(0, 1, width=16))

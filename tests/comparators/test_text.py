@@ -23,7 +23,7 @@ from optvet.plugin import Artifact, Comparison, Model, ModelConfig, Pass, Traits
 from optvet.plugin import Run as RunModel
 from optvet.spec.request import VetRequest
 from optvet.testing import PlantedOptions
-from optvet_text import TextComparator, TextOptions, measures
+from optvet_text import TextComparator, measures
 from optvet_text.generation import (
     Rules,
     Trace,
@@ -33,6 +33,7 @@ from optvet_text.generation import (
     log_softmax,
     nth_choice,
 )
+from optvet_text.options import TextOptions
 from optvet_text.task import answers_questions, writes_text
 from optvet_text.vocabulary import TokenVocabulary, vocabulary_file, vocabulary_of
 

@@ -25,7 +25,7 @@ from optvet.plugin import Comparison, Model, ModelConfig, ValueInfo
 from optvet.plugin import Run as RunModel
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted
-from optvet_text import TextComparator, TextOptions
+from optvet_text import TextComparator
 from optvet_text.answers import (
     NOWHERE,
     answers_from_label,
@@ -34,6 +34,7 @@ from optvet_text.answers import (
     span_outputs,
 )
 from optvet_text.measures import exact_match, f1, normalised
+from optvet_text.options import TextOptions
 
 COMPARATOR = TextComparator()
 SHARED = DATA
