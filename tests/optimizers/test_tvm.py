@@ -25,7 +25,8 @@ from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact
 from optvet.testing import check_optimizer
-from optvet_tvm.optimizer import TvmOptimizer, TvmOptions
+from optvet_tvm.optimizer import TvmOptimizer
+from optvet_tvm.options import TvmOptions
 from optvet_tvm.runtime import TvmRuntime
 
 if importlib.util.find_spec("tvm") is None:
