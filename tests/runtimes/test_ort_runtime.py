@@ -15,7 +15,9 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.plugin import Artifact, Session
 from optvet.spec.request import VetRequest
-from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime, _node_times, _placed, check_placement
+from optvet_onnxruntime.providers import check_placement, placed_providers
+from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
+from optvet_onnxruntime.session_profile import node_times
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -120,7 +122,7 @@ def test_the_placement_of_nodes_is_read_from_the_session() -> None:
     session = ort.InferenceSession(data, settings, providers=[CPU])
     if not hasattr(session, "get_provider_graph_assignment_info"):
         pytest.skip("ONNX Runtime before 1.24 does not tell")
-    assert _placed(session) == [CPU]
+    assert placed_providers(session) == [CPU]
 
 
 @pytest.mark.gpu
@@ -174,21 +176,21 @@ def test_times_of_a_profile_are_without_the_first_run_and_without_inner_nodes() 
         event("Neg", 131, 20, tid=2),  # another thread
         event("Relu", 191, 5),
     ]
-    times = {n.operator: round(n.seconds * 1e6) for n in _node_times(events, skip=1)}
+    times = {n.operator: round(n.seconds * 1e6) for n in node_times(events, skip=1)}
     assert times == {"Loop": 40, "Exp": 30, "Log": 20, "Neg": 20, "Relu": 5}
 
 
 def test_a_pause_of_the_machine_in_one_run_is_not_the_time_of_a_node() -> None:
     runs = ((0, 9), (100, 10), (200, 90), (300, 12))
     events = [e for ts, dur in runs for e in (event("model_run", ts, 99), event("Exp", ts, dur))]
-    (node,) = _node_times(events, skip=1)
+    (node,) = node_times(events, skip=1)
     assert (node.calls, round(node.seconds * 1e6)) == (1, 12)
 
 
 @pytest.mark.parametrize("events", [[], {}, [{"name": "model_run"}], [1], None])
 def test_a_profile_of_another_form_is_refused_in_words(events: Any) -> None:
     with pytest.raises(Unsupported, match="profile cannot be read"):
-        _node_times(events, skip=1)
+        node_times(events, skip=1)
 
 
 @pytest.mark.gpu

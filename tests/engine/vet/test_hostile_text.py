@@ -34,7 +34,8 @@ def matchers() -> dict[str, Callable[[str], object]]:
     from optvet.engine.work.sandbox.messages import NO_MEMORY
 
     plugins = {
-        "optvet_onnxruntime.optimizer": ("_DONE", "_BEGUN", "_LEVEL"),
+        "optvet_onnxruntime.pass_log": ("TRANSFORMER_DONE", "_BEGUN"),
+        "optvet_onnxruntime.installed_passes": ("_LEVEL",),
         "optvet_tvm.optimizer": ("_REFUSAL",),
         "optvet_text.feeding": ("_IDS", "_PAST", "_PRESENT", "_TYPES"),
         "optvet_classification": ("_TASK",),

@@ -1,0 +1,68 @@
+"""Execution providers: whether this build has them, and whether nodes were placed on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from optvet.plugin import UsageError
+
+CPU_PROVIDER = "CPUExecutionProvider"
+
+
+def on_nvidia(providers: Sequence[str]) -> bool:
+    """Whether a provider runs on NVIDIA's GPUs."""
+    return any("cuda" in p.lower() or "tensorrt" in p.lower() for p in providers)
+
+
+def load_providers(accelerators: Sequence[str]) -> None:
+    """Load the libraries that providers for GPUs need; refuse those that this build has not."""
+    import onnxruntime as ort
+
+    option = "runtime 'onnxruntime': option 'providers'"
+    known, offered = ort.get_all_providers(), ort.get_available_providers()
+    for provider in accelerators:
+        if provider not in known:
+            raise UsageError(
+                f"{option}: there is no execution provider {provider!r}; this ONNX Runtime has "
+                f"{', '.join(offered)}"
+            )
+        if provider not in offered:
+            raise UsageError(
+                f"{option}: this ONNX Runtime has no {provider}, but {', '.join(offered)}; install "
+                "optvet[gpu], and see what optvet doctor says"
+            )
+    if hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+
+
+def placed_providers(session: Any) -> list[str] | None:
+    """Provider of each group of nodes; None where the installed version cannot tell."""
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return None
+    return [group.ep_name for group in session.get_provider_graph_assignment_info()]
+
+
+def check_placement(
+    accelerators: Sequence[str], loaded: Sequence[str], placed: Sequence[str] | None
+) -> None:
+    """Refuse a session that fell back to the CPU, as ONNX Runtime does without an error.
+
+    That is no fault of a model, and must not be remembered as one: it raises UsageError.
+
+    Args:
+        accelerators: Providers that were asked for, other than the CPU's.
+        loaded: Providers that the session has.
+        placed: Providers that got nodes; None if that is unknown.
+    """
+    missing = [p for p in accelerators if p not in loaded]
+    if missing:
+        raise UsageError(
+            f"{', '.join(missing)} could not be loaded, so the model would run on "
+            f"{', '.join(loaded)}; see what optvet doctor says"
+        )
+    if placed and not set(placed) & set(accelerators):
+        raise UsageError(
+            f"no node of this model runs on {', '.join(accelerators)}, all on "
+            f"{', '.join(sorted(set(placed)))}; judge it with the default providers"
+        )
