@@ -1,7 +1,7 @@
 """Images in files: ``images:FOLDER``, ``images:FILE``, decoded and made to fit the model.
 
-How they are made to fit is declared in the model's record, inferred where it is not, and told
-(``preparing``); what is known of them comes from a label file (``labels``).
+How they are made to fit is declared in the model's record, or inferred, and reported
+(``plan_preparation``, ``prepare_image``); labels come from a label file (``labels``).
 """
 
 from __future__ import annotations
@@ -31,18 +31,9 @@ from optvet.plugin import (
     open_file,
 )
 from optvet_images.labels import FOLDERS, Boxes, Labels, read_labels
-from optvet_images.preparing import (
-    KEYS,
-    PRESETS,
-    Placed,
-    PreparationPlan,
-    describe,
-    find_slot,
-    make_plan,
-    others,
-    prepare,
-    preset_of,
-)
+from optvet_images.plan_preparation import KEYS, PreparationPlan, describe, find_slot, make_plan
+from optvet_images.prepare_image import Placed, others, prepare
+from optvet_images.presets import PRESETS, preset_of
 
 __all__ = ["PRESETS", "ImagesDataset", "ImagesOptions", "optvet_datasets"]
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optvet.graph import types_of
 from optvet.plugin import Candidate, Vocabulary
-from optvet_mutators.common import filled, fresh, insert, onnx_version, slots
+from optvet_mutators.common import add_output, filled, fresh, insert, onnx_version, slots
 
 _UNARY = "Identity Neg Abs Relu Sigmoid Tanh Exp Sqrt Floor Not Transpose Dropout Cast"
 
@@ -112,4 +112,62 @@ def insert_reshape(candidate: Candidate, vocabulary: Vocabulary, random: Random)
         node = helper.make_node("Reshape", [name, numbers], [new])
     reader.input[slot] = new
     insert(graph, index, node)
+    return True
+
+
+def hold_value(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """A value in an optional type or a sequence: before one of its readers, or as an output."""
+    graph = candidate.model.graph
+    typed = types_of(candidate.model)
+    places = slots(graph, lambda n: n in typed)
+    kinds = ["sequence", "optional"][: 2 if onnx_version(candidate) >= 15 else 1]
+    if not places or onnx_version(candidate) < 11:
+        return False
+    (index, slot), kind = random.choice(places), random.choice(kinds)
+    name, kept = graph.node[index].input[slot], fresh(graph, "held")
+    put = {"sequence": "SequenceConstruct", "optional": "Optional"}[kind]
+    holding = helper.make_node(put, [name], [kept])
+    place = random.choice(["between", "output", "nothing"])
+    if place == "between":
+        taken, read = f"{kept}_taken", [kept]
+        if kind == "sequence":
+            read.append(f"{kept}_place")
+            graph.initializer.append(numpy_helper.from_array(np.array(0), read[1]))
+        take = {"sequence": "SequenceAt", "optional": "OptionalGetElement"}[kind]
+        graph.node[index].input[slot] = taken
+        insert(graph, index, holding, helper.make_node(take, read, [taken]))
+        return True
+    if place == "nothing":
+        element = typed[name][0]
+        without = helper.make_tensor_type_proto(element, None)
+        holding = (
+            helper.make_node("SequenceEmpty", [], [kept], dtype=element)
+            if kind == "sequence"
+            else helper.make_node("Optional", [], [kept], type=without)
+        )
+    graph.node.append(holding)
+    return add_output(graph, kept)
+
+
+def quantize_edge(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """QuantizeLinear and DequantizeLinear between a float value and one of its readers."""
+    graph = candidate.model.graph
+    typed = types_of(candidate.model)
+    places = slots(graph, lambda n: n in typed and typed[n][0] == TensorProto.FLOAT)
+    if not places or onnx_version(candidate) < 10:
+        return False
+    index, slot = random.choice(places)
+    name, stem = graph.node[index].input[slot], fresh(graph, "q")
+    zero = np.array(random.choice([0, 3]), random.choice([np.uint8, np.int8]))
+    scale = np.array(random.choice([0.05, 0.1, 1.0]), np.float32)
+    graph.initializer.append(numpy_helper.from_array(scale, f"{stem}_scale"))
+    graph.initializer.append(numpy_helper.from_array(zero, f"{stem}_zero"))
+    pair = [f"{stem}_scale", f"{stem}_zero"]
+    graph.node[index].input[slot] = f"{stem}_float"
+    insert(
+        graph,
+        index,
+        helper.make_node("QuantizeLinear", [name, *pair], [f"{stem}_integer"]),
+        helper.make_node("DequantizeLinear", [f"{stem}_integer", *pair], [f"{stem}_float"]),
+    )
     return True

@@ -122,3 +122,10 @@ def onnx_version(candidate: Candidate) -> int:
 def pick(random: Random, items: Sequence[str]) -> str | None:
     """One of ``items``; None if there is none."""
     return random.choice(items) if items else None
+
+
+def copy_of(node: NodeProto) -> NodeProto:
+    """A copy of a node."""
+    copied = NodeProto()
+    copied.CopyFrom(node)
+    return copied
