@@ -78,7 +78,7 @@ ALLOWED: Mapping[str, str] = {
     "plugins/studies/optvet_converter_study/": PACKAGE,
     "plugins/reporters/optvet_html/": PACKAGE,
     "plugins/models/optvet_catalogue/": CACHE,
-    "plugins/models/optvet_hf_models.py": CACHE,
+    "plugins/models/optvet_hf_models/": CACHE,
     "plugins/models/optvet_onnx_hub/__init__.py": CACHE,
     "plugins/models/optvet_onnx_hub/archive.py": CACHE,
     "plugins/models/optvet_onnx_hub/manifest.py": CACHE,
