@@ -186,21 +186,21 @@ _MOST_BYTES = 64 << 20
 _MOST_SYMBOLS = 1 << 24
 
 
-def vocabulary_of(given: str | Sequence[str]) -> list[str]:
+def vocabulary_of(vocabulary: str | Sequence[str]) -> list[str]:
     """Symbols by number.
 
     Raises:
         InputError: The file cannot be read, or is no list of symbols.
     """
-    if not isinstance(given, str):
-        return list(given)
-    if not given:
+    if not isinstance(vocabulary, str):
+        return list(vocabulary)
+    if not vocabulary:
         return []
     try:
-        text = read_text(given, _MOST_BYTES)
+        text = read_text(vocabulary, _MOST_BYTES)
         if not text.lstrip().startswith(("{", "[")):
             return text.splitlines()
-        data = parse_json(text, f"vocabulary {given}", "listing")
+        data = parse_json(text, f"vocabulary {vocabulary}", "listing")
         if isinstance(data, dict):
             symbols = {int(v): str(k) for k, v in data.items()}
             if any(not 0 <= number < _MOST_SYMBOLS for number in symbols):
@@ -209,8 +209,8 @@ def vocabulary_of(given: str | Sequence[str]) -> list[str]:
         return [str(s) for s in data]
     except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
         raise InputError(
-            f"comparator 'speech': vocabulary {given} cannot be used: {error}; expected a JSON "
-            "list, a JSON object from symbol to number, or lines of text"
+            f"comparator 'speech': vocabulary {vocabulary} cannot be used: {error}; expected "
+            "a JSON list, a JSON object from symbol to number, or lines of text"
         ) from error
 
 

@@ -91,7 +91,7 @@ class _Form:
         size = self.shape[self.axis]
         return 2 * (size - 1) if size is not None and self.kind != "waveform" else size
 
-    def made(self, cut: np.ndarray) -> np.ndarray:
+    def to_input(self, cut: np.ndarray) -> np.ndarray:
         """The input of ``cut``, float64[window] within -1 and 1."""
         shape = [1 if d is None else d for d in self.shape]
         values = cut
@@ -167,7 +167,7 @@ class AudioDataset:
             cut = clip[start : start + window]
             cut = np.pad(cut, (0, window - len(cut)))
             id_ = name if len(starts) == 1 else f"{name}@{start / rate:.3f}s"
-            feeds = {form.info.name: form.made(cut), **others}
+            feeds = {form.info.name: form.to_input(cut), **others}
             yield Sample(id_, feeds, label if len(starts) == 1 else None)
 
     def suits(self, model: Model, argument: str) -> float:

@@ -183,18 +183,20 @@ def _tensors(folder: Path, kind: str) -> list[np.ndarray]:
 
 
 def _fragment(
-    name: str, model: ModelProto, read: Sequence[Any], made: Sequence[Any]
+    name: str, model: ModelProto, read: Sequence[Any], expected: Sequence[Any]
 ) -> Fragment | None:
     """The model as a fragment; None if a value is no tensor or is large."""
     graph = model.graph
     weights = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     needed = [v.name for v in graph.input if v.name not in weights]
     # Of outputs only the names count: a sequence, or what is not there, needs no value.
-    made = [np.zeros(0, np.float32) if v is None or isinstance(v, list) else v for v in made]
-    values = [np.asarray(v) for v in (*read, *made) if isinstance(v, np.ndarray | np.generic)]
-    if len(values) != len(read) + len(made) or (len(needed), len(graph.output)) != (
+    expected = [
+        np.zeros(0, np.float32) if v is None or isinstance(v, list) else v for v in expected
+    ]
+    values = [np.asarray(v) for v in (*read, *expected) if isinstance(v, np.ndarray | np.generic)]
+    if len(values) != len(read) + len(expected) or (len(needed), len(graph.output)) != (
         len(read),
-        len(made),
+        len(expected),
     ):
         return None
     if any(v.size > _ELEMENTS for v in (*values, *weights.values())):

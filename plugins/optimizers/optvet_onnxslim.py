@@ -151,12 +151,16 @@ def _call(
     return "\n".join([*lines, f"return {returned}"])
 
 
-def _wrap(opening: str, given: str) -> list[str]:
+def _wrap(opening: str, operands: str) -> list[str]:
     """A call on one line or, if it is long, with its arguments below."""
-    if len(opening) + len(given) < 92:
-        return [f"{opening}{given})"]
+    if len(opening) + len(operands) < 92:
+        return [f"{opening}{operands})"]
     indent = " " * 4
-    return [opening, textwrap.fill(given, 92, initial_indent=indent, subsequent_indent=indent), ")"]
+    return [
+        opening,
+        textwrap.fill(operands, 92, initial_indent=indent, subsequent_indent=indent),
+        ")",
+    ]
 
 
 @hookimpl

@@ -44,12 +44,12 @@ def _count(parent: ET.Element) -> None:
         parent.set(name, str(len(list(parent.iter(kind)))))
 
 
-def _case(trial: ReportedTrial, made: Sequence[ReportedFinding]) -> ET.Element:
+def _case(trial: ReportedTrial, findings: Sequence[ReportedFinding]) -> ET.Element:
     runtime = trial.judged_by.partition(" ")[0] or trial.runtime
     name = f"{trial.question}, on {runtime}" if runtime else trial.question
     case = ET.Element("testcase", {"classname": trial.short_name, "name": name})
     case.set("time", f"{trial.wall_s or 0.0:.3f}")
-    counted = [f for f in made if f.counts]
+    counted = [f for f in findings if f.counts]
     if counted:
         kinds = " ".join(dict.fromkeys(f.symptom for f in counted))
         _add_outcome(case, "failure", kinds, "; ".join(f.title for f in counted), _texts(counted))
@@ -62,7 +62,7 @@ def _case(trial: ReportedTrial, made: Sequence[ReportedFinding]) -> ET.Element:
         _add_outcome(case, "error", "undecided", trial.reason, trial.reason)
     elif trial.status in ("queued", "running"):
         ET.SubElement(case, "skipped", {"message": f"{trial.status}; there is no answer yet"})
-    ET.SubElement(case, "system-out").text = _out(trial, [f for f in made if not f.counts])
+    ET.SubElement(case, "system-out").text = _out(trial, [f for f in findings if not f.counts])
     return case
 
 
@@ -70,8 +70,8 @@ def _add_outcome(case: ET.Element, kind: str, type_: str, message: str, text: st
     ET.SubElement(case, kind, {"type": type_, "message": message}).text = text
 
 
-def _texts(made: Sequence[ReportedFinding]) -> str:
-    return "\n\n".join(f"{f.title}\n{f.message}\nfingerprint {f.fingerprint}" for f in made)
+def _texts(findings: Sequence[ReportedFinding]) -> str:
+    return "\n\n".join(f"{f.title}\n{f.message}\nfingerprint {f.fingerprint}" for f in findings)
 
 
 def _out(trial: ReportedTrial, others: Sequence[ReportedFinding]) -> str:

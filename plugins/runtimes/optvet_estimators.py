@@ -221,14 +221,14 @@ def _move(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 class EstimatorSession:
     """A fitted estimator."""
 
-    def __init__(self, made: Made) -> None:
-        self._made = made
+    def __init__(self, loaded: Made) -> None:
+        self._loaded = loaded
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Labels and probabilities, predictions or features."""
-        model = self._made.model
-        if self._made.call is not None:
-            outputs = self._made.call(model, *feeds.values())
+        model = self._loaded.model
+        if self._loaded.call is not None:
+            outputs = self._loaded.call(model, *feeds.values())
             listed = outputs if isinstance(outputs, (tuple, list)) else [outputs]
             return {f"output_{i}": _array(v) for i, v in enumerate(listed)}
         return _outputs(model, _table(feeds))

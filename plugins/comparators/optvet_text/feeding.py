@@ -257,12 +257,12 @@ class OnnxSteps:
                 feeds[value.name] = self._first_row(fed)
         return feeds
 
-    def _first_row(self, given: np.ndarray) -> np.ndarray:
+    def _first_row(self, value: np.ndarray) -> np.ndarray:
         """What belongs to the first of several texts."""
         rows = np.shape(self.sample.feeds[self.interface.ids.name])[0]
-        if given.ndim and given.shape[0] == rows and rows > self.interface.batch:
-            return given[: self.interface.batch]
-        return given
+        if value.ndim and value.shape[0] == rows and rows > self.interface.batch:
+            return value[: self.interface.batch]
+        return value
 
     def _empty(self, value: ValueInfo) -> np.ndarray:
         """A cache of no token: 0 wherever the size is open, but for the batch.

@@ -223,8 +223,8 @@ def _axes(dynamic: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]
     return {name: dict(axes) for name, axes in dynamic.items()}
 
 
-def _export(model: Any, given: tuple[Any, ...], settings: Mapping[str, Any]) -> Artifact:
+def _export(model: Any, arguments: tuple[Any, ...], settings: Mapping[str, Any]) -> Artifact:
     torch = _torch()
     file = io.BytesIO()
-    torch.onnx.export(model, given, file, dynamo=False, **settings)
+    torch.onnx.export(model, arguments, file, dynamo=False, **settings)
     return Artifact("onnx", file.getvalue())

@@ -174,13 +174,13 @@ class _TorchValues:
             for i, each in enumerate(argument if listed else [argument]):
                 yield self._operand(f"{name}.{i}" if listed else name, each)
 
-    def _operand(self, name: str, given: Any) -> SourceOperand:
-        if self._is_tensor(given):
-            input_ = self._inputs.get(id(given), "")
-            parameter = self._parameters.get(id(given), "")
-            return SourceOperand(name, self.place(given), input_, parameter)
-        plain = isinstance(given, (bool, int, float, str, list, tuple))
-        return SourceOperand(name, constant=given if plain else None)
+    def _operand(self, name: str, value: Any) -> SourceOperand:
+        if self._is_tensor(value):
+            input_ = self._inputs.get(id(value), "")
+            parameter = self._parameters.get(id(value), "")
+            return SourceOperand(name, self.place(value), input_, parameter)
+        plain = isinstance(value, (bool, int, float, str, list, tuple))
+        return SourceOperand(name, constant=value if plain else None)
 
     def _is_tensor(self, value: Any) -> bool:
         return isinstance(value, self.torch.Tensor)

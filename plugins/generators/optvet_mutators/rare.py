@@ -60,9 +60,9 @@ def repeat_in_branch(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     graph = candidate.model.graph
     nodes = list(graph.node)
     outputs = [o.name for o in graph.output]
-    made = {o for node in nodes for o in node.output if o}
+    results = {o for node in nodes for o in node.output if o}
     typed = types_of(candidate.model)
-    ends = [name for name in outputs if name in made and name in typed]
+    ends = [name for name in outputs if name in results and name in typed]
     if not ends or not 0 < len(nodes) <= _LARGEST_REGION or onnx_version(candidate) < 11:
         return False
     if any(True for node in nodes for _ in bodies_of(node)):
@@ -70,7 +70,7 @@ def repeat_in_branch(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     end = random.choice(ends)
     element, shape = typed[end]
     stem, chosen = fresh(graph, "again"), fresh(graph, "either")
-    inner = [_renamed(node, made, stem) for node in nodes]
+    inner = [_renamed(node, results, stem) for node in nodes]
     copies = [TensorProto.FromString(t.SerializeToString()) for t in graph.initializer]
     owned = random.random() < 0.5
     if owned:
@@ -98,9 +98,9 @@ def repeat_in_branch(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     return add_output(graph, chosen)
 
 
-def _renamed(node: NodeProto, made: set[str], stem: str) -> NodeProto:
+def _renamed(node: NodeProto, results: set[str], stem: str) -> NodeProto:
     """A copy of a node whose results have other names, and which reads those of its copies."""
     copied: NodeProto = NodeProto.FromString(node.SerializeToString())
-    copied.input[:] = [f"{stem}_{i}" if i in made else i for i in node.input]
+    copied.input[:] = [f"{stem}_{i}" if i in results else i for i in node.input]
     copied.output[:] = [f"{stem}_{o}" if o else "" for o in node.output]
     return copied

@@ -39,27 +39,29 @@ def change_attribute(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     return _vary(attribute, random)
 
 
-def _vary(given: AttributeProto, random: Random) -> bool:
-    if given.type == AttributeProto.INT:
-        given.i = random.choice([0, 1, -1, 2, *_beside(given.i)])
-    elif given.type == AttributeProto.FLOAT:
-        given.f = random.choice([0.0, 1.0, -1.0, 0.5, 2.0, -given.f, 1e-12, 1e30])
-    elif given.type == AttributeProto.INTS and given.ints:
-        place = random.randrange(len(given.ints))
-        now = given.ints[place]
+def _vary(attribute: AttributeProto, random: Random) -> bool:
+    if attribute.type == AttributeProto.INT:
+        attribute.i = random.choice([0, 1, -1, 2, *_beside(attribute.i)])
+    elif attribute.type == AttributeProto.FLOAT:
+        attribute.f = random.choice([0.0, 1.0, -1.0, 0.5, 2.0, -attribute.f, 1e-12, 1e30])
+    elif attribute.type == AttributeProto.INTS and attribute.ints:
+        place = random.randrange(len(attribute.ints))
+        now = attribute.ints[place]
         kind = random.choice(["one", "one", "reversed", "shorter", "longer", "all"])
         if kind == "one":
-            given.ints[place] = random.choice([0, 1, -1, *_beside(now)])
+            attribute.ints[place] = random.choice([0, 1, -1, *_beside(now)])
         elif kind == "reversed":
-            given.ints[:] = list(given.ints)[::-1]
+            attribute.ints[:] = list(attribute.ints)[::-1]
         elif kind == "shorter":
-            del given.ints[place]
+            del attribute.ints[place]
         elif kind == "longer":
-            given.ints.append(random.choice([0, 1, now]))
+            attribute.ints.append(random.choice([0, 1, now]))
         else:
-            given.ints[:] = [random.choice([0, 1, 2])] * len(given.ints)
-    elif given.type == AttributeProto.FLOATS and given.floats:
-        given.floats[random.randrange(len(given.floats))] = random.choice([0.0, 1.0, -1.0, 0.5])
+            attribute.ints[:] = [random.choice([0, 1, 2])] * len(attribute.ints)
+    elif attribute.type == AttributeProto.FLOATS and attribute.floats:
+        attribute.floats[random.randrange(len(attribute.floats))] = random.choice(
+            [0.0, 1.0, -1.0, 0.5]
+        )
     else:
         return False
     return True

@@ -245,8 +245,8 @@ def _length(field: int, size: int) -> bytes:
     return bytes([*encoded, size])
 
 
-def _used_by(made: Mapping[str, onnx.NodeProto]) -> set[str]:
-    return {node.input[0] for node in made.values()}
+def _used_by(producers: Mapping[str, onnx.NodeProto]) -> set[str]:
+    return {node.input[0] for node in producers.values()}
 
 
 def roles_of(graph: onnx.GraphProto) -> dict[str, Role]:

@@ -103,9 +103,9 @@ def _function(value: Any) -> str:
     return operator or type(value).__name__
 
 
-def _maker(value: Any, made: Mapping[int, Any]) -> Any:
+def _maker(value: Any, values_by_var: Mapping[int, Any]) -> Any:
     """The call behind an item of its result, else the value itself."""
-    return made.get(hash(getattr(value, "tuple_value", None)), value)
+    return values_by_var.get(hash(getattr(value, "tuple_value", None)), value)
 
 
 def _read(value: Any) -> Iterator[Any]:

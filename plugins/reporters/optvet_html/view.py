@@ -182,8 +182,8 @@ def _heat(
     return {model: [cells.get((model, q)) for q in questions] for model in models}
 
 
-def _cell(trial: ReportedTrial, made: Sequence[Shown]) -> Cell:
-    faults = [s for s in made if s.state != "note"]
+def _cell(trial: ReportedTrial, findings: Sequence[Shown]) -> Cell:
+    faults = [s for s in findings if s.state != "note"]
     target = faults[0].anchor if faults else ""
     if faults and all(s.state == "known" for s in faults):
         return Cell("known", f"{len(faults)} known", target)

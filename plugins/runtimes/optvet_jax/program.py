@@ -148,21 +148,21 @@ class _JaxEvaluation:
         self._places: dict[int, int] = {}
         self._varies: set[int] = set()
 
-    def outputs(self, program: JaxProgram, given: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def outputs(self, program: JaxProgram, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs of the function."""
         import jax
 
-        closed = jax.make_jaxpr(program.function)(*given)
-        self._varies.update(map(id, given))
-        return self._evaluate(closed.jaxpr, closed.consts, given)
+        closed = jax.make_jaxpr(program.function)(*inputs)
+        self._varies.update(map(id, inputs))
+        return self._evaluate(closed.jaxpr, closed.consts, inputs)
 
     def _evaluate(
-        self, jaxpr: Any, consts: Sequence[Any], given: Sequence[np.ndarray]
+        self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         known: dict[Any, np.ndarray] = {}
         for variable, value in zip(jaxpr.constvars, consts, strict=True):
             known[variable] = self._move(np.asarray(value), True)
-        known.update(zip(jaxpr.invars, given, strict=True))
+        known.update(zip(jaxpr.invars, inputs, strict=True))
         for equation in jaxpr.eqns:
             operands = [_read(v, known) for v in equation.invars]
             results = self._apply(equation, operands)

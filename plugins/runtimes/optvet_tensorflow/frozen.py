@@ -152,9 +152,9 @@ def _is_float(tensor: Any) -> bool:
 def _weights_moved(seed: int) -> Mover:
     tf, rng = tensorflow(), np.random.default_rng(seed)
 
-    def move(op: Any, made: Sequence[Any]) -> Sequence[Any]:
+    def move(op: Any, outputs: Sequence[Any]) -> Sequence[Any]:
         if op.type != "Const" or not _is_float(op.outputs[0]) or not op.outputs[0].shape.rank:
-            return made
+            return outputs
         value = tf.make_ndarray(op.node_def.attr["value"].tensor)
         step = value.dtype.type(np.finfo(value.dtype).eps)
         sign = rng.integers(-1, 2, value.shape) * may_be_rounded(value)
@@ -167,10 +167,10 @@ def _weights_moved(seed: int) -> Mover:
 def _noisy(seed: int) -> Mover:
     tf = tensorflow()
 
-    def move(op: Any, made: Sequence[Any]) -> Sequence[Any]:
+    def move(op: Any, outputs: Sequence[Any]) -> Sequence[Any]:
         if op.type in _KEPT:
-            return made
-        return [_move(t, tf, seed + 1) if _is_float(t) else t for t in made]
+            return outputs
+        return [_move(t, tf, seed + 1) if _is_float(t) else t for t in outputs]
 
     return move
 

@@ -43,14 +43,14 @@ def facts_of(artifact: Artifact) -> SourceFacts:
         return SourceFacts({d["name"]: _draw(d) for d in details})
     facts = load_factory(artifact).facts
 
-    def under(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if len(given) != len(names):
+    def under(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if len(inputs) != len(names):
             raise InputError(
-                f"{len(given)} example inputs, but the model has {len(names)}: {', '.join(names)}"
+                f"{len(inputs)} example inputs, but the model has {len(names)}: {', '.join(names)}"
             )
-        by_name = given
-        if set(given) != set(names):
-            by_name = dict(zip(sorted(names, key=_natural), given.values(), strict=True))
+        by_name = inputs
+        if set(inputs) != set(names):
+            by_name = dict(zip(sorted(names, key=_natural), inputs.values(), strict=True))
         return {name: by_name[name] for name in names}
 
     dynamic = {

@@ -70,15 +70,15 @@ class TensorFlowProgram:
             return self.model(**{s.name: v for s, v in zip(self.specs, tensors, strict=True)})
         return self.model(*tensors)
 
-    def _of_keras(self, given: Sequence[Any]) -> Any:
+    def _of_keras(self, tensors: Sequence[Any]) -> Any:
         import keras
 
         if not _is_functional(self.model):
-            return self.model(*given, training=False)
+            return self.model(*tensors, training=False)
         structure = getattr(self.model, "_inputs_struct", None)
         if structure is None:
-            return self.model(given[0] if len(given) == 1 else list(given), training=False)
-        return self.model(keras.tree.pack_sequence_as(structure, list(given)), training=False)
+            return self.model(tensors[0] if len(tensors) == 1 else list(tensors), training=False)
+        return self.model(keras.tree.pack_sequence_as(structure, list(tensors)), training=False)
 
     @cached_property
     def function(self) -> Any:
@@ -184,15 +184,15 @@ def _make(artifact: Artifact) -> TensorFlowProgram:
 def _rename(facts: SourceFacts, names: Sequence[str], named: bool, where: str) -> SourceFacts:
     """The inputs under the model's own names, in its order."""
 
-    def under(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if len(given) != len(names):
+    def under(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if len(inputs) != len(names):
             raise InputError(
-                f"{where}: {len(given)} example inputs, but the model has {len(names)}: "
+                f"{where}: {len(inputs)} example inputs, but the model has {len(names)}: "
                 f"{', '.join(names)}"
             )
-        if named and set(given) == set(names):
-            return {name: given[name] for name in names}
-        return dict(zip(names, given.values(), strict=True))
+        if named and set(inputs) == set(names):
+            return {name: inputs[name] for name in names}
+        return dict(zip(names, inputs.values(), strict=True))
 
     return SourceFacts(under(facts.inputs), tuple(under(o) for o in facts.others), facts.dynamic)
 
