@@ -29,9 +29,9 @@ app = typer.Typer(
 )
 
 
-def pythons_of(given: list[str] | None) -> Pythons:
+def pythons_of(values: list[str] | None) -> Pythons:
     """Where environments are, as the options say."""
-    chosen = mapping_of("environment", given or [])
+    chosen = mapping_of("environment", values or [])
     return Pythons({name: Path(str(place)) for name, place in chosen.items()}, environments_root())
 
 

@@ -57,8 +57,8 @@ def _generate(
         terminal.show(*_screen(generated))
 
 
-def _screen(made: GeneratedModels) -> Iterator[RenderableType]:
-    coverage = made.coverage
+def _screen(generated: GeneratedModels) -> Iterator[RenderableType]:
+    coverage = generated.coverage
     own = len(coverage.operators) - sum("::" in name for name in coverage.operators)
     table = table_of(("coverage", "bold"), ("", ""))
     table.show_header = False
@@ -75,13 +75,14 @@ def _screen(made: GeneratedModels) -> Iterator[RenderableType]:
         for name, why in coverage.missing.items():
             missing.add_row(text(name), text(one_line(why, _REASON)))
         yield missing
-    nodes = [model.nodes for model in made.models]
-    killers = f" at {', '.join(made.deaths)}" if made.deaths else ""
-    dropped = f", {made.dropped:,} dropped ({made.killed:,} ended their worker{killers})"
+    nodes = [model.nodes for model in generated.models]
+    killers = f" at {', '.join(generated.deaths)}" if generated.deaths else ""
+    dropped = f", {generated.dropped:,} dropped ({generated.killed:,} ended their worker{killers})"
     yield text(
-        f"{count(len(nodes), 'model')} of {min(nodes)} to {max(nodes)} nodes in {made.folder}, "
-        f"each checked, and run twice with equal results by {made.runtime} {made.version}"
-        f"{dropped if made.dropped else ''}",
+        f"{count(len(nodes), 'model')} of {min(nodes)} to {max(nodes)} nodes "
+        f"in {generated.folder}, each checked, and run twice with equal results "
+        f"by {generated.runtime} {generated.version}"
+        f"{dropped if generated.dropped else ''}",
         "bold",
     )
 

@@ -53,9 +53,9 @@ Trust = Annotated[
 ]
 
 
-def cache_folder(given: Path | None) -> Path:
+def cache_folder(folder: Path | None) -> Path:
     """The cache folder that the options mean."""
-    return given.expanduser() if given is not None else cache_root()
+    return folder.expanduser() if folder is not None else cache_root()
 
 
 def parse_seconds(text: str) -> float:

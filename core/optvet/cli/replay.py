@@ -101,10 +101,10 @@ def _table(rows: Sequence[tuple[Path, Replayed | ErrorRecord]]) -> Table:
     return table
 
 
-def _totals(made: Sequence[Replayed | ErrorRecord]) -> Text:
-    outcomes = Counter("error" if isinstance(r, ErrorRecord) else r.outcome for r in made)
+def _totals(results: Sequence[Replayed | ErrorRecord]) -> Text:
+    outcomes = Counter("error" if isinstance(r, ErrorRecord) else r.outcome for r in results)
     parts = ", ".join(f"{amount} {name}" for name, amount in outcomes.most_common())
-    return text(f"\n{count(len(made), 'bundle')}: {parts}", "bold")
+    return text(f"\n{count(len(results), 'bundle')}: {parts}", "bold")
 
 
 def _screen(found: Replayed) -> list[Text]:

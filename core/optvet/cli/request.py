@@ -66,27 +66,27 @@ def takes(
             "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_CONFIG
         )
 
-        def command(**given: Any) -> None:
-            if given["context"].invoked_subcommand is not None:
+        def command(**arguments: Any) -> None:
+            if arguments["context"].invoked_subcommand is not None:
                 return
-            fields_given = {name: given.pop(name) for name in fields}
-            choices = {name: fields_given[name] or [] for name in several}
-            fields_given |= {
+            field_values = {name: arguments.pop(name) for name in fields}
+            choices = {name: field_values[name] or [] for name in several}
+            field_values |= {
                 name: values[0] if values else None for name, values in choices.items()
             }
-            trust = bool(fields_given.get("trust"))
+            trust = bool(field_values.get("trust"))
             stored = {
-                **project_defaults(given["context"].command_path, kind, trust),
-                **_from_file(kind, given.pop("config"), trust),
+                **project_defaults(arguments["context"].command_path, kind, trust),
+                **_from_file(kind, arguments.pop("config"), trust),
             }
             typed = {
-                n: _value(n, f, fields_given[n])
+                n: _value(n, f, field_values[n])
                 for n, f in kind.model_fields.items()
-                if fields_given[n] is not None
+                if field_values[n] is not None
             }
             request = request_of(kind, {**stored, **typed})
             more = {"choices": choices} if several else {}
-            function(request=request, **more, **given)
+            function(request=request, **more, **arguments)
 
         first = [fields.pop(argument)] if argument else []
         parameters = [context, *first, *fields.values(), config, *own.values()]
