@@ -30,7 +30,7 @@ _MODULES = {
         UnknownName Unsupported UsageError
     """,
     "spec.executor": "Executor Report WorkerLost Workers",
-    "spec.factory": "Made load_factory",
+    "spec.factory": "FactoryResult load_factory",
     "spec.files": "file_sha256 write_file",
     "spec.foreign": """
         check_file files_in load_model matching open_file open_text read_file read_text

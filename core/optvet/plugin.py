@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         WorkerLost,
         Workers,
     )
-    from optvet.spec.factory import Made, load_factory
+    from optvet.spec.factory import FactoryResult, load_factory
     from optvet.spec.files import file_sha256, write_file
     from optvet.spec.foreign import (
         check_file,
@@ -223,7 +223,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     # What these take and return.
     "Pass", "Traits", "KnownLimit", "InterfaceChange", "Session", "NodeTime", "Profile",
     "Inner", "LogFormat", "Comparison", "Reference", "Summary", "Suggestion", "Deferred",
-    "Probe", "Run", "ModelCard", "ConversionStage", "Factory", "Made", "SourceFacts",
+    "Probe", "Run", "ModelCard", "ConversionStage", "Factory", "FactoryResult", "SourceFacts",
     "SourceOperand", "SourceValue", "SourceInside", "SourcePart", "PartScript", "Reading", "Meter",
     "KernelLaunch", "Candidate", "Fragment", "Pattern", "PoolRequest", "Vocabulary", "Report",
     "Workers", "WorkerLost", "PythonEnvironment", "Installation", "Collision", "Ran", "Unmet",

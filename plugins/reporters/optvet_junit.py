@@ -29,7 +29,7 @@ class JUnitReporter:
         for model, trials in models.items():
             suite = ET.SubElement(root, "testsuite", {"name": model, "timestamp": began})
             for trial in trials:
-                suite.append(_case(trial, list(report.made(trial.key))))
+                suite.append(_case(trial, list(report.findings_of(trial.key))))
             _count(suite)
             suite.set("time", f"{sum(t.wall_s or 0.0 for t in trials):.3f}")
         _count(root)

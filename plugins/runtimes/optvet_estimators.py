@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict
 
 from optvet.plugin import (
     Artifact,
+    FactoryResult,
     Feeds,
     InputError,
-    Made,
     PartScript,
     Runtime,
     Session,
@@ -151,7 +151,7 @@ expected = [dense(getattr(model, name)(x)) for name in names]
 plain = {"options": {id(model): {"zipmap": False}}} if "predict_proba" in names else {}"""
 
 
-def _divisible(artifact: Artifact) -> Made:
+def _divisible(artifact: Artifact) -> FactoryResult:
     """An estimator that is called in the usual way.
 
     Raises:
@@ -221,7 +221,7 @@ def _move(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 class EstimatorSession:
     """A fitted estimator."""
 
-    def __init__(self, loaded: Made) -> None:
+    def __init__(self, loaded: FactoryResult) -> None:
         self._loaded = loaded
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
@@ -234,7 +234,7 @@ class EstimatorSession:
         return _outputs(model, _table(feeds))
 
 
-def estimator_of(artifact: Artifact) -> Made:
+def estimator_of(artifact: Artifact) -> FactoryResult:
     """The estimator that a factory makes.
 
     Raises:

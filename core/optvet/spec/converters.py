@@ -175,19 +175,19 @@ class RunsInDouble(Protocol[OptionsT_contra]):
 
 @dataclass(frozen=True)
 class SourceOperand:
-    """What an operator of a source is given for one of its arguments.
+    """What an operator of a source reads for one of its arguments.
 
     Attributes:
         name: The argument, as the framework calls it.
         place: Place, in ``SourceInside.values``, of a value; None if it is none of them.
-        given: Name of an input of the source.
+        input: Name of an input of the source.
         parameter: Name of a parameter.
         constant: A number, a text or a list of numbers that is written in the program.
     """
 
     name: str
     place: int | None = None
-    given: str = ""
+    input: str = ""
     parameter: str = ""
     constant: object = None
 

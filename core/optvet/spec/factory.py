@@ -25,7 +25,7 @@ _WORDS = 300
 
 
 @dataclass(frozen=True)
-class Made:
+class FactoryResult:
     """What a factory made, and how it is called.
 
     Attributes:
@@ -47,7 +47,7 @@ def load_factory(
     artifact: Artifact,
     seed: Callable[[int], object] = lambda number: None,
     tensor: Callable[[Any], Any] | None = None,
-) -> Made:
+) -> FactoryResult:
     """Execute the file of ``artifact`` and call its factory.
 
     Beside the factory the file has ``example_inputs``, and may have ``more_inputs`` and
@@ -95,7 +95,7 @@ def load_factory(
     if tensor is not None:
         arguments = {name: _as_tensor(v, tensor) for name, v in arguments.items()}
     call = getattr(module, "run", None)
-    return Made(model, arguments, named, facts, call if callable(call) else None)
+    return FactoryResult(model, arguments, named, facts, call if callable(call) else None)
 
 
 def _as_tensor(value: Any, tensor: Callable[[Any], Any]) -> Any:
@@ -166,24 +166,24 @@ def _beside(module: Any, function: Any, name: str) -> Any:
 
 
 def _arguments(
-    where: str, what: str, given: Any, names: Sequence[str]
+    where: str, what: str, arguments: Any, names: Sequence[str]
 ) -> tuple[dict[str, Any], bool]:
-    if isinstance(given, Mapping):
-        return {str(k): v for k, v in given.items()}, True
-    if hasattr(given, "shape"):
-        given = (given,)
-    if not isinstance(given, (tuple, list)) or not given:
-        kind = type(given).__name__
+    if isinstance(arguments, Mapping):
+        return {str(k): v for k, v in arguments.items()}, True
+    if hasattr(arguments, "shape"):
+        arguments = (arguments,)
+    if not isinstance(arguments, (tuple, list)) or not arguments:
+        kind = type(arguments).__name__
         raise InputError(
             f"{where}: {what} is {kind}, expected a tuple of arrays, or a dictionary by name"
         )
-    known = [names[i] if i < len(names) else f"input_{i}" for i in range(len(given))]
-    return dict(zip(known, given, strict=True)), False
+    known = [names[i] if i < len(names) else f"input_{i}" for i in range(len(arguments))]
+    return dict(zip(known, arguments, strict=True)), False
 
 
-def _arrays(where: str, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _arrays(where: str, arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     arrays = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         try:
             arrays[name] = np.asarray(value.detach() if hasattr(value, "detach") else value)
         except Exception as error:
@@ -192,10 +192,10 @@ def _arrays(where: str, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _dynamic(where: str, given: Any, inputs: Mapping[str, Any]) -> dict[str, dict[int, str]]:
+def _dynamic(where: str, dynamic_axes: Any, inputs: Mapping[str, Any]) -> dict[str, dict[int, str]]:
     """Names of sizes by input and axis; a list of axes gives each a name of its own."""
     found: dict[str, dict[int, str]] = {}
-    for name, axes in (given or {}).items():
+    for name, axes in (dynamic_axes or {}).items():
         if name not in inputs:
             known = ", ".join(inputs)
             raise InputError(f"{where}: dynamic_axes names {name!r}; the inputs are {known}")

@@ -44,11 +44,11 @@ def _list_keywords(function: Callable[..., Any], request: str) -> list[str]:
 
     kind = find(request)
     fields, texts = kind.model_fields, descriptions(kind)
-    given = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
     return [
         _describe(name, _show_default(field), texts[name])
         for name, field in fields.items()
-        if name not in given
+        if name not in parameters
     ]
 
 

@@ -299,19 +299,19 @@ def _as_text(value: Any) -> str:
 R = TypeVar("R", bound=BaseModel)
 
 
-def request_of(kind: type[R], given: Mapping[str, Any], where: str = "") -> R:
+def request_of(kind: type[R], values: Mapping[str, Any], where: str = "") -> R:
     """Make a request of values.
 
     Args:
         kind: ``VetRequest``, or the request of another command.
-        given: Values by field.
+        values: Values by field.
         where: The source of the values, such as a file; error messages begin with it.
 
     Raises:
         UsageError: A key is unknown or a value is wrong.
     """
     try:
-        return kind.model_validate(dict(given))
+        return kind.model_validate(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else ""

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import (
     KEPT_BITS,
     Artifact,
+    FactoryResult,
     Feeds,
     InputError,
-    Made,
     PartScript,
     Session,
     SourceFacts,
@@ -184,7 +184,7 @@ def _torch() -> Any:
     return torch
 
 
-def made_by(artifact: Artifact) -> Made:
+def made_by(artifact: Artifact) -> FactoryResult:
     """The module of a factory, in evaluation mode, with PyTorch's random numbers seeded."""
     torch = _torch()
     loaded = load_factory(artifact, torch.manual_seed, torch.tensor)

@@ -28,7 +28,7 @@ FLOATS = np.array([1.5, -2.0, 3e10], np.float32)
 
 
 def inside(operator: str, result: np.ndarray, second: object = None) -> SourceInside:
-    operands = (SourceOperand("0", given="x"), SourceOperand("1", given="y", constant=second))
+    operands = (SourceOperand("0", input="x"), SourceOperand("1", input="y", constant=second))
     return SourceInside((SourceValue(operator, result, operands=operands),), (0,))
 
 

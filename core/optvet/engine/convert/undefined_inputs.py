@@ -66,8 +66,8 @@ def _array(
 ) -> np.ndarray | None:
     if operand.place is not None:
         return inside.values[operand.place].value
-    if operand.given in feeds:
-        return feeds[operand.given]
+    if operand.input in feeds:
+        return feeds[operand.input]
     if operand.parameter in inside.parameters:
         return inside.parameters[operand.parameter]
     constant = operand.constant

@@ -103,8 +103,8 @@ class AlignedRun:
 
         With ``turned``, then those that are it in another layout.
         """
-        if operand.given:
-            wanted, allowed = self._source_value(operand.given), 0.0
+        if operand.input:
+            wanted, allowed = self._source_value(operand.input), 0.0
         elif operand.place is not None:
             wanted = self.inside.values[operand.place].value
             allowed = self.allowed.values[operand.place]

@@ -115,6 +115,6 @@ class CampaignReport(Record):
     tables: list[ReportTable] = Field(default_factory=list)
     charts: list[Chart] = Field(default_factory=list)
 
-    def made(self, trial: str) -> Iterator[ReportedFinding]:
+    def findings_of(self, trial: str) -> Iterator[ReportedFinding]:
         """The findings that the job of this key made."""
         return (f for f in self.findings if trial in f.trials)

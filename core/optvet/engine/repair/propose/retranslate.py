@@ -60,7 +60,7 @@ def _translate_inputs(
 
 
 def _is_absent(operand: SourceOperand) -> bool:
-    named = operand.given or operand.parameter
+    named = operand.input or operand.parameter
     return operand.place is None and not named and operand.constant is None
 
 
