@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -177,3 +178,21 @@ def test_only_code_that_is_not_as_it_was_installed_counts(
     assert "" not in found[2:]
     assert found[2] != found[3]
     assert "acme_tool" not in sys.modules
+
+
+def test_an_edited_module_of_a_plugins_package_is_another_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "package_of_a_plugin"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helper.py").write_text("LIMIT = 1\n")
+    (package / "main.py").write_text("class Plugin:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugin = importlib.import_module("package_of_a_plugin.main").Plugin
+    before = environment_fingerprint._source(plugin)
+    forget()
+    assert environment_fingerprint._source(plugin) == before
+    forget()
+    (package / "helper.py").write_text("LIMIT = 2\n")
+    assert environment_fingerprint._source(plugin) != before

@@ -97,7 +97,7 @@ def _plugin_distributions() -> Mapping[str, str]:
 
 @cache
 def _source(plugin: type) -> str:
-    """The distribution of a plugin, and a digest of the files that its class is written in."""
+    """The distribution of a plugin, and a digest of the packages that its class is written in."""
     roots = {kind.__module__.partition(".")[0] for kind in plugin.__mro__}
     registered = _plugin_distributions()
     names = {registered[root] for root in roots & registered.keys()}
@@ -105,10 +105,21 @@ def _source(plugin: type) -> str:
     names |= {name for root in unknown for name in owners_of(root)}
     digest = hashlib.sha256()
     for kind in plugin.__mro__:
-        module = sys.modules.get(kind.__module__)
-        file = None if module is None else getattr(module, "__file__", None)
-        if file is not None and kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
-            digest.update(Path(file).read_bytes())
+        for file in _files_of(kind):
+            digest.update(file.read_bytes())
     return " ".join(
         (*(f"{name} {version_and_digest(name)}" for name in sorted(names)), digest.hexdigest()[:16])
     )
+
+
+def _files_of(kind: type) -> list[Path]:
+    """The files that a class of a plugin rests on: its module and those beside it in a package."""
+    root = kind.__module__.partition(".")[0]
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if file is None or root in sys.stdlib_module_names:
+        return []
+    # Protocols of optvet stand beside each other, and a class has those that it names.
+    if root == "optvet" or not getattr(module, "__package__", ""):
+        return [Path(file)]
+    return sorted(Path(file).parent.glob("*.py"))
