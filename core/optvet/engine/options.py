@@ -18,16 +18,18 @@ class NoOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> BaseModel:
-    """``defaults`` with ``given`` set; UsageError for an unknown key or a wrong value.
+def parse_options(what: str, defaults: BaseModel, requested: Mapping[str, Any]) -> BaseModel:
+    """``defaults`` with ``requested`` set; UsageError for an unknown key or a wrong value.
 
     Where a default is a tuple, a text stands for its parts between commas.
     """
     fields = type(defaults).model_fields
-    for key in given:
+    for key in requested:
         if key not in fields:
             raise UnknownName(f"option of {what}", key, fields)
-    values = {key: _split_at_commas(getattr(defaults, key), value) for key, value in given.items()}
+    values = {
+        key: _split_at_commas(getattr(defaults, key), value) for key, value in requested.items()
+    }
     try:
         return type(defaults).model_validate(defaults.model_dump() | values)
     except ValidationError as error:

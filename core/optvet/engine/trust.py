@@ -27,7 +27,7 @@ def options_from(
     file: str,
     key: str,
     defaults: BaseModel,
-    given: Mapping[str, Any],
+    requested: Mapping[str, Any],
     *,
     folder: Path | None,
     trust: bool,
@@ -36,9 +36,9 @@ def options_from(
 
     Args:
         file: The file, for messages.
-        key: The key of ``file`` that has ``given``, for messages.
+        key: The key of ``file`` that has ``requested``, for messages.
         defaults: The options of the plugin; a file may always set a default value.
-        given: The options in the file.
+        requested: The options in the file.
         folder: Options that only read data may name files in this folder; None: no files.
         trust: Whether the user trusts the file.
 
@@ -46,10 +46,10 @@ def options_from(
         InputError: An option is sensitive, and the file is not trusted.
     """
     plain = defaults.model_dump(mode="json")
-    settled = dict(given)
+    settled = dict(requested)
     for name, mark in sensitive_options(type(defaults)).items():
-        value = given.get(name)
-        if name not in given or value in (plain[name], getattr(defaults, name)):
+        value = requested.get(name)
+        if name not in requested or value in (plain[name], getattr(defaults, name)):
             continue
         if mark.unless(value):
             continue

@@ -108,10 +108,10 @@ def _pairs(
     values: Mapping[K, np.ndarray],
     source: SourceInside,
     allowed: Tolerances,
-    given: Sequence[np.ndarray],
+    input_values: Sequence[np.ndarray],
     fixed: frozenset[K] = frozenset(),
 ) -> tuple[dict[K, int], frozenset[int], frozenset[K]]:
-    """Which values the source has, at which places; and which are one of ``given``.
+    """Which values the source has, at which places; and which are one of ``input_values``.
 
     ``fixed`` are values that only a constant of the source can be.
     """
@@ -122,7 +122,9 @@ def _pairs(
     seen: set[int] = set()
     inputs: set[K] = set()
     for name, value in values.items():
-        if any(_sort(g) == _sort(value) and equal_up_to_layout(g, value, 0.0) for g in given):
+        if any(
+            _sort(g) == _sort(value) and equal_up_to_layout(g, value, 0.0) for g in input_values
+        ):
             inputs.add(name)
         for i in by_size.get((value.size, _sort(value)), ()):
             if name in fixed and not source.values[i].constant:
@@ -210,7 +212,7 @@ def broken_operators(
     target: SourceInside,
     source: SourceInside,
     allowed: Tolerances,
-    given: Sequence[np.ndarray],
+    input_values: Sequence[np.ndarray],
     place: int,
     output: int,
 ) -> SuspectRegion:
@@ -220,12 +222,12 @@ def broken_operators(
         target: The values of the converted model.
         source: Those of the source.
         allowed: How far these may be off.
-        given: The inputs of both.
+        input_values: The inputs of both.
         place: The wrong output among the values of the source.
         output: The same among those of the converted model.
     """
     values = dict(enumerate(v.value for v in target.values))
-    pairs, seen, inputs = _pairs(values, source, allowed, given)
+    pairs, seen, inputs = _pairs(values, source, allowed, input_values)
     # A constant that is computed may be a weight that is read, or unpacked, wrongly.
     sound = pairs.keys() | inputs
     todo, wanted = [output], set[int]()

@@ -100,8 +100,8 @@ def _whole(path: Path) -> bytes:
         ) from error
 
 
-def _link(converter: Converter, given: Mapping[str, Any]) -> Link:
-    options = parse_options(f"converter {converter.name!r}", converter.options, given)
+def _link(converter: Converter, requested: Mapping[str, Any]) -> Link:
+    options = parse_options(f"converter {converter.name!r}", converter.options, requested)
     stages = checked_calls.list_items(
         "converter", converter, "stages", lambda: converter.stages(options), ConversionStage
     )

@@ -67,7 +67,7 @@ class Judge:
                 # A model that the checker refuses too is an invalid one.
                 stage: Stage = "check" if observed.complaint else "load"
                 complaint = observed.complaint
-                seen[s.id] = judge_failure(observed.load, CONVERTER, stage, told=complaint)
+                seen[s.id] = judge_failure(observed.load, CONVERTER, stage, earlier=complaint)
                 continue
             run, inputs = observed.runs[s.id], observed.interface
             words = "" if inputs is None else unfit(self.source, inputs, s.feeds)

@@ -240,7 +240,7 @@ def target_inside(config: RuntimeConfig, artifact: Artifact, sample: Sample) -> 
 def locate_in(
     recorded: Sequence[SourceInside],
     target: SourceInside,
-    given: Sequence[np.ndarray],
+    input_values: Sequence[np.ndarray],
     outputs: Sequence[int],
 ) -> ConversionPlace:
     """Like ``locate``, from the values of the converted model instead of its graph."""
@@ -252,7 +252,7 @@ def locate_in(
     if ends[0] is None or ends[1] is None:
         return ConversionPlace(note="the outputs are not known inside the models")
     allowed = Tolerances.of(inside, moved)
-    region = broken_operators(target, inside, allowed, given, ends[0], ends[1])
+    region = broken_operators(target, inside, allowed, input_values, ends[0], ends[1])
     one, other = _parting(inside, target, allowed, region)
     first = None if one is None else inside.values[one]
     entry = None if other is None else target.values[other]

@@ -101,16 +101,16 @@ _KIND = re.compile(r"^b(?=float)|^u(?=int)|\d.*$")
 """What to leave out of the name of an element type to get the kind of number."""
 
 
-def _misfit(declared: ValueInfo, given: np.ndarray) -> str:
+def _misfit(declared: ValueInfo, value: np.ndarray) -> str:
     """Why a value cannot be fed to an input; empty if it can."""
     shape = declared.shape
     if shape is None or (
-        len(shape) == given.ndim
-        and all(not isinstance(d, int) or d == n for d, n in zip(shape, given.shape, strict=True))
+        len(shape) == value.ndim
+        and all(not isinstance(d, int) or d == n for d, n in zip(shape, value.shape, strict=True))
     ):
         return ""
     taken = ", ".join("?" if d is None else str(d) for d in shape)
-    return f"input {declared.name!r} takes [{taken}], and the source also {list(given.shape)}"
+    return f"input {declared.name!r} takes [{taken}], and the source also {list(value.shape)}"
 
 
 def _cast_to_input_type(value: np.ndarray, kind: int) -> np.ndarray:

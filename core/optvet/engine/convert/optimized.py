@@ -26,7 +26,7 @@ class OptimizerAsConverter:
     consumes = frozenset({"onnx"})
     produces = "onnx"
 
-    def __init__(self, optimizer: Optimizer, pipeline: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, optimizer: Optimizer, pipeline: str, requested: Mapping[str, Any]) -> None:
         produced = optimizer.traits.produces
         if produced != "onnx":
             raise UsageError(
@@ -38,7 +38,7 @@ class OptimizerAsConverter:
         self.preload: Sequence[str] = optimizer.preload
         self.passes = parse_pipeline(pipeline, optimizer)
         self.options: BaseModel = parse_options(
-            f"optimizer {optimizer.name!r}", optimizer.options, given
+            f"optimizer {optimizer.name!r}", optimizer.options, requested
         )
 
     def version(self) -> str:

@@ -163,11 +163,11 @@ def _bundle(
     conversion: Conversion,
     result: ConversionResult,
     found: ConversionFinding,
-    made: Path,
+    part: Path,
     folder: Path,
 ) -> list[str]:
     """Copy a part to ``folder``, with a script that needs no optvet where there is one."""
-    shutil.copytree(made, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(part, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     runtime = conversion.source.runtime
     assert isinstance(runtime, SplitsSource)
     if len(result.converters) == 1 and found.kind != "target-runtime":

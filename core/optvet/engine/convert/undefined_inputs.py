@@ -74,15 +74,15 @@ def _array(
     return np.asarray(constant) if isinstance(constant, (int, float)) else None
 
 
-def _explain_undefined(value: SourceValue, given: Sequence[np.ndarray]) -> str:
-    if value.value.dtype.kind not in "iu" or not given:
+def _explain_undefined(value: SourceValue, operands: Sequence[np.ndarray]) -> str:
+    if value.value.dtype.kind not in "iu" or not operands:
         return ""
     name = value.operator.rpartition(".")[2].lower()
-    whole = len(given) > 1 and all(g.dtype.kind in "iu" for g in given)
-    if whole and _DIVIDES.search(name) and (words := divides_outside(given[0], given[1])):
+    whole = len(operands) > 1 and all(g.dtype.kind in "iu" for g in operands)
+    if whole and _DIVIDES.search(name) and (words := divides_outside(operands[0], operands[1])):
         return words
     if whole and _SHIFTS.search(name):
-        return shifts_outside(given[1], value.value.dtype.itemsize * 8)
-    if _CASTS.search(name) and is_float(given[0].dtype):
-        return outside_of(given[0], value.value.dtype)
+        return shifts_outside(operands[1], value.value.dtype.itemsize * 8)
+    if _CASTS.search(name) and is_float(operands[0].dtype):
+        return outside_of(operands[0], value.value.dtype)
     return ""

@@ -89,7 +89,7 @@ class Difference:
         return ratio_to_allowance(self.d, spread, self.clean, self.floor, self.limits)
 
     @property
-    def told(self) -> float:
+    def deciding_noise(self) -> float:
         """The noise that decides: that of the jitters, or the bound for sums if larger.
 
         It is the reference's own error against float64 if that is larger, unless the difference is
@@ -114,7 +114,7 @@ class Difference:
 
     def to_judgement(self, call: Call, exceeds: float, detail: str = "") -> Judgement:
         """A judgement with the numbers of this difference."""
-        return Judgement(self.name, call, self.error, self.told, exceeds, detail)
+        return Judgement(self.name, call, self.error, self.deciding_noise, exceeds, detail)
 
 
 def judge_against_noise(found: Difference) -> Judgement:

@@ -141,9 +141,9 @@ def judge_sample(
 
 
 def judge_failure(
-    failure: Failure, maker: Producer = OPTIMIZER, stage: Stage | None = None, *, told: str = ""
+    failure: Failure, maker: Producer = OPTIMIZER, stage: Stage | None = None, *, earlier: str = ""
 ) -> SampleVerdict:
-    """The verdict on a failed step; ``told`` is the message of an earlier step.
+    """The verdict on a failed step; ``earlier`` is the message of an earlier step.
 
     The death of a process that another process may have killed is no evidence.
     """
@@ -152,7 +152,7 @@ def judge_failure(
         "undecided" if killed else "fault",
         symptom_of(failure, maker, stage),
         stage or failure.stage,
-        "\n".join(part for part in (told, in_words(failure)) if part),
+        "\n".join(part for part in (earlier, in_words(failure)) if part),
         unexplained=killed,
     )
 

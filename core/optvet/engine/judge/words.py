@@ -15,16 +15,18 @@ LARGE = 1e6
 """A ratio beyond this says less than the two numbers that it is made of."""
 
 
-def wrong_output(expected: np.ndarray, given: np.ndarray | None, found: Judgement) -> str:
+def wrong_output(expected: np.ndarray, actual: np.ndarray | None, found: Judgement) -> str:
     """What is wrong with an output, as a clause whose subject is the output."""
-    if given is None or given.shape != expected.shape or given.dtype != expected.dtype:
+    if actual is None or actual.shape != expected.shape or actual.dtype != expected.dtype:
         return found.detail
     if not is_float(expected.dtype):
-        return f"{found.detail}{': ' * bool(found.detail)}{_describe_first_change(expected, given)}"
+        return (
+            f"{found.detail}{': ' * bool(found.detail)}{_describe_first_change(expected, actual)}"
+        )
     declared = found.detail == DECLARED
     noise = None if found.structural or declared else found.noise
     unit = "its range" if declared else "its largest value"
-    words = difference(expected, given, found.error, noise, unit=unit)
+    words = difference(expected, actual, found.error, noise, unit=unit)
     detail = "" if found.detail == OTHER_PLACES else found.detail
     if declared and found.noise is not None:
         detail = f"{found.noise:.2g} is declared"
@@ -32,11 +34,11 @@ def wrong_output(expected: np.ndarray, given: np.ndarray | None, found: Judgemen
     return link.join(part for part in (words, detail) if part)
 
 
-def _describe_first_change(expected: np.ndarray, given: np.ndarray) -> str:
-    places = np.flatnonzero(np.asarray(expected != given))
+def _describe_first_change(expected: np.ndarray, actual: np.ndarray) -> str:
+    places = np.flatnonzero(np.asarray(expected != actual))
     if not len(places):
         return ""
-    pair = [str(side.flat[places[0]])[:_ELEMENT_CHARS] for side in (expected, given)]
+    pair = [str(side.flat[places[0]])[:_ELEMENT_CHARS] for side in (expected, actual)]
     return " became ".join(pair)
 
 

@@ -122,7 +122,7 @@ class _Repair:
     request: RepairRequest
     conversion: Conversion
     judge: Judge
-    made: StageArtifact
+    converted: StageArtifact
     before: ConversionResult
     progress: Progress
     recorded: dict[str, tuple[SourceInside, ...]] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class _Repair:
         self, inputs: Sequence[ConversionInput], wrong: Sequence[ConversionInput]
     ) -> RepairResult:
         """The answer of a search."""
-        artifact, config = self.made.artifact, self.conversion.runtime_for("onnx", last=True)
+        artifact, config = self.converted.artifact, self.conversion.runtime_for("onnx", last=True)
         if artifact is None or config is None:
             return self._answer(verdict="not-repaired", reason="there is no converted model")
         reference, source = self.conversion.reference, self.conversion.source.artifact
@@ -244,7 +244,7 @@ class _Repair:
         inputs, judge, skipped = prepare_inputs(fresh)
         known = {d.sample.id for d in inputs if _is_known(d, request.random)}
         unknown = [d for d in inputs if d.sample.id not in known and not d.outside_domain]
-        candidate = replace(self.made, artifact=Artifact("onnx", new))
+        candidate = replace(self.converted, artifact=Artifact("onnx", new))
         answer = judge_stages(fresh, [candidate], inputs, judge)
         one = replace(fresh, links=(replace(candidate.link, stages=(candidate.stage,)),))
         result = result_of(one, replace(answer, skipped=skipped), 0.0)
@@ -267,7 +267,7 @@ class _Repair:
 
     def _answer(self, **about: object) -> RepairResult:
         faults = [f for f in self.before.findings if f.severity == "fault"]
-        artifact = self.made.artifact
+        artifact = self.converted.artifact
         data = b"" if artifact is None else artifact.data
         shared: Mapping[str, object] = {
             "schema": "optvet.repair/1",

@@ -25,7 +25,7 @@ Run = Callable[[Any, dict[str, np.ndarray]], dict[str, Any]]
 def compared(
     convert: Callable[[], object],
     target: Path,
-    given: Sequence[np.ndarray],
+    inputs: Sequence[np.ndarray],
     expected: Sequence[np.ndarray],
     tolerance: float,
     runs: Sequence[Run],
@@ -37,7 +37,7 @@ def compared(
     Args:
         convert: Writes the model to ``target``.
         target: The file of the model.
-        given: Inputs in the order of the model's.
+        inputs: Inputs in the order of the model's.
         expected: What the source gives on them.
         tolerance: Relative to the largest magnitude of an output.
         runs: How to run a model, the best first: one whose library is missing is passed over.
@@ -49,7 +49,7 @@ def compared(
         return [f"refused: {_words(error)}"], REFUSED
     for number, run in enumerate(runs):
         try:
-            outputs = run(onnx.load(target), _match_feeds(target, given))
+            outputs = run(onnx.load(target), _match_feeds(target, inputs))
         except ImportError:
             continue
         except Exception as error:
@@ -77,13 +77,13 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _match_feeds(target: Path, given: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+def _match_feeds(target: Path, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     graph = onnx.load(target).graph
     weights = {tensor.name for tensor in graph.initializer}
     names = [i.name for i in graph.input if i.name not in weights]
-    if len(names) != len(given):
-        raise ValueError(f"it asks for {len(names)} inputs ({', '.join(names)}), not {len(given)}")
-    return dict(zip(names, given, strict=True))
+    if len(names) != len(inputs):
+        raise ValueError(f"it asks for {len(names)} inputs ({', '.join(names)}), not {len(inputs)}")
+    return dict(zip(names, inputs, strict=True))
 
 
 def _array(value: Any) -> np.ndarray:

@@ -37,14 +37,14 @@ def regions(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandi
 def _candidate(
     aligned: AlignedRun,
     reference: ReferenceModel,
-    made: str,
+    source_value: str,
     name: str,
     model: ModelProto,
     inputs: list[str],
 ) -> RepairCandidate:
     encoded = base64.b64encode(model.SerializeToString()).decode()
     operations: list[Operation] = [ReplaceRegion(node=name, inputs=inputs, model=encoded)]
-    value = reference.values[made]
+    value = reference.values[source_value]
     for output in aligned.model.graph.output:
         declared = output.type.tensor_type.elem_type
         if output.name == name and declared != onnx.helper.np_dtype_to_tensor_dtype(value.dtype):
