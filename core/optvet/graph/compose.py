@@ -191,11 +191,11 @@ def to_opset(candidate: Candidate, domain: str, version: int) -> None:
 
 
 def _append(
-    candidate: Candidate, fragment: Fragment, given: Mapping[str, str], random: Random
+    candidate: Candidate, fragment: Fragment, existing: Mapping[str, str], random: Random
 ) -> None:
-    """Add the nodes of ``fragment`` under new names; ``given`` are inputs that are there."""
+    """Add the nodes of ``fragment`` under new names; ``existing`` are inputs that are there."""
     graph = candidate.model.graph
-    names = dict(given)
+    names = dict(existing)
     number = len(graph.node)
     for name in (*fragment.inputs, *(o for n in fragment.nodes for o in n.output if o)):
         names.setdefault(name, f"{name}_{number}" if number else name)
@@ -203,10 +203,10 @@ def _append(
     trained = random.random() < 0.5
     known = fragment.weights if random.random() < _AS_IT_WAS else frozenset[str]()
     for place, (name, value) in enumerate(fragment.inputs.items()):
-        if name not in given and known:
+        if name not in existing and known:
             _place_as(candidate, names[name], value, "weight" if name in known else "input")
-        elif name not in given:
-            first = place == 0 and not given
+        elif name not in existing:
+            first = place == 0 and not existing
             _place(candidate, names[name], value, random, first=first, trained=trained)
     ours = {domain_of(e): e.version for e in candidate.model.opset_import}
     values = {names[n]: v for n, v in fragment.inputs.items()}

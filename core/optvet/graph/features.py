@@ -119,8 +119,8 @@ def _of_model(model: ModelProto) -> Iterator[str]:
             yield f"has a denotation of an {what}"
         kinds = {v.type.WhichOneof("value") for v in values} - {"tensor_type", None}
         yield from (f"has an {what} that is a {str(kind)[:-5]}" for kind in kinds)
-    made = {*inner}
-    if any(o.name not in made for o in graph.output):
+    produced = {*inner}
+    if any(o.name not in produced for o in graph.output):
         yield "has an output that no node makes"
     if max(Counter(o.name for o in graph.output).values(), default=0) > 1:
         yield "lists an output twice"
@@ -173,8 +173,8 @@ def _of_nodes(
                 yield Feature(name, f"input {slot}", kind)
             if read[value] > 1 and source.role in ("weight", "default", "input"):
                 yield Feature(name, f"input {slot}", "read more than once")
-        given = [i for i in node.input if i]
-        if len(set(given)) < len(given):
+        present = [i for i in node.input if i]
+        if len(set(present)) < len(present):
             yield Feature(name, "inputs", "repeated")
         for body in bodies_of(node):
             yield from _of_graph(body, versions, known, (*path, operator))

@@ -277,10 +277,10 @@ def _check_conversions(
 
 
 def _check_request(
-    source: CampaignSource, number: int, key: str, given: Mapping[str, Any], plugins: Plugins
+    source: CampaignSource, number: int, key: str, values: Mapping[str, Any], plugins: Plugins
 ) -> None:
     try:
-        check_request(str(source.path), given, plugins)
+        check_request(str(source.path), values, plugins)
     except InputError as error:
         words = str(error).removeprefix(f"{source.path}: ")
         raise source.refusal(source.place(number, key), words) from error

@@ -136,10 +136,10 @@ class _DamagedDatabase:
                         found[name] = row
         return list(found.values())
 
-    def _until_damage(self, query: str, *given: Any) -> Iterator[Row]:
+    def _until_damage(self, query: str, *parameters: Any) -> Iterator[Row]:
         self._deadline = time.monotonic() + _QUERY_S
         with suppress(*DATABASE_ERRORS):
-            for row in self._database.execute(query, given):
+            for row in self._database.execute(query, parameters):
                 yield dict(row)
 
 

@@ -124,9 +124,9 @@ def merged(
     return AddedNodes(tuple(nodes), weights, frozenset(weights), (mine, other), (fresh("row"),))
 
 
-def bound(step: AddedNodes, given: Mapping[str, str]) -> AddedNodes:
+def bound(step: AddedNodes, names: Mapping[str, str]) -> AddedNodes:
     """``step`` reading values of the model in some of its places, by their names."""
-    nodes = tuple(rename_node_values(node, given) for node in step.nodes)
-    places = {n: v for n, v in step.places.items() if n not in given}
-    reads = (*step.reads, *dict.fromkeys(given.values()))
+    nodes = tuple(rename_node_values(node, names) for node in step.nodes)
+    places = {n: v for n, v in step.places.items() if n not in names}
+    reads = (*step.reads, *dict.fromkeys(names.values()))
     return replace(step, nodes=nodes, places=places, reads=reads)

@@ -47,7 +47,7 @@ class Confirmer:
 
     Attributes:
         tested: The optimizer.
-        given: Its options, as the user gave them.
+        options: Its options, as the user gave them.
         plugins: The installed plugins.
         out: The folder of the hunt.
         jobs: Worker processes at a time.
@@ -56,7 +56,7 @@ class Confirmer:
     """
 
     tested: TestedOptimizer
-    given: Mapping[str, Any]
+    options: Mapping[str, Any]
     plugins: Plugins
     out: Path
     jobs: int
@@ -78,7 +78,7 @@ class Confirmer:
                 model=str(folder / "hunted.onnx"),
                 optimizer=self.tested.optimizer.name,
                 pipeline=self._pipeline(suspect),
-                optimizer_options=dict(self.given),
+                optimizer_options=dict(self.options),
                 dataset=(inputs.name,),
                 jobs=self.jobs,
                 timeout=TIMEOUT_S,

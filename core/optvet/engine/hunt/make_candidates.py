@@ -260,19 +260,19 @@ def _clear_broken_names(candidate: Candidate) -> None:
             dim.Clear()
 
 
-def _weaken(made: onnx.TypeProto, declared: onnx.TypeProto) -> onnx.TypeProto:
-    """``made``, with the dimensions left open that ``declared`` leaves open."""
-    if not (made.HasField("tensor_type") and declared.HasField("tensor_type")):
-        return made
+def _weaken(inferred: onnx.TypeProto, declared: onnx.TypeProto) -> onnx.TypeProto:
+    """``inferred``, with the dimensions left open that ``declared`` leaves open."""
+    if not (inferred.HasField("tensor_type") and declared.HasField("tensor_type")):
+        return inferred
     if not declared.tensor_type.elem_type:  # nothing was declared
-        return made
+        return inferred
     if not declared.tensor_type.HasField("shape"):
-        made.tensor_type.ClearField("shape")
-        return made
-    dims, was = made.tensor_type.shape.dim, declared.tensor_type.shape.dim
+        inferred.tensor_type.ClearField("shape")
+        return inferred
+    dims, was = inferred.tensor_type.shape.dim, declared.tensor_type.shape.dim
     if len(dims) == len(was):
         for dim, old in zip(dims, was, strict=True):
             if not old.HasField("dim_value"):
                 dim.CopyFrom(old)
             dim.denotation = old.denotation
-    return made
+    return inferred

@@ -198,7 +198,7 @@ class _Injection:
         return max(1.0, math.sqrt(count) * self.of_term(kind))
 
     def of_sum(
-        self, source: str, target: str, kind: int, node: NodeProto, given: str = ""
+        self, source: str, target: str, kind: int, node: NodeProto, operand: str = ""
     ) -> list[NodeProto]:
         """Nodes for ``target``: ``source`` with the error of a sum over the terms of ``node``.
 
@@ -206,7 +206,7 @@ class _Injection:
         sqrt(n) / 4 roundoffs: for the mean of 518,400 positive numbers 180, where kernels of two
         runtimes have errors of up to 160.
         """
-        given = given or node.input[0]
+        operand = operand or node.input[0]
         wide = kind if kind in _WIDE else int(TensorProto.FLOAT)
         added: list[NodeProto] = []
 
@@ -223,11 +223,11 @@ class _Injection:
 
         if node.op_type == "InstanceNormalization":
             outer = constant(np.array([0, 1], np.int64))
-            kept = add("ReduceProd", add("Gather", add("Shape", given), outer), keepdims=0)
+            kept = add("ReduceProd", add("Gather", add("Shape", operand), outer), keepdims=0)
         else:
             kept = add("Size", source)
         # Divided as floats: a tensor may have no elements.
-        terms = add("Div", add("Cast", add("Size", given), to=wide), add("Cast", kept, to=wide))
+        terms = add("Div", add("Cast", add("Size", operand), to=wide), add("Cast", kept, to=wide))
         share = add("Max", add("Mul", add("Sqrt", terms), number(self.of_term(kind))), number(1.0))
         if self.broadcasts:
             tests, rounded = self.mark_rounded_elements(source, kind)

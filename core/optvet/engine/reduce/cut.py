@@ -114,7 +114,7 @@ def restrict(
 def _outputs(
     graph: Graph,
     nodes: Sequence[Node],
-    made: set[str],
+    produced: set[str],
     read: Iterable[str],
     *,
     frontier: bool,
@@ -125,7 +125,7 @@ def _outputs(
     for node in nodes:
         for name in node.uses:
             counts[name] = counts.get(name, 0) + 1
-    outputs: dict[str, TypeProto] = {n: k for n, k in graph.outputs.items() if n in made}
+    outputs: dict[str, TypeProto] = {n: k for n, k in graph.outputs.items() if n in produced}
     for name in (name for node in nodes for name in node.makes):
         before = len(graph.consumers.get(name, ()))
         lost = before > counts.get(name, 0) if frontier else before and not counts.get(name, 0)

@@ -47,9 +47,9 @@ def _stand_in(kind: TypeProto | None) -> str | None:
     return "Not" if element == TensorProto.BOOL else None
 
 
-def _with_stand_in(graph: Graph, index: int, operator: str, read: str, made: str) -> Graph | None:
+def _with_stand_in(graph: Graph, index: int, operator: str, read: str, output: str) -> Graph | None:
     lost = [n for n in graph.nodes[index].uses if n != read]
-    plain = Node(helper.make_node(operator, [read], [made]))
+    plain = Node(helper.make_node(operator, [read], [output]))
     changed = graph.with_(nodes=(*graph.nodes[:index], plain, *graph.nodes[index + 1 :]))
     unread = [n for n in lost if n not in changed.consumers]
     return without_idle(without_dead(graph, changed, unread), set(unread))

@@ -96,15 +96,15 @@ def without_node(graph: Graph, index: int) -> Iterator[Graph | None]:
 def _bypass(
     graph: Graph,
     index: int,
-    made: str,
+    output: str,
     read: str,
 ) -> Graph | None:
-    if made not in graph.outputs:
-        return substitute(graph, {made: read})
+    if output not in graph.outputs:
+        return substitute(graph, {output: read})
     if read in graph.outputs or read not in graph.producer:
         return None
     # y is an output: x takes its name.
-    nodes = [rename_values(n, {read: made}) for i, n in enumerate(graph.nodes) if i != index]
+    nodes = [rename_values(n, {read: output}) for i, n in enumerate(graph.nodes) if i != index]
     result = restrict(graph, nodes)
     if result is None:
         return None

@@ -76,11 +76,13 @@ def _one_turn(graph: Graph, index: int) -> Graph | None:
     return result.with_(weights=weights)
 
 
-def _inline(graph: Graph, index: int, body: GraphProto, given: Mapping[str, str]) -> Graph | None:
-    """``body`` in place of node ``index``; ``given`` maps its inputs to names outside."""
+def _inline(
+    graph: Graph, index: int, body: GraphProto, bindings: Mapping[str, str]
+) -> Graph | None:
+    """``body`` in place of node ``index``; ``bindings`` maps its inputs to names outside."""
     node = graph.nodes[index].proto
-    names = dict(given)
-    for name in sorted(local_names(body) - given.keys()):
+    names = dict(bindings)
+    for name in sorted(local_names(body) - bindings.keys()):
         names[name] = graph.fresh_name(name) if name in graph.names else name
     aliases: dict[str, str] = {}
     extra: list[Node] = []

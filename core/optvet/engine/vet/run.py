@@ -111,7 +111,7 @@ def vetted_model(
 
 
 def _vet_model(
-    held: ExitStack,
+    exit_stack: ExitStack,
     model: Model,
     request: VetRequest,
     plugins: Plugins,
@@ -119,7 +119,7 @@ def _vet_model(
     sandbox: Sandbox | None,
     keep: bool,
 ) -> Vetted:
-    """The answer; ``held`` then has its session, which is closed if there is no answer."""
+    """The answer; ``exit_stack`` then has its session, which is closed if there is no answer."""
     started = time.perf_counter()
     with ExitStack() as stack:
         about = (model, request, plugins)
@@ -133,7 +133,7 @@ def _vet_model(
             whole_answers.keep(
                 request, result, model, plugins, session.runner.cache, modules=modules
             )
-        held.enter_context(stack.pop_all())
+        exit_stack.enter_context(stack.pop_all())
     return Vetted(result, session)
 
 

@@ -73,7 +73,7 @@ class ConversionRow:
         return "no result" if self.result is None else outcome_of(self.result)
 
     @property
-    def told(self) -> list[ConversionFinding]:
+    def reported(self) -> list[ConversionFinding]:
         """Faults and refusals; no notes."""
         return [f for f in self.result.findings if f.severity != "note"] if self.result else []
 
@@ -205,7 +205,7 @@ def _faults_and_refusals(
         if conversion.result is None:
             continue
         faults = (f for f in findings_of(conversion.result) if f.severity == "fault")
-        for finding in conversion.told:
+        for finding in conversion.reported:
             is_fault = finding.severity == "fault"
             yield conversion, finding, str(next(faults).fingerprint) if is_fault else ""
 
@@ -278,8 +278,8 @@ def _cell(conversion: ConversionRow | None) -> str:
     if outcome == "right":
         error = result.stages[-1].error
         return "right" if error is None else f"{error:.2g}"
-    sizes = [f.error for f in conversion.told if f.error is not None]
-    return f"! {max(sizes):.2g}" if sizes else f"! {conversion.told[0].symptom}"
+    sizes = [f.error for f in conversion.reported if f.error is not None]
+    return f"! {max(sizes):.2g}" if sizes else f"! {conversion.reported[0].symptom}"
 
 
 def _chains(found: Iterable[ConversionRow]) -> list[str]:

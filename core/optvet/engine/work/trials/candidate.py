@@ -100,9 +100,9 @@ def submit(
     payload = _MemoryFile()
     result.add_done_callback(lambda _: payload.close())
 
-    def submit_trial(made: Future[Outcome[BuiltArtifact | Failure]]) -> None:
+    def submit_trial(build: Future[Outcome[BuiltArtifact | Failure]]) -> None:
         try:
-            outcome = made.result()
+            outcome = build.result()
             value = outcome.value
             if not isinstance(value, BuiltArtifact):
                 result.set_result(Outcome(None, outcome.failure or value))
@@ -198,11 +198,13 @@ def _try_write(target: Path, data: bytes) -> bool:
 
 
 def _take_then(
-    made: BuiltArtifact, source: Path, then: Callable[..., T], args: tuple[Any, ...]
+    built: BuiltArtifact, source: Path, then: Callable[..., T], args: tuple[Any, ...]
 ) -> T:
     enter("check")
-    data = made.data if made.data is not None else _read(source, made.size)
-    artifact = Artifact(made.format, data, None, made.fingerprint, made.changing_passes, made.path)
+    data = built.data if built.data is not None else _read(source, built.size)
+    artifact = Artifact(
+        built.format, data, None, built.fingerprint, built.changing_passes, built.path
+    )
     return then(artifact, *args)
 
 

@@ -105,9 +105,9 @@ def _draw_with_seeds(
     (sample,) = order.samples
     config, alignment = order.config, alignment_of(order, artifact)
 
-    def run(made: Artifact) -> Outputs:
+    def run(seeded: Artifact) -> Outputs:
         enter("load")
-        session = load(config, made)
+        session = load(config, seeded)
         enter("run")
         return _thin(infer(config.runtime, session, sample.feeds, alignment))
 
