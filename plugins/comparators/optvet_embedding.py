@@ -89,15 +89,17 @@ class EmbeddingComparator:
     ) -> Comparison:
         """Cosine of each row; a row is one vector, whatever its shape."""
         name = vectors_name(reference, options.output)
-        ours, theirs = (vectors_of(v[name]) for v in (reference, candidate))
-        values = [cosine(a, b) for a, b in zip(ours, theirs, strict=True)]
-        distances = [_distance(a, b) for a, b in zip(ours, theirs, strict=True)]
+        expected, actual = (vectors_of(v[name]) for v in (reference, candidate))
+        values = [cosine(a, b) for a, b in zip(expected, actual, strict=True)]
+        distances = [_distance(a, b) for a, b in zip(expected, actual, strict=True)]
         allowed = noise.get(name, 0.0)
-        sizes = [length(v) for v in ours if np.isfinite(v).all() and v.any()]
+        sizes = [length(v) for v in expected if np.isfinite(v).all() and v.any()]
         # Each of d coordinates is off by at most the noise, so the angle by sqrt(d) times that.
-        doubt = 2 * allowed * math.sqrt(ours.shape[1]) / min(sizes) if sizes else 0.0
+        doubt = 2 * allowed * math.sqrt(expected.shape[1]) / min(sizes) if sizes else 0.0
         low = [v < options.min_cosine for v in values]
-        firm = [c and not _within(a, b, allowed) for c, a, b in zip(low, ours, theirs, strict=True)]
+        firm = [
+            c and not _within(a, b, allowed) for c, a, b in zip(low, expected, actual, strict=True)
+        ]
         metrics = {"rows": float(len(values))}
         if values:
             metrics |= {
@@ -111,8 +113,8 @@ class EmbeddingComparator:
             any(firm),
             any(low) and not any(firm),
             {"cosines": [round(v, 12) for v in values[:10]]},
-            reference=ours,
-            candidate=theirs,
+            reference=expected,
+            candidate=actual,
             uncertainty=doubt,
         )
 
@@ -137,11 +139,11 @@ class EmbeddingComparator:
             headline += f"; lowest cosine {metrics['cosine']:.6g}"
         kept = [c for c in having if isinstance(c, EmbeddingComparison)]
         if len({c.reference.shape[1] for c in kept}) == 1:
-            ours, theirs = (
+            reference, candidate = (
                 np.concatenate(v)
                 for v in ([c.reference for c in kept], [c.candidate for c in kept])
             )
-            agreement = neighbour_agreement(ours, theirs, max(c.uncertainty for c in kept))
+            agreement = neighbour_agreement(reference, candidate, max(c.uncertainty for c in kept))
             if agreement is not None:
                 metrics["neighbour_agreement"] = agreement
                 same = round(agreement * rows)
@@ -215,26 +217,28 @@ def _within(a: np.ndarray, b: np.ndarray, noise: float) -> bool:
         return bool(finite and np.abs(a - b).max(initial=0.0) <= noise)
 
 
-def neighbour_agreement(ours: np.ndarray, theirs: np.ndarray, doubt: float = 0.0) -> float | None:
+def neighbour_agreement(
+    reference: np.ndarray, candidate: np.ndarray, doubt: float = 0.0
+) -> float | None:
     """Share of vectors whose nearest other one, by cosine, is the same on both sides.
 
     Args:
-        ours: The reference's vectors, float64 [rows, dimensions].
-        theirs: The candidate's.
+        reference: The reference's vectors, float64 [rows, dimensions].
+        candidate: The candidate's.
         doubt: Cosines that differ by no more than this are equal: of several nearest neighbours
             any will do.
 
     Returns:
         None for less than three vectors, which have no choice.
     """
-    if len(ours) < 3:
+    if len(reference) < 3:
         return None
-    first, second = _cosines(ours), _cosines(theirs)
+    first, second = _cosines(reference), _cosines(candidate)
     choice = second.argmax(axis=1)
-    rows = np.arange(len(ours))
+    rows = np.arange(len(reference))
     # 1e-12: the products are rounded, and equal vectors must stay equal.
     same = first[rows, choice] >= first.max(axis=1) - max(doubt, 1e-12)
-    lost = ~np.isfinite(theirs).all(axis=1) & np.isfinite(ours).all(axis=1)
+    lost = ~np.isfinite(candidate).all(axis=1) & np.isfinite(reference).all(axis=1)
     return float(np.mean(same & ~lost))
 
 

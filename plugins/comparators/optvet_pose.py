@@ -92,11 +92,11 @@ class PoseComparator:
             InputError: No output has keypoints or angles.
         """
         name = _output(reference, options.output)
-        ours, theirs = (side[name].astype(np.float64) for side in (reference, candidate))
+        expected, actual = (side[name].astype(np.float64) for side in (reference, candidate))
         allowed = noise.get(name, 0.0)
-        compare = _compare_angles if _has_angles(model, ours, options) else _compare_keypoints
+        compare = _compare_angles if _has_angles(model, expected, options) else _compare_keypoints
         with np.errstate(over="ignore", invalid="ignore"):
-            return compare(sample, ours, theirs, options, allowed)
+            return compare(sample, expected, actual, options, allowed)
 
     def metrics(self, options: PoseOptions) -> Sequence[str]:
         """Every metric of a summary."""
@@ -144,11 +144,17 @@ def _has_angles(model: Model, value: np.ndarray, options: PoseOptions) -> bool:
 
 
 def _compare_angles(
-    sample: Sample, ours: np.ndarray, theirs: np.ndarray, options: PoseOptions, allowed: float
+    sample: Sample,
+    reference: np.ndarray,
+    candidate: np.ndarray,
+    options: PoseOptions,
+    allowed: float,
 ) -> Comparison:
     # The shorter way around: 179 and -179 degrees are 2 degrees apart.
-    apart = np.abs((theirs - ours + 180) % 360 - 180)
-    apart = np.where(np.isnan(ours) & np.isnan(theirs), 0.0, np.nan_to_num(apart, nan=180.0))
+    apart = np.abs((candidate - reference + 180) % 360 - 180)
+    apart = np.where(
+        np.isnan(reference) & np.isnan(candidate), 0.0, np.nan_to_num(apart, nan=180.0)
+    )
     largest = float(apart.max(initial=0.0))
     changed = largest > options.degrees + allowed
     metrics = {"max_degrees": largest, "mean_degrees": float(apart.mean()) if apart.size else 0.0}
@@ -157,10 +163,14 @@ def _compare_angles(
 
 
 def _compare_keypoints(
-    sample: Sample, ours: np.ndarray, theirs: np.ndarray, options: PoseOptions, allowed: float
+    sample: Sample,
+    reference: np.ndarray,
+    candidate: np.ndarray,
+    options: PoseOptions,
+    allowed: float,
 ) -> Comparison:
     """Compare every pose of a sample, [..., keypoints, values] or [..., keypoints * values]."""
-    poses, moved = (_poses(value, options) for value in (ours, theirs))
+    poses, moved = (_poses(value, options) for value in (reference, candidate))
     shares, similar, distances, firm = [], [], [], False
     for one, other in zip(poses, moved, strict=True):
         places = (pose[:, :_COORDINATES] for pose in (one, other))

@@ -101,12 +101,12 @@ class SegmentationComparator:
         """Counts of pixels per class; see ``overlaps``."""
         name = mask_name(reference, options.output)
         images = image_sides(v.shape for v in sample.feeds.values())
-        ours, theirs, firm = masks_of(
+        expected, actual, firm = masks_of(
             reference[name], candidate[name], options, noise.get(name, 0.0), images
         )
-        wrong = ours != theirs
-        pixels = ours.size
-        counts = overlaps(ours, theirs)
+        wrong = expected != actual
+        pixels = expected.size
+        counts = overlaps(expected, actual)
         metrics = {
             "mean_iou": mean_iou(counts),
             "pixel_agreement": 1 - float(wrong.sum()) / pixels if pixels else 1.0,
@@ -236,8 +236,8 @@ def _same_size(model: Model, size: tuple[int, ...], classes: int) -> bool:
 
 
 def masks_of(
-    ours: np.ndarray,
-    theirs: np.ndarray,
+    reference: np.ndarray,
+    candidate: np.ndarray,
     options: SegmentationOptions,
     noise: float,
     images: Sequence[Sides] = (),
@@ -248,13 +248,15 @@ def masks_of(
     Integers without an axis of classes are class numbers. "Sure" means that the reference's score
     of its class is above that of the candidate's class by more than ``noise``.
     """
-    axis = class_axis(ours.shape, options.layout, images) if ours.ndim == 4 else None
-    if axis is not None and ours.shape[axis] != 1:
-        return _argmax_masks(np.moveaxis(ours, axis, -1), np.moveaxis(theirs, axis, -1), noise)
-    if ours.dtype.kind in "iub":
-        first, second = (v.astype(np.int64).ravel() for v in (ours, theirs))
+    axis = class_axis(reference.shape, options.layout, images) if reference.ndim == 4 else None
+    if axis is not None and reference.shape[axis] != 1:
+        return _argmax_masks(
+            np.moveaxis(reference, axis, -1), np.moveaxis(candidate, axis, -1), noise
+        )
+    if reference.dtype.kind in "iub":
+        first, second = (v.astype(np.int64).ravel() for v in (reference, candidate))
         return first, second, np.ones(first.shape, bool)
-    scores = [v.astype(np.float64).ravel() for v in (ours, theirs)]
+    scores = [v.astype(np.float64).ravel() for v in (reference, candidate)]
     cut = options.threshold
     if cut is None:
         finite = scores[0][np.isfinite(scores[0])]
@@ -265,11 +267,11 @@ def masks_of(
 
 
 def _argmax_masks(
-    ours: np.ndarray, theirs: np.ndarray, noise: float
+    reference: np.ndarray, candidate: np.ndarray, noise: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    classes = ours.shape[-1]
-    count = ours.size // classes if classes else 0
-    first, second = (v.reshape(count, classes).astype(np.float64) for v in (ours, theirs))
+    classes = reference.shape[-1]
+    count = reference.size // classes if classes else 0
+    first, second = (v.reshape(count, classes).astype(np.float64) for v in (reference, candidate))
     if not count:
         empty = np.zeros(0, np.int64)
         return empty, empty, np.zeros(0, bool)
@@ -283,12 +285,12 @@ def _argmax_masks(
     return masks[0], masks[1], (odd[0] != odd[1]) | ~(margin <= noise)
 
 
-def overlaps(ours: np.ndarray, theirs: np.ndarray) -> dict[int, tuple[int, int]]:
+def overlaps(reference: np.ndarray, candidate: np.ndarray) -> dict[int, tuple[int, int]]:
     """Pixels in the intersection and in the union, for each class that either mask has."""
-    classes = np.union1d(ours, theirs)
+    classes = np.union1d(reference, candidate)
     found = {}
     for k in classes.tolist():
-        a, b = ours == k, theirs == k
+        a, b = reference == k, candidate == k
         found[int(k)] = (int((a & b).sum()), int((a | b).sum()))
     return found
 

@@ -96,13 +96,13 @@ class SpeechComparator:
     ) -> Comparison:
         """Frames where there are scores; words where there are symbols or a vocabulary."""
         name = output_name(reference, options.output)
-        ours, theirs = reference[name], candidate[name]
+        expected, actual = reference[name], candidate[name]
         metrics: dict[str, float] = {}
         flips, firm = False, False
         symbols = vocabulary_of(options.vocabulary)
         texts: tuple[list[str], list[str]] | None = None
-        if ours.dtype.kind == "f":
-            first, second = (_frames(v, options.layout) for v in (ours, theirs))
+        if expected.dtype.kind == "f":
+            first, second = (_frames(v, options.layout) for v in (expected, actual))
             metrics, wrong, sure = frame_metrics(first, second, noise.get(name, 0.0))
             flips, firm = bool(wrong.any()), bool((wrong & sure).any())
             if symbols and first.shape[-1] > 1:
@@ -111,7 +111,7 @@ class SpeechComparator:
                 )
         else:
             texts = tuple(  # type: ignore[assignment]  # two of them, as there are sides
-                [_join(row, symbols, options) for row in _rows(v)] for v in (ours, theirs)
+                [_join(row, symbols, options) for row in _rows(v)] for v in (expected, actual)
             )
         detail: dict[str, Any] = {}
         changed, sensitive = firm, flips and not firm
@@ -251,24 +251,24 @@ def best_of(frames: np.ndarray) -> np.ndarray:
 
 
 def frame_metrics(
-    ours: np.ndarray, theirs: np.ndarray, noise: float
+    reference: np.ndarray, candidate: np.ndarray, noise: float
 ) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
     """Metrics of frames [batch, time, symbols]; which frames changed; where the reference was sure.
 
     ``frame_agreement`` is the share of frames with the same best symbol, ``frame_rmse`` the
     root-mean-square difference of all scores; infinite where one side alone is not finite.
     """
-    first, second = best_of(ours), best_of(theirs)
-    lost = (np.isnan(ours) != np.isnan(theirs)).any(axis=-1)
+    first, second = best_of(reference), best_of(candidate)
+    lost = (np.isnan(reference) != np.isnan(candidate)).any(axis=-1)
     wrong = (first != second) | lost
     with np.errstate(invalid="ignore", over="ignore"):
-        if ours.shape[-1] == 1:
-            margin = np.abs(ours[..., 0] - 0.5)
+        if reference.shape[-1] == 1:
+            margin = np.abs(reference[..., 0] - 0.5)
         else:
-            margin = np.take_along_axis(ours, first[..., None], -1)[..., 0]
-            margin = margin - np.take_along_axis(ours, second[..., None], -1)[..., 0]
-        same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-        distance = np.where(same, 0.0, np.abs(ours - theirs))
+            margin = np.take_along_axis(reference, first[..., None], -1)[..., 0]
+            margin = margin - np.take_along_axis(reference, second[..., None], -1)[..., 0]
+        same = (reference == candidate) | (np.isnan(reference) & np.isnan(candidate))
+        distance = np.where(same, 0.0, np.abs(reference - candidate))
         rmse = float(np.sqrt(np.mean(distance**2))) if distance.size else 0.0
     metrics = {
         "frames": float(wrong.size),
@@ -306,8 +306,8 @@ def error_rate(errors: float, total: float) -> float:
     return errors / total if total else float(errors > 0)
 
 
-def errors_of(ours: str, theirs: str) -> tuple[int, int, int, int]:
-    """Word errors, words, character errors, characters of ``theirs`` against ``ours``.
+def errors_of(reference: str, candidate: str) -> tuple[int, int, int, int]:
+    """Word errors, words, character errors, characters of ``candidate`` against ``reference``.
 
     Errors are the substitutions, deletions and insertions of the cheapest alignment
     (Levenshtein's distance); their number per word of the reference is the word error rate.
@@ -317,24 +317,24 @@ def errors_of(ours: str, theirs: str) -> tuple[int, int, int, int]:
     Raises:
         InputError: jiwer is not installed.
     """
-    words, others = ours.split(), theirs.split()
-    if ours == theirs or not words:
-        missed = (0, 0) if ours == theirs else (len(others), len(theirs))
-        return missed[0], len(words), missed[1], len(ours)
+    words, others = reference.split(), candidate.split()
+    if reference == candidate or not words:
+        missed = (0, 0) if reference == candidate else (len(others), len(candidate))
+        return missed[0], len(words), missed[1], len(reference)
     try:
         import jiwer
     except ImportError as error:
         raise InputError(
             "comparator 'speech' needs jiwer for word error rates; install optvet[speech]"
         ) from error
-    by_word = jiwer.process_words(ours, theirs)
-    by_character = jiwer.process_characters(ours, theirs)
+    by_word = jiwer.process_words(reference, candidate)
+    by_character = jiwer.process_characters(reference, candidate)
     counts = [r.substitutions + r.deletions + r.insertions for r in (by_word, by_character)]
-    return counts[0], len(words), counts[1], len(ours)
+    return counts[0], len(words), counts[1], len(reference)
 
 
-def _word_metrics(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, float]:
-    found = [errors_of(a, b) for a, b in zip(ours, theirs, strict=True)]
+def _word_metrics(reference: Sequence[str], candidate: Sequence[str]) -> dict[str, float]:
+    found = [errors_of(a, b) for a, b in zip(reference, candidate, strict=True)]
     sums = [float(sum(column)) for column in zip(*found, strict=True)] or [0.0] * 4
     return {
         "wer": error_rate(sums[0], sums[1]),
@@ -346,17 +346,19 @@ def _word_metrics(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, float
     }
 
 
-def _against_truth(label: Any, ours: Sequence[str], theirs: Sequence[str]) -> dict[str, float]:
+def _against_truth(
+    label: Any, reference: Sequence[str], candidate: Sequence[str]
+) -> dict[str, float]:
     """Word error rates of both sides against the transcript, where the sample has one."""
     truth = [label] if isinstance(label, str) else label
     if not isinstance(truth, (list, tuple)) or not all(isinstance(t, str) for t in truth):
         return {}
-    if len(truth) != len(ours):
+    if len(truth) != len(reference):
         return {}
     words = float(sum(len(t.split()) for t in truth))
     before, after = (
         float(sum(errors_of(t, s)[0] for t, s in zip(truth, side, strict=True)))
-        for side in (ours, theirs)
+        for side in (reference, candidate)
     )
     return {
         "wer_reference": error_rate(before, words),

@@ -79,26 +79,26 @@ class TabularComparator:
         noise: Mapping[str, float],
     ) -> Comparison:
         """Every output by its kind; a row counts as changed if any output changed there."""
-        ours = dict(reference)
-        theirs = _aligned(reference, candidate)
-        kinds = {n: kind_of(n, v, ours) for n, v in ours.items() if not n.endswith(_KEYS)}
+        expected = dict(reference)
+        actual = _aligned(reference, candidate)
+        kinds = {n: kind_of(n, v, expected) for n, v in expected.items() if not n.endswith(_KEYS)}
         if not kinds:
             raise InputError("comparator 'tabular': the model has no outputs, expected one or more")
-        odd = next((n for n in kinds if ours[n].dtype.kind in "cmMV"), None)
+        odd = next((n for n in kinds if expected[n].dtype.kind in "cmMV"), None)
         if odd is not None:
             raise InputError(
-                f"comparator 'tabular': output {odd!r} is of type {ours[odd].dtype}, expected "
+                f"comparator 'tabular': output {odd!r} is of type {expected[odd].dtype}, expected "
                 "labels or real numbers; choose another with --comparator"
             )
-        rows = max(_height(ours[n]) for n in kinds)
+        rows = max(_height(expected[n]) for n in kinds)
         wrong, unsure = np.zeros(rows, bool), np.zeros(rows, bool)
         metrics: dict[str, float] = {"rows": float(rows)}
         shown: list[dict[str, Any]] = []
         for name, kind in kinds.items():
-            a, b = ours[name], theirs[name]
+            a, b = expected[name], actual[name]
             if kind == "labels":
                 flips = _by_row(np.asarray(a != b, dtype=bool), rows)
-                doubt = flips & _undecided(name, ours, theirs, kinds, noise, rows)
+                doubt = flips & _undecided(name, expected, actual, kinds, noise, rows)
                 _worst(metrics, "label_agreement", 1 - float(flips.mean()) if rows else 1.0, min)
                 unsure |= doubt
                 wrong |= flips & ~doubt
@@ -107,8 +107,8 @@ class TabularComparator:
             else:
                 far = _values(metrics, kind, a, b, options, noise.get(name, 0.0))
                 wrong |= _by_row(far, rows)
-        for name in ours:
-            if name.endswith(_KEYS) and not np.array_equal(ours[name], theirs[name]):
+        for name in expected:
+            if name.endswith(_KEYS) and not np.array_equal(expected[name], actual[name]):
                 wrong[:] = True
                 metrics["classes_changed"] = 1.0
         metrics["rows_changed"] = float(wrong.sum())
@@ -191,16 +191,16 @@ def _worst(metrics: dict[str, float], key: str, value: float, pick: Any) -> None
     metrics[key] = pick(metrics[key], value) if key in metrics else value
 
 
-def _flip(name: str, row: int, ours: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
-    before, after = (str(np.atleast_1d(v)[row]) for v in (ours, theirs))
+def _flip(name: str, row: int, reference: np.ndarray, candidate: np.ndarray) -> dict[str, Any]:
+    before, after = (str(np.atleast_1d(v)[row]) for v in (reference, candidate))
     return {"output": name, "row": int(row), "reference": before, "candidate": after}
 
 
 def _values(
     metrics: dict[str, float],
     kind: str,
-    ours: np.ndarray,
-    theirs: np.ndarray,
+    reference: np.ndarray,
+    candidate: np.ndarray,
     options: TabularOptions,
     noise: float,
 ) -> np.ndarray:
@@ -209,7 +209,7 @@ def _values(
     ``probability_change`` and ``value_change`` are the largest |c - r|; ``relative_error`` is the
     largest |c - r| / |r| over r != 0. Infinite where one side alone is not finite.
     """
-    r, c = ours.astype(np.float64), theirs.astype(np.float64)
+    r, c = reference.astype(np.float64), candidate.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         same = (r == c) | (np.isnan(r) & np.isnan(c))
         finite = np.isfinite(r) & np.isfinite(c)
@@ -229,8 +229,8 @@ def _values(
 
 def _undecided(
     label: str,
-    ours: Mapping[str, np.ndarray],
-    theirs: Mapping[str, np.ndarray],
+    reference: Mapping[str, np.ndarray],
+    candidate: Mapping[str, np.ndarray],
     kinds: Mapping[str, str],
     noise: Mapping[str, float],
     rows: int,
@@ -240,18 +240,18 @@ def _undecided(
     Without classes to look the labels up in, those of the two best.
     """
     for name, kind in kinds.items():
-        value = ours[name]
+        value = reference[name]
         if kind != "probabilities" or value.ndim != 2 or value.shape[0] != rows:
             continue
         if value.shape[1] < 2:
             continue
-        classes = ours.get(f"{name}{_KEYS}")
+        classes = reference.get(f"{name}{_KEYS}")
         known = {str(k): i for i, k in enumerate(classes.tolist())} if classes is not None else {}
         wide = value.astype(np.float64)
         found = np.zeros(rows, bool)
         for i in range(rows):
             row = wide[i]
-            pair = [known.get(str(np.atleast_1d(v[label])[i])) for v in (ours, theirs)]
+            pair = [known.get(str(np.atleast_1d(v[label])[i])) for v in (reference, candidate)]
             if pair[0] is not None and pair[1] is not None:
                 gap = abs(row[pair[0]] - row[pair[1]])
             else:
@@ -262,16 +262,16 @@ def _undecided(
     return np.zeros(rows, bool)
 
 
-def _accuracy(label: Any, ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
+def _accuracy(label: Any, reference: np.ndarray, candidate: np.ndarray) -> dict[str, float]:
     """Share of rows with the true label on both sides, where the sample has labels."""
-    if label is None or not ours.size:
+    if label is None or not reference.size:
         return {}
     truth = np.atleast_1d(np.asarray(label, dtype=object)).ravel()
-    if truth.size != ours.size or any(t is None or isinstance(t, (list, dict)) for t in truth):
+    if truth.size != reference.size or any(t is None or isinstance(t, (list, dict)) for t in truth):
         return {}
     before, after = (
         float(np.mean([str(v) == str(t) for v, t in zip(side.ravel(), truth, strict=True)]))
-        for side in (ours, theirs)
+        for side in (reference, candidate)
     )
     return {
         "accuracy_reference": before,

@@ -86,21 +86,21 @@ class TokenComparator:
         """Every position that is no padding; see ``token_metrics``."""
         name = scores_name(reference, options.output)
         shape = reference[name].shape
-        ours, theirs = (
+        expected, actual = (
             v[name].reshape(int(np.prod(shape[:-1])), shape[-1]).astype(np.float64)
             for v in (reference, candidate)
         )
         kept = _positions(sample, options.mask, shape[:-1])
-        ours, theirs = ours[kept], theirs[kept]
-        metrics, wrong, firm = token_metrics(ours, theirs, options.topk, noise.get(name, 0.0))
+        expected, actual = expected[kept], actual[kept]
+        metrics, wrong, firm = token_metrics(expected, actual, options.topk, noise.get(name, 0.0))
         truth = np.asarray(sample.label) if sample.label is not None else np.zeros(0)
         if truth.dtype.kind in "iu" and truth.shape == shape[:-1]:
-            metrics |= _accuracy(ours, theirs, truth.ravel()[kept])
+            metrics |= _accuracy(expected, actual, truth.ravel()[kept])
         shown = [
             {
                 "position": int(kept[i]),
-                "reference": int(best_of(ours[i : i + 1])[0]),
-                "candidate": int(best_of(theirs[i : i + 1])[0]),
+                "reference": int(best_of(expected[i : i + 1])[0]),
+                "candidate": int(best_of(actual[i : i + 1])[0]),
             }
             for i in np.flatnonzero(wrong)[:MAX_SHOWN]
         ]
@@ -167,7 +167,7 @@ def best_of(scores: np.ndarray) -> np.ndarray:
 
 
 def token_metrics(
-    ours: np.ndarray, theirs: np.ndarray, topk: int, noise: float
+    reference: np.ndarray, candidate: np.ndarray, topk: int, noise: float
 ) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
     """Metrics of scores [positions, tokens]; where the best token changed; where it was sure.
 
@@ -177,23 +177,24 @@ def token_metrics(
         lists of the ``topk`` best have; ``max_abs`` of the scores, infinite where one side alone
         is not finite. A position that is NaN on one side alone has changed.
     """
-    count, width = ours.shape
+    count, width = reference.shape
     if not count:
         empty = np.zeros(0, bool)
         metrics = {"token_agreement": 1.0, "topk_overlap": 1.0, "max_abs": 0.0, "positions": 0.0}
         return metrics | {"tokens_changed": 0.0, "tokens_undecided": 0.0}, empty, empty
-    lost = (np.isnan(ours) != np.isnan(theirs)).any(axis=1)
-    first, second = best_of(ours), best_of(theirs)
+    lost = (np.isnan(reference) != np.isnan(candidate)).any(axis=1)
+    first, second = best_of(reference), best_of(candidate)
     wrong = (first != second) | lost
     rows = np.arange(count)
     with np.errstate(invalid="ignore", over="ignore"):
-        margin = ours[rows, first] - ours[rows, second]
-        same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-        distance = np.where(same, 0.0, np.abs(ours - theirs))
+        margin = reference[rows, first] - reference[rows, second]
+        same = (reference == candidate) | (np.isnan(reference) & np.isnan(candidate))
+        distance = np.where(same, 0.0, np.abs(reference - candidate))
     firm = lost | ~(margin <= noise)
     k = min(topk, width)
     overlap = [
-        0.0 if lost[i] else len({*_top(ours[i], k)} & {*_top(theirs[i], k)}) / k for i in rows
+        0.0 if lost[i] else len({*_top(reference[i], k)} & {*_top(candidate[i], k)}) / k
+        for i in rows
     ]
     metrics = {
         "token_agreement": float(np.mean(~wrong)),
@@ -214,12 +215,14 @@ def _top(scores: np.ndarray, k: int) -> list[int]:
     return [*above, *np.flatnonzero(known == least)[: k - len(above)].tolist()]
 
 
-def _accuracy(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+def _accuracy(reference: np.ndarray, candidate: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     """Share of labelled positions (-100 and other negative labels are none) that are right."""
     kept = truth >= 0
     if not kept.any():
         return {}
-    before, after = (float(np.mean(best_of(s)[kept] == truth[kept])) for s in (ours, theirs))
+    before, after = (
+        float(np.mean(best_of(s)[kept] == truth[kept])) for s in (reference, candidate)
+    )
     return {
         "accuracy_reference": before,
         "accuracy_candidate": after,

@@ -99,14 +99,14 @@ class ClassificationComparator:
         name = scores_name(reference, options.output)
         if not name:
             return compare_labels(sample, reference, candidate)
-        ours, theirs = (rows_of(side[name], options.layout) for side in (reference, candidate))
-        if not ours.shape[1]:
+        expected, actual = (rows_of(side[name], options.layout) for side in (reference, candidate))
+        if not expected.shape[1]:
             # Without classes there is nothing to choose from, so there is no row to judge.
-            ours, theirs = ours[:0], theirs[:0]
-        if ours.shape[1] == 1:
-            ours, theirs = spread_to_two_classes(ours, theirs)
+            expected, actual = expected[:0], actual[:0]
+        if expected.shape[1] == 1:
+            expected, actual = spread_to_two_classes(expected, actual)
         keys = [str(k) for k in reference[f"{name}.keys"]] if f"{name}.keys" in reference else None
-        return compare_scores(sample, ours, theirs, options.topk, noise.get(name, 0.0), keys)
+        return compare_scores(sample, expected, actual, options.topk, noise.get(name, 0.0), keys)
 
     def metrics(self, options: ClassificationOptions) -> Sequence[str]:
         """Every metric of a summary."""

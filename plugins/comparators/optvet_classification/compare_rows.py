@@ -19,16 +19,16 @@ _LABEL = re.compile(r"label|class|pred|target", re.IGNORECASE)
 
 def compare_scores(
     sample: Sample,
-    ours: np.ndarray,
-    theirs: np.ndarray,
+    reference: np.ndarray,
+    candidate: np.ndarray,
     topk: Sequence[int],
     noise: float,
     keys: Sequence[str] | None,
 ) -> Comparison:
     """Per row of the batch; accuracy where the sample has labels, which ``keys`` may name."""
-    rows = len(ours)
-    parts = [row_metrics(ours[i], theirs[i], topk) for i in range(rows)]
-    flips = [is_firm_flip(ours[i], theirs[i], noise) for i in range(rows)]
+    rows = len(reference)
+    parts = [row_metrics(reference[i], candidate[i], topk) for i in range(rows)]
+    flips = [is_firm_flip(reference[i], candidate[i], noise) for i in range(rows)]
     names = list(parts[0]) if parts else []
     metrics = {
         n: max(p[n] for p in parts)
@@ -45,13 +45,13 @@ def compare_scores(
     }
     truth = labels_of(sample.label, rows, keys)
     if truth is not None:
-        metrics |= label_accuracy(ours, theirs, truth)
+        metrics |= label_accuracy(reference, candidate, truth)
     order = sorted(range(rows), key=lambda i: flips[i] is None)[:MAX_ROWS]
     shown = [
         {
             "row": i,
-            "reference": _best_labels(ours[i], keys),
-            "candidate": _best_labels(theirs[i], keys),
+            "reference": _best_labels(reference[i], keys),
+            "candidate": _best_labels(candidate[i], keys),
             **({"label": sorted(truth[i], key=str)} if truth is not None else {}),
         }
         for i in order
@@ -88,21 +88,21 @@ def compare_labels(
             f"labels among {', '.join(map(repr, reference))}; choose another with --comparator"
         )
     name = (named or discrete)[0]
-    ours, theirs = reference[name].ravel(), candidate[name].ravel()
-    wrong = np.flatnonzero(np.asarray(ours != theirs, dtype=bool))
+    expected, actual = reference[name].ravel(), candidate[name].ravel()
+    wrong = np.flatnonzero(np.asarray(expected != actual, dtype=bool))
     metrics = {
-        "top1_agreement": 1 - len(wrong) / len(ours) if len(ours) else 1.0,
-        "rows": float(len(ours)),
+        "top1_agreement": 1 - len(wrong) / len(expected) if len(expected) else 1.0,
+        "rows": float(len(expected)),
         "labels_changed": float(len(wrong)),
         "labels_undecided": 0.0,
     }
-    truth = labels_of(sample.label, len(ours), None) if ours.dtype.kind in "iu" else None
+    truth = labels_of(sample.label, len(expected), None) if expected.dtype.kind in "iu" else None
     if truth is not None:
         before, after = (
             float(np.mean([int(v) in t for v, t in zip(side, truth, strict=True)]))
             if truth
             else 0.0
-            for side in (ours, theirs)
+            for side in (expected, actual)
         )
         metrics |= {
             "labelled": float(len(truth)),
@@ -111,7 +111,7 @@ def compare_labels(
             "accuracy_top1_delta": after - before,
         }
     shown = [
-        {"row": int(i), "reference": str(ours[i]), "candidate": str(theirs[i])}
+        {"row": int(i), "reference": str(expected[i]), "candidate": str(actual[i])}
         for i in wrong[:MAX_ROWS]
     ]
     return Comparison(sample.id, metrics, bool(len(wrong)), detail={"rows": shown})

@@ -79,12 +79,14 @@ def _rows(scores: np.ndarray, layout: str) -> int:
     return scores.shape[layout.index("N")] if "N" in layout else 1
 
 
-def spread_to_two_classes(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def spread_to_two_classes(
+    reference: np.ndarray, candidate: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """One score per row as scores of two classes: 1 - p and p, or -x/2 and x/2 of a logit."""
-    finite = ours[np.isfinite(ours)]
+    finite = reference[np.isfinite(reference)]
     if finite.size and finite.min() >= 0 and finite.max() <= 1:
-        return np.hstack([1 - ours, ours]), np.hstack([1 - theirs, theirs])
-    return np.hstack([-ours / 2, ours / 2]), np.hstack([-theirs / 2, theirs / 2])
+        return np.hstack([1 - reference, reference]), np.hstack([1 - candidate, candidate])
+    return np.hstack([-reference / 2, reference / 2]), np.hstack([-candidate / 2, candidate / 2])
 
 
 def sums_to_one(raw: np.ndarray, rows: np.ndarray) -> bool:

@@ -53,12 +53,12 @@ def _acceptable(one: Any, keys: Sequence[str] | None) -> frozenset[int] | None:
 
 
 def label_accuracy(
-    ours: np.ndarray, theirs: np.ndarray, truth: Sequence[frozenset[int]]
+    reference: np.ndarray, candidate: np.ndarray, truth: Sequence[frozenset[int]]
 ) -> dict[str, float]:
     """Share of rows with an acceptable label among the first 1 and 5, on both sides."""
     metrics: dict[str, float] = {"labelled": float(len(truth))}
     for k in (1, 5):
-        if k > 1 and k >= ours.shape[1]:
+        if k > 1 and k >= reference.shape[1]:
             continue
         before, after = (
             float(
@@ -71,7 +71,7 @@ def label_accuracy(
             )
             if truth
             else 0.0
-            for side in (ours, theirs)
+            for side in (reference, candidate)
         )
         metrics[f"accuracy_top{k}_reference"] = before
         metrics[f"accuracy_top{k}_candidate"] = after

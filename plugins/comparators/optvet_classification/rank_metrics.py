@@ -16,12 +16,14 @@ def ranking(scores: np.ndarray) -> np.ndarray:
     return np.argsort(-np.where(np.isnan(scores), -np.inf, scores), kind="stable")
 
 
-def row_metrics(ours: np.ndarray, theirs: np.ndarray, topk: Sequence[int]) -> dict[str, float]:
+def row_metrics(
+    reference: np.ndarray, candidate: np.ndarray, topk: Sequence[int]
+) -> dict[str, float]:
     """Metrics of one row of scores.
 
     Args:
-        ours: The reference's scores, float64 [classes].
-        theirs: The candidate's.
+        reference: The reference's scores, float64 [classes].
+        candidate: The candidate's.
         topk: Lengths of lists; those that would hold all classes say nothing and are left out,
             but for the first label alone.
 
@@ -34,27 +36,27 @@ def row_metrics(ours: np.ndarray, theirs: np.ndarray, topk: Sequence[int]) -> di
         first k labels moved on average. Where NaN stands on one side only the agreements are 0,
         tau is 0 and the changes are infinite.
     """
-    sizes = sorted({k for k in topk if k < len(ours)} | {1})
+    sizes = sorted({k for k in topk if k < len(reference)} | {1})
     # A list of all labels has an order, and changes, though it always agrees.
-    lengths = sorted({min(k, len(ours)) for k in topk} | {1})
-    if not np.array_equal(np.isnan(ours), np.isnan(theirs)):
+    lengths = sorted({min(k, len(reference)) for k in topk} | {1})
+    if not np.array_equal(np.isnan(reference), np.isnan(candidate)):
         lost = {f"top{k}_agreement": 0.0 for k in sizes}
         lost |= {f"kendall_tau_top{k}": 0.0 for k in lengths if k > 1}
         lost |= {f"reordered_top{k}": 1.0 for k in lengths}
         changes = {f"{CERTAINTY}{k}": float("inf") for k in lengths}
         return {**lost, **changes, "kendall_tau": 0.0, "confidence_change": float("inf")}
-    first, second = ranking(ours), ranking(theirs)
+    first, second = ranking(reference), ranking(candidate)
     metrics = {
-        f"top{k}_agreement": len(set(first[:k]) & set(second[:k])) / min(k, len(ours))
+        f"top{k}_agreement": len(set(first[:k]) & set(second[:k])) / min(k, len(reference))
         for k in sizes
     }
-    taus = {k: kendall_tau(ours, theirs, k) for k in lengths if k > 1}
+    taus = {k: kendall_tau(reference, candidate, k) for k in lengths if k > 1}
     metrics |= {f"kendall_tau_top{k}": tau for k, tau in taus.items()}
     metrics |= {f"reordered_top{k}": float(tau < _SAME_ORDER) for k, tau in taus.items()}
     metrics["reordered_top1"] = float(first[0] != second[0])
     longest = lengths[-1]
-    metrics["kendall_tau"] = taus[longest] if longest > 1 else kendall_tau(ours, theirs, 1)
-    moved = [_distance(ours[i], theirs[i]) for i in first[:longest]]
+    metrics["kendall_tau"] = taus[longest] if longest > 1 else kendall_tau(reference, candidate, 1)
+    moved = [_distance(reference[i], candidate[i]) for i in first[:longest]]
     metrics |= {f"{CERTAINTY}{k}": float(np.mean(moved[:k])) for k in lengths}
     metrics["confidence_change"] = moved[0]
     return metrics
@@ -66,7 +68,7 @@ def _distance(a: float, b: float) -> float:
     return 0.0 if a == b or (np.isnan(a) and np.isnan(b)) else abs(float(a) - float(b))
 
 
-def kendall_tau(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
+def kendall_tau(reference: np.ndarray, candidate: np.ndarray, k: int) -> float:
     """Kendall's tau-b between the ranks of all labels that are in either top-k list.
 
     tau-b = (P - Q) / sqrt((P + Q + T) (P + Q + U)): P concordant and Q discordant pairs, T and U
@@ -76,10 +78,10 @@ def kendall_tau(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
     Source: Kendall 1945, "The treatment of ties in ranking problems", Biometrika 33 (3);
     ``scipy.stats.kendalltau``.
     """
-    if np.array_equal(ours, theirs, equal_nan=True):
+    if np.array_equal(reference, candidate, equal_nan=True):
         return 1.0
-    union = sorted({*ranking(ours)[:k].tolist(), *ranking(theirs)[:k].tolist()})
-    ranks = [_ranks(np.where(np.isnan(s), -np.inf, s))[union] for s in (ours, theirs)]
+    union = sorted({*ranking(reference)[:k].tolist(), *ranking(candidate)[:k].tolist()})
+    ranks = [_ranks(np.where(np.isnan(s), -np.inf, s))[union] for s in (reference, candidate)]
     if np.array_equal(ranks[0], ranks[1]):
         return 1.0
     if any(np.ptp(r) == 0 for r in ranks):
@@ -94,16 +96,16 @@ def _ranks(scores: np.ndarray) -> np.ndarray:
     return np.searchsorted(np.sort(-scores), -scores, side="left")
 
 
-def is_firm_flip(ours: np.ndarray, theirs: np.ndarray, noise: float) -> bool | None:
+def is_firm_flip(reference: np.ndarray, candidate: np.ndarray, noise: float) -> bool | None:
     """Whether the first label changed although the reference was sure; None if it did not change.
 
     False: the reference's scores of the two labels lie no further apart than ``noise``.
     """
-    if not len(ours):
+    if not len(reference):
         return None
-    if not np.array_equal(np.isnan(ours), np.isnan(theirs)):
+    if not np.array_equal(np.isnan(reference), np.isnan(candidate)):
         return True
-    first, second = ranking(ours)[0], ranking(theirs)[0]
+    first, second = ranking(reference)[0], ranking(candidate)[0]
     if first == second:
         return None
-    return not _distance(ours[first], ours[second]) <= noise
+    return not _distance(reference[first], reference[second]) <= noise

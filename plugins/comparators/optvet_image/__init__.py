@@ -116,9 +116,9 @@ class ImageComparator:
     ) -> Comparison:
         """Each image of the batch; the sample's metrics are those of its worst image."""
         name = image_name(reference, options.output)
-        ours, theirs = (planes_of(v[name], options.layout) for v in (reference, candidate))
+        expected, actual = (planes_of(v[name], options.layout) for v in (reference, candidate))
         span, source = _span_of(reference[name], options)
-        parts = [image_metrics(a, b, span) for a, b in zip(ours, theirs, strict=True)]
+        parts = [image_metrics(a, b, span) for a, b in zip(expected, actual, strict=True)]
         metrics = {
             key: (min if key in ("psnr_db", "ssim") else max)(p[key] for p in parts)
             for key in (parts[0] if parts else ())

@@ -97,8 +97,8 @@ def _nominal(model: onnx.ModelProto, name: str) -> tuple[float, float] | None:
     default = "NominalRange_0_255" if eight_bits else ""
     declared = properties.get("Image.NominalPixelRange", default)
     images = [v for v in (*model.graph.input, *model.graph.output) if v.type.denotation]
-    ours = [v for v in images if v.name == name and v.type.denotation == "IMAGE"]
-    if declared not in _NOMINAL or (images and not ours):
+    output_images = [v for v in images if v.name == name and v.type.denotation == "IMAGE"]
+    if declared not in _NOMINAL or (images and not output_images):
         return None
     return USUAL_RANGES[_NOMINAL[declared]]
 

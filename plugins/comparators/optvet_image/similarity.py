@@ -12,7 +12,7 @@ K1, K2 = 0.01, 0.03
 """Constants of SSIM: a Gaussian window of 11 by 11 pixels, and the two stabilizers."""
 
 
-def image_metrics(ours: np.ndarray, theirs: np.ndarray, span: float) -> dict[str, float]:
+def image_metrics(reference: np.ndarray, candidate: np.ndarray, span: float) -> dict[str, float]:
     """Metrics of two images [channels, height, width] whose black and white are ``span`` apart.
 
     Returns:
@@ -21,14 +21,14 @@ def image_metrics(ours: np.ndarray, theirs: np.ndarray, span: float) -> dict[str
         of values that are NaN or infinite on one side only or differently so; where there is one,
         PSNR is minus infinity and SSIM 0.
     """
-    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    odd = ~same & ~(np.isfinite(ours) & np.isfinite(theirs))
+    same = (reference == candidate) | (np.isnan(reference) & np.isnan(candidate))
+    odd = ~same & ~(np.isfinite(reference) & np.isfinite(candidate))
     if odd.any():
         share = float(odd.mean())
         worst = {"rmse": math.inf, "max_levels": math.inf, "nonfinite": share}
         return {"psnr_db": -math.inf, "ssim": 0.0, **worst}
-    known = np.isfinite(ours)
-    a, b = np.where(known, ours, 0.0), np.where(known, theirs, 0.0)
+    known = np.isfinite(reference)
+    a, b = np.where(known, reference, 0.0), np.where(known, candidate, 0.0)
     with np.errstate(over="ignore"):
         # Quarters, since the difference of two finite numbers need not be one.
         shares = np.abs(a / 4 - b / 4) / (span / 4)

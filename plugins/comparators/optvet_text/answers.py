@@ -127,7 +127,7 @@ def _texts(label: Any) -> list[str] | None:
     return None
 
 
-def logit_metrics(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
+def logit_metrics(reference: np.ndarray, candidate: np.ndarray) -> dict[str, float]:
     """How scores of starts, or of ends, moved: float64 [batch, tokens] on both sides.
 
     Returns:
@@ -135,15 +135,15 @@ def logit_metrics(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
         ``cosine``, the least of a row; ``max_abs`` and ``rmse`` in units of the scores. Where NaN
         or an infinity stands on one side only: 0, 0, and infinite differences.
     """
-    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    finite = np.isfinite(ours) & np.isfinite(theirs)
+    same = (reference == candidate) | (np.isnan(reference) & np.isnan(candidate))
+    finite = np.isfinite(reference) & np.isfinite(candidate)
     if same.all():
         return {"kendall_tau": 1.0, "cosine": 1.0, "max_abs": 0.0, "rmse": 0.0}
     if (~same & ~finite).any():
         return {"kendall_tau": 0.0, "cosine": 0.0, "max_abs": math.inf, "rmse": math.inf}
-    rows = [(a[f], b[f]) for a, b, f in zip(ours, theirs, finite, strict=True)]
+    rows = [(a[f], b[f]) for a, b, f in zip(reference, candidate, finite, strict=True)]
     with np.errstate(over="ignore"):
-        distance = np.abs(theirs[finite] - ours[finite])
+        distance = np.abs(candidate[finite] - reference[finite])
         rmse = float(np.sqrt(np.mean(distance**2)))
     return {
         "kendall_tau": float(np.mean([_tau(a, b) for a, b in rows])),

@@ -60,11 +60,11 @@ def _compare_tokens(
     detail: dict[str, Any],
 ) -> tuple[dict[str, float], bool, bool]:
     """Metrics of two texts by their tokens; whether that is a change, or sensitivity."""
-    ours, theirs = unpack_trace(reference), unpack_trace(candidate)
-    shared = _shared(ours.tokens, theirs.tokens)
-    longest = max(len(ours.tokens), len(theirs.tokens))
+    expected, actual = unpack_trace(reference), unpack_trace(candidate)
+    shared = _shared(expected.tokens, actual.tokens)
+    longest = max(len(expected.tokens), len(actual.tokens))
     metrics = {
-        "exact_match": float(ours.tokens == theirs.tokens),
+        "exact_match": float(expected.tokens == actual.tokens),
         "shared_start": shared / longest if longest else 1.0,
     }
     first, second = (v["best_in_prompt"] for v in (reference, candidate))
@@ -74,12 +74,12 @@ def _compare_tokens(
     if metrics["exact_match"]:
         return metrics, False, False
     level = noise.get(str(reference["scores"][0]), 0.0)
-    parted = generation.divergence(ours, theirs, level)
+    parted = generation.divergence(expected, actual, level)
     firm = parted is None or parted.firm
     detail["first_difference"] = {
         "token": shared,
-        "reference": ours.tokens[shared : shared + 1],
-        "candidate": theirs.tokens[shared : shared + 1],
+        "reference": expected.tokens[shared : shared + 1],
+        "candidate": actual.tokens[shared : shared + 1],
     }
     if parted is not None:
         margin = parted.margin if math.isfinite(parted.margin) else None

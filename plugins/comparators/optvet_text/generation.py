@@ -220,20 +220,20 @@ class TraceDivergence:
         return not self.margin <= self.noise
 
 
-def divergence(ours: Trace, theirs: Trace, noise: float) -> TraceDivergence | None:
+def divergence(reference: Trace, candidate: Trace, noise: float) -> TraceDivergence | None:
     """The first step at which both chose otherwise; until there they saw the same tokens.
 
     ``noise`` is the absolute uncertainty of the reference's scores. What the candidate chose and
     the reference's pool lacks was worse than the worst that the pool has: that bounds the margin.
     """
-    for step, (a, b) in enumerate(zip(ours.kept, theirs.kept, strict=False)):
+    for step, (a, b) in enumerate(zip(reference.kept, candidate.kept, strict=False)):
         lost, won = set(a) - set(b), set(b) - set(a)
         if not lost and not won:
             continue
-        pool, floor = ours.pool[step], min(ours.pool[step].values())
+        pool, floor = reference.pool[step], min(reference.pool[step].values())
         gaps = [abs(pool[x] - pool.get(y, floor)) for x in lost for y in won]
         margin = max(gaps, default=math.inf)
-        return TraceDivergence(step, margin, noise * ours.scale[step])
-    if len(ours.kept) != len(theirs.kept):
-        return TraceDivergence(min(len(ours.kept), len(theirs.kept)), math.inf, noise)
+        return TraceDivergence(step, margin, noise * reference.scale[step])
+    if len(reference.kept) != len(candidate.kept):
+        return TraceDivergence(min(len(reference.kept), len(candidate.kept)), math.inf, noise)
     return None

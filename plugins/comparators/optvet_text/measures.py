@@ -80,11 +80,11 @@ def f1(first: str, second: str) -> float:
     Source: Rajpurkar et al. 2016, section 6.1; for empty answers, Rajpurkar, Jia, Liang 2018, "Know
     what you don't know: unanswerable questions for SQuAD", section 5.
     """
-    ours, theirs = normalised(first).split(), normalised(second).split()
-    if not ours or not theirs:
-        return float(ours == theirs)
-    shared = sum((Counter(ours) & Counter(theirs)).values())
-    return 2 * shared / (len(ours) + len(theirs))
+    reference, candidate = normalised(first).split(), normalised(second).split()
+    if not reference or not candidate:
+        return float(reference == candidate)
+    shared = sum((Counter(reference) & Counter(candidate)).values())
+    return 2 * shared / (len(reference) + len(candidate))
 
 
 def weighted_mean(
