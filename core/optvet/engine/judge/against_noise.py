@@ -287,8 +287,9 @@ def _less_exact(found: Difference) -> float | None:
         return None
     known = np.isfinite(truth) & np.isfinite(y) & np.isfinite(z)
     with np.errstate(invalid="ignore", over="ignore"):
-        ours, theirs = (rms_of_all(np.where(known, v - truth, 0.0)) for v in (y, z))
-    return theirs / ours if ours and math.isfinite(theirs / ours) else None
+        reference_rms, candidate_rms = (rms_of_all(np.where(known, v - truth, 0.0)) for v in (y, z))
+    ratio = candidate_rms / reference_rms if reference_rms else math.inf
+    return ratio if math.isfinite(ratio) else None
 
 
 def flips_explain(

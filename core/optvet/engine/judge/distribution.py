@@ -76,13 +76,13 @@ def most_unlike(
     found: list[Unlike] = []
     columns: list[tuple[str, str, np.ndarray]] = []
     for name in names:
-        ours, theirs = [r[name] for r in reference], [r[name] for r in candidate]
-        shapes = ({a.shape for a in ours}, {a.shape for a in theirs})
+        expected, actual = [r[name] for r in reference], [r[name] for r in candidate]
+        shapes = ({a.shape for a in expected}, {a.shape for a in actual})
         if shapes[0].isdisjoint(shapes[1]) and len(shapes[0]) == 1:
-            words = f"shape {list(ours[0].shape)} became {list(theirs[0].shape)}"
+            words = f"shape {list(expected[0].shape)} became {list(actual[0].shape)}"
             return Unlike(name, 0.0, words)
-        columns += ((name, *each) for each in _statistics([*ours, *theirs]))
-        stuck = _find_one_sided_change(name, ours, theirs, len(names))
+        columns += ((name, *each) for each in _statistics([*expected, *actual]))
+        stuck = _find_one_sided_change(name, expected, actual, len(names))
         if stuck is not None:
             found.append(stuck)
     if joint:
@@ -129,18 +129,18 @@ def _most_different(
 
 
 def _find_one_sided_change(
-    name: str, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], outputs: int
+    name: str, reference: Sequence[np.ndarray], candidate: Sequence[np.ndarray], outputs: int
 ) -> Unlike | None:
     """A difference in elements that are constant in one model or in both."""
-    if len({a.shape for a in (*ours, *theirs)}) != 1 or not ours[0].size:
+    if len({a.shape for a in (*reference, *candidate)}) != 1 or not reference[0].size:
         return None
-    a, b = _table(ours), _table(theirs)
+    a, b = _table(reference), _table(candidate)
     # NaN and infinity are covered by the statistics.
     finite = np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)
     a, b = a[:, finite], b[:, finite]
     if not a.size:
         return None
-    if _are_different_constants(a, b, ours[0].dtype):
+    if _are_different_constants(a, b, reference[0].dtype):
         p = math.exp(-_log_choose(len(a) + len(b), len(a))) * 2 * a.shape[1] * outputs
         return Unlike(name, min(p, 1.0), "elements that are not random have other values")
     one = _constancy(a, b)
@@ -155,20 +155,22 @@ def _find_one_sided_change(
     return Unlike(name, p, "elements vary that never did")
 
 
-def _are_different_constants(ours: np.ndarray, theirs: np.ndarray, dtype: np.dtype) -> bool:
+def _are_different_constants(reference: np.ndarray, candidate: np.ndarray, dtype: np.dtype) -> bool:
     """Whether an element is one constant in all runs of one model, and another in the other's.
 
     Beyond rounding: differences are in units of the constants' scale, and no smaller than what is
     rounded off the largest of all elements.
     """
-    stable = _same(ours, ours[0], ours).all(axis=0) & _same(theirs, theirs[0], theirs).all(axis=0)
+    stable = _same(reference, reference[0], reference).all(axis=0) & _same(
+        candidate, candidate[0], candidate
+    ).all(axis=0)
     if not stable.any():
         return False
-    least = EFFECT * _scale(np.concatenate([ours[:1, stable], theirs[:1, stable]]))
+    least = EFFECT * _scale(np.concatenate([reference[:1, stable], candidate[:1, stable]]))
     if dtype.kind == "f" or "float" in dtype.name:
         rounded = _ROUNDINGS / 2 * float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
-        least = max(least, rounded * float(np.abs(np.concatenate([ours, theirs])).max()))
-    return bool((np.abs(ours[0] - theirs[0])[stable] > least).any())
+        least = max(least, rounded * float(np.abs(np.concatenate([reference, candidate])).max()))
+    return bool((np.abs(reference[0] - candidate[0])[stable] > least).any())
 
 
 def _constancy(varying: np.ndarray, fixed: np.ndarray) -> float:

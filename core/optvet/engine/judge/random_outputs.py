@@ -141,11 +141,11 @@ def _in_turn(
     draws: Draws, names: Sequence[str], look: tuple[int, float], sessions: range
 ) -> _Tested:
     runs, limit = look[0] // len(sessions), look[1]
-    ours, theirs = (
+    reference, candidate = (
         [run for n in sessions for run in draws.in_turn(side, n, runs)] for side in _OWN_SEEDS
     )
     # A runtime that seeds its operators one after another may make two of them draw alike.
-    return _look(ours, theirs, names, limit, joint=False)
+    return _look(reference, candidate, names, limit, joint=False)
 
 
 def _look(
@@ -169,11 +169,11 @@ def _judge_equal_seeds(
     """The judgement if equal seeds give equal outputs; None if statistics are needed."""
     worst: dict[str, Judgement] = {}
     for numbers in (range(FIRST_PAIRS), range(FIRST_PAIRS, runs)):
-        ours = draws.run_seeds("reference", numbers, by)
-        theirs = None if ours is None else draws.run_seeds("candidate", numbers, by)
-        if ours is None or theirs is None or len(ours) != len(theirs):
+        reference = draws.run_seeds("reference", numbers, by)
+        candidate = None if reference is None else draws.run_seeds("candidate", numbers, by)
+        if reference is None or candidate is None or len(reference) != len(candidate):
             return None
-        for mine, other in zip(ours, theirs, strict=True):
+        for mine, other in zip(reference, candidate, strict=True):
             for j in judge({n: mine[n] for n in names if n in mine}, other):
                 if j.call not in ("same", "drift"):
                     return None

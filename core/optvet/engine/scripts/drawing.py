@@ -39,12 +39,12 @@ def find_difference(
         names: The random outputs.
         looks: Runs of each model so far, and the p-value that ends the test.
     """
-    ours, theirs = (_draws(side, models[side], run, names) for side in SIDES)
+    reference, candidate = (_draws(side, models[side], run, names) for side in SIDES)
     original: list[Outputs] = []
     optimized: list[Outputs] = []
     for count, limit in looks:
-        original += islice(ours, count - len(original))
-        optimized += islice(theirs, count - len(optimized))
+        original += islice(reference, count - len(original))
+        optimized += islice(candidate, count - len(optimized))
         permutations = max(999, round(2 / limit) - 1)
         seen = most_unlike(original, optimized, names, permutations=permutations, seed=0)
         if seen is not None and seen.p <= limit:

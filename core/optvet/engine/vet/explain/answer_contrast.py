@@ -78,9 +78,9 @@ def contrast(
         if outcome.value is None:
             reason = describe(outcome.failure) if outcome.failure else "no answer"
             continue
-        ours, theirs = ({sample.id: side} for side in outcome.value.outputs)
+        reference, candidate = ({sample.id: side} for side in outcome.value.outputs)
         assessment = assessment or assess(outcome.value.outputs[0])
-        assessment.add([sample], ours, theirs, {})
+        assessment.add([sample], reference, candidate, {})
         differences[sample.id] = outcome.value.differences
     if assessment is None:
         raise NothingTested(f"no sample ran on both models: {reason}")
@@ -129,17 +129,19 @@ def _significance(found: LayerContrast) -> tuple[float, float]:
 def _run(sides: ComparedSides, names: Sequence[tuple[str, str]], feeds: Outputs) -> _SampleRun:
     """Both models on one sample; raises what a runtime raises."""
     a = onnx.load_from_string(sides.a)
-    ours = record_values(sides.a, feeds, sides.by_a)
+    reference = record_values(sides.a, feeds, sides.by_a)
     if isinstance(sides.b, bytes):
         b = onnx.load_from_string(sides.b)
-        theirs = record_values(sides.b, rename_feeds(a, b, feeds), sides.by_b)
+        candidate = record_values(sides.b, rename_feeds(a, b, feeds), sides.by_b)
     else:
         assert isinstance(sides.by_b.runtime, ReadsFiles)
         inside = sides.by_b.runtime.inner_values(sides.b, feeds, sides.by_b.options)
-        b, theirs = as_graph(inside, ours.keys())
+        b, candidate = as_graph(inside, reference.keys())
     pairs = [(x.name, y.name) for x, y in zip(a.graph.output, b.graph.output, strict=False)]
-    outputs = {x: ours[x] for x, y in pairs}, {x: theirs[y] for x, y in pairs}
-    return _SampleRun(outputs, tuple(_difference(ours.get(x), theirs.get(y)) for x, y in names))
+    outputs = {x: reference[x] for x, y in pairs}, {x: candidate[y] for x, y in pairs}
+    return _SampleRun(
+        outputs, tuple(_difference(reference.get(x), candidate.get(y)) for x, y in names)
+    )
 
 
 def _difference(one: np.ndarray | None, other: np.ndarray | None) -> float | None:

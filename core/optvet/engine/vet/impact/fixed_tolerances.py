@@ -39,19 +39,19 @@ class FixedTolerances:
         self, reference: Mapping[str, Outputs | Failure], candidate: Mapping[str, Outputs | Failure]
     ) -> None:
         """Take in what both models computed; a sample that one fails on is not counted."""
-        for sample, ours in reference.items():
-            theirs = candidate.get(sample)
-            if isinstance(ours, Failure) or theirs is None or isinstance(theirs, Failure):
+        for sample, expected in reference.items():
+            actual = candidate.get(sample)
+            if isinstance(expected, Failure) or actual is None or isinstance(actual, Failure):
                 continue
             self._samples += 1
             for tolerance in TOLERANCES:
-                self._count(tolerance, ours, theirs)
+                self._count(tolerance, expected, actual)
 
-    def _count(self, tolerance: str, ours: Outputs, theirs: Outputs) -> None:
+    def _count(self, tolerance: str, reference: Outputs, candidate: Outputs) -> None:
         rtol, atol = TOLERANCES[tolerance]
         counts, exceeded = self._outputs[tolerance], False
-        for name, value in ours.items():
-            beyond = name not in theirs or _is_beyond(value, theirs[name], rtol, atol)
+        for name, value in reference.items():
+            beyond = name not in candidate or _is_beyond(value, candidate[name], rtol, atol)
             counts[name] = counts.get(name, 0) + beyond
             exceeded |= beyond
         self._beyond[tolerance] += exceeded
@@ -73,5 +73,5 @@ class FixedTolerances:
         ]
 
 
-def _is_beyond(ours: np.ndarray, theirs: np.ndarray, rtol: float, atol: float) -> bool:
-    return excess(ours, theirs, rtol=rtol, atol=atol).beyond > 0
+def _is_beyond(reference: np.ndarray, candidate: np.ndarray, rtol: float, atol: float) -> bool:
+    return excess(reference, candidate, rtol=rtol, atol=atol).beyond > 0

@@ -131,10 +131,12 @@ class Assessment:
         comparisons: list[Comparison] = []
         try:
             for sample in samples:
-                ours, theirs = reference.get(sample.id), candidate.get(sample.id)
-                if ours is None or theirs is None or ours.keys() != theirs.keys():
+                expected, actual = reference.get(sample.id), candidate.get(sample.id)
+                if expected is None or actual is None or expected.keys() != actual.keys():
                     continue
-                compared = self._compare(sample, ours, theirs, noise.get(sample.id, {}), answers)
+                compared = self._compare(
+                    sample, expected, actual, noise.get(sample.id, {}), answers
+                )
                 if compared is not None:
                     comparisons.append(pack_comparison(replace(compared, sample=sample.id)))
         except (InputError, ContractError) as error:
@@ -156,30 +158,30 @@ class Assessment:
     def _compare(
         self,
         sample: Sample,
-        ours: Outputs,
-        theirs: Outputs,
+        reference: Outputs,
+        candidate: Outputs,
         noise: Mapping[str, float],
         answers: Answers | None,
     ) -> Comparison | None:
         comparator = self.choice.comparator
-        allowed = {n: noise.get(n, _roundoff(v)) for n, v in ours.items()}
+        allowed = {n: noise.get(n, _roundoff(v)) for n, v in reference.items()}
         if answers is not None:
             first, second = (side[sample.id] for side in answers)
             if isinstance(first, Failure) or isinstance(second, Failure):
                 self._failures.add(sample.id, first, second)
                 return None
-            ours, theirs = first, second
+            reference, candidate = first, second
         ragged = isinstance(comparator, Ragged) and comparator.ragged
-        if not ragged and not _same_layout(ours, theirs):
-            shapes = {n: [list(v.shape), list(theirs[n].shape)] for n, v in ours.items()}
+        if not ragged and not _same_layout(reference, candidate):
+            shapes = {n: [list(v.shape), list(candidate[n].shape)] for n, v in reference.items()}
             self._reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
             return None
         sample = replace(sample, feeds=_make_read_only(sample.feeds))
         compared = comparator.compare(
             self.model,
             sample,
-            _make_read_only(ours),
-            _make_read_only(theirs),
+            _make_read_only(reference),
+            _make_read_only(candidate),
             self.options,
             noise=allowed,
         )
@@ -304,13 +306,13 @@ class _Failures:
     seen_in_candidate: bool = False
     reason: str = ""
 
-    def add(self, sample: str, ours: Outputs | Failure, theirs: Outputs | Failure) -> None:
-        failure = ours if isinstance(ours, Failure) else theirs
+    def add(self, sample: str, reference: Outputs | Failure, candidate: Outputs | Failure) -> None:
+        failure = reference if isinstance(reference, Failure) else candidate
         assert isinstance(failure, Failure)
         self.reason = self.reason or describe(failure)
-        self.seen_in_candidate |= not isinstance(ours, Failure)
+        self.seen_in_candidate |= not isinstance(reference, Failure)
         # A slow or busy machine may cause these failures too, so they do not count as a change.
-        if isinstance(ours, Failure) or failure.kind in ("timeout", "out-of-memory", "killed"):
+        if isinstance(reference, Failure) or failure.kind in ("timeout", "out-of-memory", "killed"):
             self.skipped += 1
             return
         detail = {"failure": describe(failure)}
@@ -333,9 +335,9 @@ def _make_read_only(arrays: Mapping[str, np.ndarray]) -> Outputs:
     return views
 
 
-def _same_layout(ours: Outputs, theirs: Outputs) -> bool:
+def _same_layout(reference: Outputs, candidate: Outputs) -> bool:
     """Whether all shapes agree."""
-    return all(ours[n].shape == theirs[n].shape for n in ours)
+    return all(reference[n].shape == candidate[n].shape for n in reference)
 
 
 def _roundoff(value: np.ndarray) -> float:

@@ -47,12 +47,15 @@ def compare_models(
         InputError: One of the models does not run on them.
     """
     renamed = rename_feeds(a, b, feeds)
-    ours, theirs = a.SerializeToString(), b.SerializeToString()
-    outcome = sandbox.call(_compare, ours, theirs, dict(feeds), renamed, config)
+    first_bytes, second_bytes = a.SerializeToString(), b.SerializeToString()
+    outcome = sandbox.call(_compare, first_bytes, second_bytes, dict(feeds), renamed, config)
     if outcome.value is not None:
         return outcome.value
     # Find out which of the models failed, if the worker died.
-    for which, data, fed in (("first", ours, dict(feeds)), ("second", theirs, renamed)):
+    for which, data, fed in (
+        ("first", first_bytes, dict(feeds)),
+        ("second", second_bytes, renamed),
+    ):
         alone = sandbox.call(_runs, data, fed, config)
         if alone.failure is not None:
             words = alone.failure.message
@@ -77,18 +80,20 @@ def compare_with_file(
     Raises:
         InputError: One of the models does not run on ``feeds``.
     """
-    ours = a.SerializeToString()
-    outcome = sandbox.call(_compare_file, ours, file, dict(feeds), config_a, config_b, thresholds)
+    first_bytes = a.SerializeToString()
+    outcome = sandbox.call(
+        _compare_file, first_bytes, file, dict(feeds), config_a, config_b, thresholds
+    )
     if outcome.value is not None:
         return outcome.value
     words = outcome.failure.message if outcome.failure else "no answer"
-    if sandbox.call(_runs, ours, dict(feeds), config_a).failure is not None:
+    if sandbox.call(_runs, first_bytes, dict(feeds), config_a).failure is not None:
         raise InputError(f"the first model does not run on the inputs: {words}")
     raise InputError(f"{file} cannot be compared: {words}")
 
 
 def _compare_file(
-    ours: bytes,
+    first_bytes: bytes,
     file: Path,
     feeds: Values,
     by_a: RuntimeConfig,
@@ -96,24 +101,26 @@ def _compare_file(
     thresholds: Thresholds,
 ) -> ModelComparison:
     """Called in a worker."""
-    first = replace(record_with_jitter(ours, feeds, by_a, INNER_JITTERS), thresholds=thresholds)
+    first = replace(
+        record_with_jitter(first_bytes, feeds, by_a, INNER_JITTERS), thresholds=thresholds
+    )
     enter("run")
     assert isinstance(by_b.runtime, ReadsFiles)
     inside = by_b.runtime.inner_values(file, feeds, by_b.options)
     enter("compare")
-    a = onnx.load_from_string(ours)
+    a = onnx.load_from_string(first_bytes)
     b, values = as_graph(inside, first.values.keys())
     return compare_values(a, b, first, RecordedValues(values))
 
 
 def _compare(
-    ours: bytes, theirs: bytes, feeds: Values, renamed: Values, by: RuntimeConfig
+    first_bytes: bytes, second_bytes: bytes, feeds: Values, renamed: Values, by: RuntimeConfig
 ) -> ModelComparison:
     """Called in a worker, where all the values stay."""
-    first = record_with_jitter(ours, feeds, by, INNER_JITTERS)
-    second = record_with_jitter(theirs, renamed, by, 0)
+    first = record_with_jitter(first_bytes, feeds, by, INNER_JITTERS)
+    second = record_with_jitter(second_bytes, renamed, by, 0)
     enter("compare")
-    a, b = onnx.load_from_string(ours), onnx.load_from_string(theirs)
+    a, b = onnx.load_from_string(first_bytes), onnx.load_from_string(second_bytes)
     return compare_values(a, b, first, second)
 
 

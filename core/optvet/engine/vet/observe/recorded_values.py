@@ -79,15 +79,17 @@ def rename_feeds(a: ModelProto, b: ModelProto, feeds: Values) -> dict[str, np.nd
     Raises:
         UsageError: The second model asks for other inputs.
     """
-    ours, theirs = ([i.name for i in graph_inputs(model)] for model in (a, b))
-    if set(theirs) <= set(ours):
-        return {name: feeds[name] for name in theirs if name in feeds}
-    if len(ours) != len(theirs):
+    first_names, second_names = ([i.name for i in graph_inputs(model)] for model in (a, b))
+    if set(second_names) <= set(first_names):
+        return {name: feeds[name] for name in second_names if name in feeds}
+    if len(first_names) != len(second_names):
         raise UsageError(
-            f"the first model has the inputs {', '.join(ours)}, the second {', '.join(theirs)}; "
-            "compare models of the same inputs"
+            f"the first model has the inputs {', '.join(first_names)}, "
+            f"the second {', '.join(second_names)}; compare models of the same inputs"
         )
-    return {new: feeds[old] for old, new in zip(ours, theirs, strict=True) if old in feeds}
+    return {
+        new: feeds[old] for old, new in zip(first_names, second_names, strict=True) if old in feeds
+    }
 
 
 def record_with_jitter(

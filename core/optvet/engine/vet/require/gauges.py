@@ -210,20 +210,20 @@ class _ToleranceGauge(Gauge):
     def add(self, chunk: Chunk) -> None:
         """Compare every output that the tolerance covers, except random and flaky ones."""
         for sample in chunk.samples:
-            ours, theirs = chunk.reference[sample.id], chunk.candidate.get(sample.id, {})
-            for name, value in ours.items():
+            reference, candidate = chunk.reference[sample.id], chunk.candidate.get(sample.id, {})
+            for name, value in reference.items():
                 if not self.required.covers(name):
                     continue
                 if name in chunk.unsteady:
                     self._left_out.add(name)
                     continue
-                self._take(sample, name, value, theirs)
+                self._take(sample, name, value, candidate)
 
-    def _take(self, sample: Sample, name: str, value: np.ndarray, theirs: Outputs) -> None:
-        if name not in theirs:
+    def _take(self, sample: Sample, name: str, value: np.ndarray, candidate: Outputs) -> None:
+        if name not in candidate:
             self._worst, self._words = math.inf, f"there is no output {name!r}"
             return
-        found = excess(value, theirs[name], rtol=self.required.rtol, atol=self.required.atol)
+        found = excess(value, candidate[name], rtol=self.required.rtol, atol=self.required.atol)
         if found.beyond:
             self._beyond[name] = None
         self._least_atol = max(self._least_atol, found.least_atol)

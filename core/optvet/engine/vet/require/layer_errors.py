@@ -102,8 +102,8 @@ def shared_values(artifact: Artifact, task: InnerErrorTask) -> list[Layer]:
         Unsupported: The optimizer makes a format whose inner values are hidden.
     """
     enter("build")
-    ours = build(task.original).data
-    first = record_with_jitter(ours, task.feeds, task.reference, INNER_JITTERS)
+    original = build(task.original).data
+    first = record_with_jitter(original, task.feeds, task.reference, INNER_JITTERS)
     onnx_bytes = artifact.data if artifact.format == "onnx" else None
     # An artifact of another format stays in the optimizer's process, so it is made again here.
     after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)
@@ -120,4 +120,4 @@ def shared_values(artifact: Artifact, task: InnerErrorTask) -> list[Layer]:
             raise ValueError(f"inputs or outputs are others: {alignment.problem}")
         second = record_with_jitter(data, align_feeds(task.feeds, alignment), task.candidate, 0)
     enter("compare")
-    return compare_values(onnx.load_from_string(ours), after, first, second).layers
+    return compare_values(onnx.load_from_string(original), after, first, second).layers
