@@ -130,7 +130,7 @@ class ModelItem(pytest.Item):
 # --- one answer ----------------------------------------------------------------------------------
 
 
-def _vet(config: pytest.Config, asked: Mapping[str, Any]) -> VetResult:
+def _vet(config: pytest.Config, requested: Mapping[str, Any]) -> VetResult:
     """The answer, if it has no findings; else raises the outcome of the test."""
     import optvet
     from optvet.cli.errors import FINDINGS, UNDECIDED, exit_code
@@ -141,7 +141,7 @@ def _vet(config: pytest.Config, asked: Mapping[str, Any]) -> VetResult:
     if folder := os.environ.get("OPTVET_CACHE"):
         settled["cache_dir"] = folder
     try:
-        request = request_of(optvet.VetRequest, {**settled, **asked})
+        request = request_of(optvet.VetRequest, {**settled, **requested})
         result = optvet.vet(request)
     except optvet.Unsupported as error:
         _leave_out(config, str(error), pytest.skip.Exception)

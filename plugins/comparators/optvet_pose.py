@@ -151,14 +151,17 @@ def _compare_angles(
     allowed: float,
 ) -> Comparison:
     # The shorter way around: 179 and -179 degrees are 2 degrees apart.
-    apart = np.abs((candidate - reference + 180) % 360 - 180)
-    apart = np.where(
-        np.isnan(reference) & np.isnan(candidate), 0.0, np.nan_to_num(apart, nan=180.0)
+    differences = np.abs((candidate - reference + 180) % 360 - 180)
+    differences = np.where(
+        np.isnan(reference) & np.isnan(candidate), 0.0, np.nan_to_num(differences, nan=180.0)
     )
-    largest = float(apart.max(initial=0.0))
+    largest = float(differences.max(initial=0.0))
     changed = largest > options.degrees + allowed
-    metrics = {"max_degrees": largest, "mean_degrees": float(apart.mean()) if apart.size else 0.0}
-    shown = {"degrees": [round(float(v), 6) for v in apart.ravel()[:_SHOWN]]}
+    metrics = {
+        "max_degrees": largest,
+        "mean_degrees": float(differences.mean()) if differences.size else 0.0,
+    }
+    shown = {"degrees": [round(float(v), 6) for v in differences.ravel()[:_SHOWN]]}
     return Comparison(sample.id, metrics, changed, not changed and largest > options.degrees, shown)
 
 
@@ -180,14 +183,14 @@ def _compare_keypoints(
         if not len(here):
             continue
         gap = other[seen, :_COORDINATES] - here
-        apart = np.nan_to_num(np.linalg.norm(gap, axis=1), nan=np.inf)
+        gaps = np.nan_to_num(np.linalg.norm(gap, axis=1), nan=np.inf)
         size = float(np.linalg.norm(np.ptp(here, axis=0))) or 1.0
-        relative = apart / size
+        relative = gaps / size
         shares += list(relative <= options.threshold)
         distances += list(np.minimum(relative, 1e6))
         similar.append(_oks(relative, seen))
         # Both coordinates may be off by the noise.
-        firm |= bool((apart > options.threshold * size + np.sqrt(2) * allowed).any())
+        firm |= bool((gaps > options.threshold * size + np.sqrt(2) * allowed).any())
     metrics = {"keypoints": float(len(shares))}
     if shares:
         metrics |= {

@@ -275,14 +275,14 @@ def _argmax_masks(
     if not count:
         empty = np.zeros(0, np.int64)
         return empty, empty, np.zeros(0, bool)
-    odd = [np.isnan(v).any(axis=1) for v in (first, second)]
+    has_nan = [np.isnan(v).any(axis=1) for v in (first, second)]
     # Only NaN is set aside: a score may well be infinite.
     best = [np.where(np.isnan(v), -np.inf, v).argmax(axis=1) for v in (first, second)]
     rows = np.arange(count)
     with np.errstate(invalid="ignore", over="ignore"):
         margin = first[rows, best[0]] - first[rows, best[1]]
-    masks = [np.where(o, NO_CLASS, b) for o, b in zip(odd, best, strict=True)]
-    return masks[0], masks[1], (odd[0] != odd[1]) | ~(margin <= noise)
+    masks = [np.where(o, NO_CLASS, b) for o, b in zip(has_nan, best, strict=True)]
+    return masks[0], masks[1], (has_nan[0] != has_nan[1]) | ~(margin <= noise)
 
 
 def overlaps(reference: np.ndarray, candidate: np.ndarray) -> dict[int, tuple[int, int]]:

@@ -84,11 +84,12 @@ class TabularComparator:
         kinds = {n: kind_of(n, v, expected) for n, v in expected.items() if not n.endswith(_KEYS)}
         if not kinds:
             raise InputError("comparator 'tabular': the model has no outputs, expected one or more")
-        odd = next((n for n in kinds if expected[n].dtype.kind in "cmMV"), None)
-        if odd is not None:
+        unsupported = next((n for n in kinds if expected[n].dtype.kind in "cmMV"), None)
+        if unsupported is not None:
             raise InputError(
-                f"comparator 'tabular': output {odd!r} is of type {expected[odd].dtype}, expected "
-                "labels or real numbers; choose another with --comparator"
+                f"comparator 'tabular': output {unsupported!r} is of type "
+                f"{expected[unsupported].dtype}, expected labels or real numbers; choose another "
+                "with --comparator"
             )
         rows = max(_height(expected[n]) for n in kinds)
         wrong, unsure = np.zeros(rows, bool), np.zeros(rows, bool)

@@ -113,8 +113,10 @@ def refuse_unknown_options(context: Any, arguments: list[str]) -> None:
 def _suggest(name: str, known: Iterable[str], context: Any) -> str:
     by_plain = {option.removeprefix("--"): option for option in known if option[:2] == "--"}
     plain = name.removeprefix("--")
-    said = [o for o, words in _SAID_ELSEWHERE.items() if plain in words and o in by_plain.values()]
-    near = said or [by_plain[n] for n in near_names(plain, by_plain, cutoff=0.6)]
+    known_spellings = [
+        o for o, words in _SAID_ELSEWHERE.items() if plain in words and o in by_plain.values()
+    ]
+    near = known_spellings or [by_plain[n] for n in near_names(plain, by_plain, cutoff=0.6)]
     if near:
         return f"; did you mean {' or '.join(near)}?"
     return f"; {context.command_path} --help lists them"

@@ -117,9 +117,9 @@ def _show_reduction(found: ReducedSource) -> Text:
         return text(one_line(f"not reduced: {found.note}", _LINE_CHARS), "yellow")
     shows = {True: "; its script shows the fault", False: "; its script does not show the fault"}
     words = f"reduced to {found.part or 'the whole source'}, {found.size} of {found.size_before}"
-    said = "" if found.reproduces is None else shows[found.reproduces]
+    suffix = "" if found.reproduces is None else shows[found.reproduces]
     style = "yellow" if found.reproduces is False else ""
-    return text(f"{words}: {', '.join(found.files)}{said}", style)
+    return text(f"{words}: {', '.join(found.files)}{suffix}", style)
 
 
 def _stages(result: ConversionResult) -> Table:

@@ -239,8 +239,8 @@ def _matches(card: ModelCard, tags: Sequence[str], name: str | None, opsets: ran
 def _opset_of(card: ModelCard) -> int | None:
     """The opset that a card tells; None where it tells none."""
     opset = str(card.extra.get("opset", ""))
-    said = _OPSET.search(card.description)
-    return int(opset) if opset.isdigit() else int(said[1]) if said else None
+    match = _OPSET.search(card.description)
+    return int(opset) if opset.isdigit() else int(match[1]) if match else None
 
 
 # --- show ----------------------------------------------------------------------------------------

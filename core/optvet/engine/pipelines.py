@@ -98,12 +98,12 @@ def names_passes(text: str, optimizer: Optimizer) -> bool:
     return any(t and not t.startswith("-") and t not in pipelines for t in terms)
 
 
-def format_pipeline(passes: Sequence[str], asked: str, optimizer: Optimizer) -> str:
-    """``passes`` as a value of ``--pipeline``: ``asked`` without some passes, if possible."""
-    if not passes or names_passes(asked, optimizer):
+def format_pipeline(passes: Sequence[str], requested: str, optimizer: Optimizer) -> str:
+    """``passes`` as a value of ``--pipeline``: ``requested`` without some passes, if possible."""
+    if not passes or names_passes(requested, optimizer):
         return ",".join(passes)
-    whole = parse_pipeline(asked, optimizer)
+    whole = parse_pipeline(requested, optimizer)
     gone = [name for name in dict.fromkeys(whole) if name not in passes]
     if tuple(name for name in whole if name not in gone) != tuple(passes):
         return ",".join(passes)
-    return ",".join([asked, *(f"-{name}" for name in gone)])
+    return ",".join([requested, *(f"-{name}" for name in gone)])

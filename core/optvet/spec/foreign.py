@@ -246,9 +246,9 @@ class _FolderSearch:
         return InputError(f"{show(self._what)}: {words}; name the folder of what you mean")
 
 
-def _tells(asked: Callable[..., bool], **more: bool) -> bool:
+def _tells(predicate: Callable[..., bool], **more: bool) -> bool:
     try:
-        return asked(**more)
+        return predicate(**more)
     except OSError:
         return False
 

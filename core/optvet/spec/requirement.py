@@ -85,15 +85,15 @@ class Tolerance:
     Attributes:
         rtol: Relative part.
         atol: Absolute part, in units of the output.
-        output: The only output that it covers; None for all except those in ``apart``.
-        apart: Outputs that have tolerances of their own.
+        output: The only output that it covers; None for all except those in ``excluded``.
+        excluded: Outputs that have tolerances of their own.
         origin: Where it is stated.
     """
 
     rtol: float
     atol: float
     output: str | None = None
-    apart: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
     origin: str = field(default="--rtol, --atol", compare=False)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Tolerance:
 
     def covers(self, output: str) -> bool:
         """Whether the tolerance applies to ``output``."""
-        return output == self.output if self.output is not None else output not in self.apart
+        return output == self.output if self.output is not None else output not in self.excluded
 
 
 Required = Requirement | Tolerance

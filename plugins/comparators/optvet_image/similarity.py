@@ -22,9 +22,9 @@ def image_metrics(reference: np.ndarray, candidate: np.ndarray, span: float) -> 
         PSNR is minus infinity and SSIM 0.
     """
     same = (reference == candidate) | (np.isnan(reference) & np.isnan(candidate))
-    odd = ~same & ~(np.isfinite(reference) & np.isfinite(candidate))
-    if odd.any():
-        share = float(odd.mean())
+    nonfinite = ~same & ~(np.isfinite(reference) & np.isfinite(candidate))
+    if nonfinite.any():
+        share = float(nonfinite.mean())
         worst = {"rmse": math.inf, "max_levels": math.inf, "nonfinite": share}
         return {"psnr_db": -math.inf, "ssim": 0.0, **worst}
     known = np.isfinite(reference)

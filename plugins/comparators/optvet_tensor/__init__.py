@@ -118,15 +118,15 @@ def tensor_metrics(
             d = np.where(exact, 0.0, np.maximum(d, 1.0))
         d = d[finite]
         rel = d[r[finite] != 0] / np.abs(r[finite][r[finite] != 0])
-    odd = ~same & ~finite
+    nonfinite = ~same & ~finite
     metrics = {
         "max_abs": float(d.max(initial=0.0)),
         "max_rel": float(rel.max(initial=0.0)),
         "max_change": _change(d, r[finite]),
         "rmse": _rms(d),
         "cosine": cosine(r[finite], c[finite]),
-        "beyond_noise": float(np.mean(odd) + np.sum(d > noise) / r.size) if r.size else 0.0,
-        "nonfinite": float(np.mean(odd)) if r.size else 0.0,
+        "beyond_noise": float(np.mean(nonfinite) + np.sum(d > noise) / r.size) if r.size else 0.0,
+        "nonfinite": float(np.mean(nonfinite)) if r.size else 0.0,
     }
     if reference.dtype == candidate.dtype and reference.dtype in _IEEE:
         metrics["max_ulp"] = max_ulp(reference, candidate)

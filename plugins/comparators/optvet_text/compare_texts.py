@@ -74,16 +74,16 @@ def _compare_tokens(
     if metrics["exact_match"]:
         return metrics, False, False
     level = noise.get(str(reference["scores"][0]), 0.0)
-    parted = generation.divergence(expected, actual, level)
-    firm = parted is None or parted.firm
+    first_divergence = generation.divergence(expected, actual, level)
+    firm = first_divergence is None or first_divergence.firm
     detail["first_difference"] = {
         "token": shared,
         "reference": expected.tokens[shared : shared + 1],
         "candidate": actual.tokens[shared : shared + 1],
     }
-    if parted is not None:
-        margin = parted.margin if math.isfinite(parted.margin) else None
-        detail["first_difference"] |= {"margin": margin, "noise": parted.noise}
+    if first_divergence is not None:
+        margin = first_divergence.margin if math.isfinite(first_divergence.margin) else None
+        detail["first_difference"] |= {"margin": margin, "noise": first_divergence.noise}
     return metrics, firm, not firm
 
 

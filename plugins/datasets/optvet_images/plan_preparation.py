@@ -270,11 +270,11 @@ def describe(plan: PreparationPlan) -> dict[str, str]:
         values += f", minus {mean}"
     if plan.std != (1.0,):
         values += f", over {std}"
-    said = {
+    parts = {
         "size": size,
         "resize": plan.resize,
         "channels": plan.channels,
         "layout": plan.slot.layout,
         "values": values,
     }
-    return {key: f"{value} ({plan.why[key]})" for key, value in said.items() if key in plan.why}
+    return {key: f"{value} ({plan.why[key]})" for key, value in parts.items() if key in plan.why}

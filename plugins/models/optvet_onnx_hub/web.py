@@ -250,12 +250,12 @@ def _answer(url: str, error: urllib.error.HTTPError, start: int) -> Exception:
     return Failed(f"{url} {words}")
 
 
-def _start(response: HTTPResponse, asked: int) -> int:
+def _start(response: HTTPResponse, first_byte: int) -> int:
     """The byte at which the answer starts; 0 from a server that does not know ranges."""
     if response.status == 206:
         content = response.headers.get("Content-Range", "")
-        if re.match(rf"bytes {asked}-\d+/", content):
-            return asked
+        if re.match(rf"bytes {first_byte}-\d+/", content):
+            return first_byte
         raise _Unsatisfiable
     if response.status == 200:
         return 0

@@ -129,8 +129,8 @@ def _run_phases(source: bytes, *flags: str) -> bytes:
     try:
         return bytes(compile_str(source, extra_args=[*_FLAGS, *flags]))
     except CompilerToolError as error:
-        said = brief(_DIAGNOSTIC.split(str(error), maxsplit=1)[-1])
-        raise IreeError(f"iree-compile {flags[0]}: {said}") from error
+        reason = brief(_DIAGNOSTIC.split(str(error), maxsplit=1)[-1])
+        raise IreeError(f"iree-compile {flags[0]}: {reason}") from error
 
 
 def brief(text: str) -> str:

@@ -120,20 +120,20 @@ def _doubt(record: Reproduction, ended: Ended) -> str:
     """Why the script may not show the finding; empty if it does."""
     if ended.code != 1:
         return f"repro.py ended with {ended.code}, not 1, when it was tried"
-    finding, said = record.finding, ended.printed + ended.errors
+    finding, output = record.finding, ended.printed + ended.errors
     raised = finding.symptom.info.check is ScriptCheck.ERROR and ": signal " not in ended.printed
-    if not raised or says_alike(finding.message, said):
+    if not raised or says_alike(finding.message, output):
         return ""
     last = (ended.errors.strip() or ended.printed.strip()).rpartition("\n")[2]
     return f"repro.py failed by another error when it was tried: {printable(last)[:_ERROR_CHARS]}"
 
 
-def says_alike(message: str, said: str) -> bool:
+def says_alike(message: str, output: str) -> bool:
     """Whether a text has most of the words by which an error's message is known."""
     # The class of the error may be the plugin's own, which the script does without.
     text = message.partition(": ")[2] or message
     words = {w for w in normalized_message(text).split() if len(w) > _SHORT_WORD}
-    return 2 * sum(word in said for word in words) >= len(words)
+    return 2 * sum(word in output for word in words) >= len(words)
 
 
 def _folder_name(record: Reproduction) -> str:

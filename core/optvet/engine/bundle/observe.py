@@ -196,8 +196,8 @@ def sought_by(
     except ValueError as error:
         raise InputError(f"{file}: {error}; make the bundle anew") from error
     if isinstance(required, Tolerance):
-        apart = frozenset(record.outputs) - frozenset(finding.outputs)
-        return PortableRequirement(replace(required, apart=apart))
+        excluded = frozenset(record.outputs) - frozenset(finding.outputs)
+        return PortableRequirement(replace(required, excluded=excluded))
     comparator = plugins.comparator(record.comparator or "")
     options, key = record.comparator_options, "comparator_options"
     options = options_from(file, key, comparator.options, options, folder=None, trust=trust)

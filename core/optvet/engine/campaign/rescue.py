@@ -205,8 +205,8 @@ _JOB = (
 def _add_job(store: CampaignStore, row: Row) -> bool:
     """Add a job as one that waits; False if its request cannot be read."""
     with suppress(OptvetError):
-        unasked = {"state": "queued", "document": None, "verdict": None}
-        assert trial_from({**row, **unasked}, store.path).request
+        queued = {"state": "queued", "document": None, "verdict": None}
+        assert trial_from({**row, **queued}, store.path).request
         places = ", ".join("?" * len(_JOB))
         insert = f"INSERT INTO jobs ({', '.join(_JOB)}) VALUES ({places})"
         with store.transaction() as database:

@@ -137,14 +137,14 @@ class _Runner:
             if request is None:
                 release(self.store, self.owner, [key])
                 raise damage_error(self.store.path, f"no campaign has its job {key[:12]!r}")
-            asked = trial(self.store, key)
-            self.near[slot] = asked.optimizer
-            self._tell("started", asked, slot)
+            job = trial(self.store, key)
+            self.near[slot] = job.optimizer
+            self._tell("started", job, slot)
 
-            def report(text: str, asked: JobResult = asked, slot: int = slot) -> None:
-                self.on_event(Event("progress", asked, slot, text))
+            def report(text: str, job: JobResult = job, slot: int = slot) -> None:
+                self.on_event(Event("progress", job, slot, text))
 
-            bundling = self.bundling if asked.bundles else None
+            bundling = self.bundling if job.bundles else None
             payload = None if self.bundling.folder is not None else pack_model(request)
             submit = (
                 partial(self.workers.submit_to, slot)
@@ -152,7 +152,7 @@ class _Runner:
                 else self.workers.submit
             )
             future = submit(run_job, request, bundling, payload, report=report)
-            self.running[future] = _Running(asked, slot, time.monotonic())
+            self.running[future] = _Running(job, slot, time.monotonic())
 
     def _take(self, future: Future[JobAnswer]) -> None:
         """Store the answer of a job."""
@@ -316,10 +316,10 @@ def _start(start: Callable[[], Workers]) -> Iterator[Workers]:
         workers.close()
 
 
-def _error_record(asked: JobResult, error: str, words: str) -> ErrorRecord:
+def _error_record(job: JobResult, error: str, words: str) -> ErrorRecord:
     return ErrorRecord(
         schema="optvet.error/1",
-        model=ErrorSource(source=asked.model),
+        model=ErrorSource(source=job.model),
         error=error,
         message=words,
         exit_code=OptvetError.exit_code,

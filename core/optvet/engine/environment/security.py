@@ -84,12 +84,12 @@ def _try(name: str) -> Check:
     command = [sys.executable, "-I", "-S", str(confinement_tries.__file__), name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TRY_S)
-        said = done.stdout.strip() or f"ended with status {done.returncode}"
+        answer = done.stdout.strip() or f"ended with status {done.returncode}"
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = type(error).__name__
-    if said == "1":
+        answer = type(error).__name__
+    if answer == "1":
         return Check(name="tried here", status="ok", message=_MEANS[name])
-    return Check(name="tried here", status="absent", message=f"{_MEANS[name]}: not here: {said}")
+    return Check(name="tried here", status="absent", message=f"{_MEANS[name]}: not here: {answer}")
 
 
 # --- Landlock ------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def _try(name: str) -> Check:
 
 def _confinement() -> Iterator[Check]:
     """Whether workers are confined: one of them tries to write elsewhere, and to connect."""
-    version, said = landlock.version(), landlock.setting()
+    version, setting = landlock.version(), landlock.setting()
     name = f"Landlock version {version}"
     if version < landlock.OLDEST:
         words = "not in this kernel" if not version else "too old: it forbids moving files"
@@ -105,7 +105,7 @@ def _confinement() -> Iterator[Check]:
         message = f"Landlock is {words}; workers write wherever you can, and connect"
         yield Check(name="tried here", status="warning", message=message, cure=cure)
         return
-    if said == "off":
+    if setting == "off":
         message = f"{name}: turned off by {landlock.VARIABLE}={os.environ[landlock.VARIABLE]}"
         yield Check(name="tried here", status="warning", message=message)
         return
@@ -117,8 +117,8 @@ def _confinement() -> Iterator[Check]:
         return
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield _check_refusal(f"{name}: a worker connects", _connect, server.getsockname()[1])
-    if said:
-        message = f"{landlock.VARIABLE} also lets workers write in {said}"
+    if setting:
+        message = f"{landlock.VARIABLE} also lets workers write in {setting}"
         yield Check(name="tried here", status="ok", message=message)
 
 

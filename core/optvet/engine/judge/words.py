@@ -65,15 +65,15 @@ def difference(
         clauses.append(kinds)
     both = np.isfinite(y) & np.isfinite(z)
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = float(np.max(np.abs(z - y), where=both, initial=0.0))
+        max_error = float(np.max(np.abs(z - y), where=both, initial=0.0))
     scale = float(np.max(np.abs(y), where=both, initial=0.0))
-    if apart and not scale:
+    if max_error and not scale:
         largest = float(np.max(np.abs(z), where=both, initial=0.0))
         clauses.append(f"is 0 in the reference and up to {largest:.2g} in size here")
-    elif apart and (error is None or not error < LARGE):
-        size = f"{apart:.2g}" if math.isfinite(apart) else "more than a double holds"
+    elif max_error and (error is None or not error < LARGE):
+        size = f"{max_error:.2g}" if math.isfinite(max_error) else "more than a double holds"
         clauses.append(f"differs by up to {size}, where its largest value is {scale:.2g}")
-    elif apart:
+    elif max_error:
         known = f" (its own noise: {noise:.2g})" if noise is not None else ""
         clauses.append(f"differs by {error:.2g} of {unit}{known}")
     return "; ".join(clauses)

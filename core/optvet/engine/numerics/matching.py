@@ -98,10 +98,10 @@ def _match(
         best = _best(quantizer, values, inner, _alike(quantizer, grids))
         if best is None:
             continue
-        (apart, unnamed, _), each = best
-        if apart <= _MOST or not unnamed or _only_of_its_kind(quantizer, original, values):
+        (distance, unnamed, _), each = best
+        if distance <= _MOST or not unnamed or _only_of_its_kind(quantizer, original, values):
             found[quantizer.name] = each
-            closeness[quantizer.name] = apart, unnamed
+            closeness[quantizer.name] = distance, unnamed
     found = _one_each(original, found, closeness)
     # A wrong scale is a fault too, so a tensor may have to be matched by values alone.
     taken = {each.name for each in found.values()}
@@ -151,8 +151,8 @@ def _best(
         if value is None or value.size != expected.size:
             continue
         for each in _ways(name, grid, value, quantizer, expected.shape):
-            apart = _apart(each, inner, expected, quantizer.grid)
-            rank = apart, name != quantizer.name, each.order is None
+            distance = _apart(each, inner, expected, quantizer.grid)
+            rank = distance, name != quantizer.name, each.order is None
             if best is None or rank < best[0]:
                 best = rank, each
     return best

@@ -50,9 +50,9 @@ def excess(reference: np.ndarray, candidate: np.ndarray, *, rtol: float, atol: f
         ratios = difference / (atol + rtol * np.abs(r))
         lacking = difference - rtol * np.abs(r)
     # An infinite reference allows any number; that is no agreement.
-    odd = ~(np.isfinite(r) & np.isfinite(c))
-    ratios = np.where(same, 0.0, np.where(odd | np.isnan(ratios), np.inf, ratios))
-    lacking = np.where(same, 0.0, np.where(odd, np.inf, lacking))
+    nonfinite = ~(np.isfinite(r) & np.isfinite(c))
+    ratios = np.where(same, 0.0, np.where(nonfinite | np.isnan(ratios), np.inf, ratios))
+    lacking = np.where(same, 0.0, np.where(nonfinite, np.inf, lacking))
     beyond = int(np.count_nonzero(ratios > 1.0))
     worst, least = (float(values.max(initial=0.0)) for values in (ratios, lacking))
     return Excess(worst, beyond, int(reference.size), least)

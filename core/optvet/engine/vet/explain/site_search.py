@@ -108,10 +108,10 @@ def tried_sites(
     values = first.values if first is not None else {}
     wrong_sites = [_wrong_site(before, after, site, sites, kinds) for site in trials.wrong]
     blamed = {kinds[site] for site in trials.wrong}
-    apart: list[str] = []
+    distinctions: list[str] = []
     if len(blamed) == 1:
         same_kind = [s for s in trials.right if kinds[s] in blamed]
-        apart = distinction(
+        distinctions = distinction(
             [features_of(before, s, values) for s in trials.wrong],
             [features_of(before, s, values) for s in same_kind],
         )
@@ -122,7 +122,7 @@ def tried_sites(
         sites=len(sites),
         tried=count,
         wrong=wrong_sites,
-        distinction=apart,
+        distinction=distinctions,
         before=wrong_sites[0].before if wrong_sites else node_lines(before, everywhere[0]),
         after=wrong_sites[0].after if wrong_sites else node_lines(after, everywhere[1]),
     )

@@ -191,8 +191,8 @@ class Layers:
         """For each output, its difference and the difference that rounding alone causes."""
         steps, found = measuring.analysis(self.runner).steps, []
         for name in runs[0][1] if runs else ():
-            apart = [(_apart(a[name], b[name]), s, a[name]) for s, a, b in runs if name in b]
-            size, sample, value = max(apart, key=lambda each: each[0], default=(0.0, None, None))
+            errors = [(_apart(a[name], b[name]), s, a[name]) for s, a, b in runs if name in b]
+            size, sample, value = max(errors, key=lambda each: each[0], default=(0.0, None, None))
             if not size or sample is None or value is None:
                 continue
             unit = steps.get(name) or float(np.max(np.abs(_finite(value)), initial=0.0)) or 1.0

@@ -48,8 +48,8 @@ _ALSO = (
 
 def setting() -> str:
     """The user's setting: ``off``, folders to write in (separated by colons), or empty."""
-    said = os.environ.get(VARIABLE, "").strip()
-    return "off" if said.lower() in ("off", "no", "0", "false") else said
+    value = os.environ.get(VARIABLE, "").strip()
+    return "off" if value.lower() in ("off", "no", "0", "false") else value
 
 
 def with_users_own(folders: Iterable[str] | None) -> tuple[str, ...] | None:

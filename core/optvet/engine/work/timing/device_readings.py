@@ -176,8 +176,8 @@ def profile_kernels(artifact: Artifact, order: TrialSpec, folder: Path) -> Kerne
     command = [*before, sys.executable, "-m", "optvet.engine.work.timing.profiled_run", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        return f"{Path(before[0]).name} ended with {done.returncode}: {' '.join(said[-2:])}"
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return f"{Path(before[0]).name} ended with {done.returncode}: {' '.join(lines[-2:])}"
     return profile_of(runtime.kernels(folder), len(order.samples))
 
 
