@@ -46,6 +46,14 @@ def command(
             rich_help_panel="The answer",
         ),
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Show also what the verdict rests on: controls, outputs, metrics, cost.",
+            rich_help_panel="The answer",
+        ),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Say whether an optimizer keeps a model intact, and which pass is to blame if not."""
@@ -61,7 +69,7 @@ def command(
         shown = request.model_copy(update={"cache_dir": None})
     root = cache_folder(request.cache_dir)
     request = request.model_copy(update={"cache_dir": root})
-    view = _VetScreen(terminal, shown, quiet=quiet, silent=json_to == "-")
+    view = _VetScreen(terminal, shown, quiet=quiet, silent=json_to == "-", explain=explain)
     one = len(choices["model"]) <= 1 and len(choices["optimizer"]) <= 1
     if one and (known := recall(request, root)) is not None:
         bundler = _bundler(request, terminal, view)
@@ -165,6 +173,7 @@ class _VetScreen:
     request: VetRequest
     quiet: bool
     silent: bool
+    explain: bool
 
     def show(self, result: VetResult) -> None:
         """One model's screen."""
@@ -173,7 +182,7 @@ class _VetScreen:
             return
         self.terminal.show(*first_part(result, self.request))
         self.terminal.show(next_command(result, self.request), soft_wrap=True)
-        self.terminal.show(*details(result, self.request))
+        self.terminal.show(*details(result, self.request, explain=self.explain))
         self.terminal.show(*code(result), soft_wrap=True)
 
     def show_line(self, result: VetResult, *, several: bool = False) -> None:

@@ -55,7 +55,7 @@ _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 def screen(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
     """All parts of the screen below the verdict, without the next command."""
     yield from first_part(result, request)
-    yield from details(result, request)
+    yield from details(result, request, explain=True)
     yield from code(result)
 
 
@@ -87,8 +87,8 @@ def _faults(result: VetResult) -> list[Finding]:
     return [f for f in result.findings if f.severity != "note"]
 
 
-def details(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
-    """Show the evidence: where values differ, passes, warnings, and facts."""
+def details(result: VetResult, request: VetRequest, *, explain: bool) -> Iterator[RenderableType]:
+    """Show where values differ, passes, warnings, and facts: all, or those of consequence."""
     faults = _faults(result)
     yield Text()
     for finding in [f for f in faults if f.divergence is not None][:_LISTED_DIVERGENCES]:
@@ -97,7 +97,7 @@ def details(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
         yield Padding(_passes(result), (0, 0, 1, 0))
     if request.warnings and result.warnings:
         yield Padding(warnings_table(result.warnings), (0, 0, 1, 0))
-    yield _facts(result, request)
+    yield _facts(result, request, explain)
 
 
 def code(result: VetResult) -> Iterator[Text]:
@@ -147,11 +147,11 @@ def _subject(result: VetResult, request: VetRequest) -> Table:
     optimizer, runtime = result.optimizer, result.runtime
     passes = count(len(optimizer.pipeline), "pass", "es")
     pipeline = f"{request.pipeline}, {passes}" if _is_named(result, request) else passes
-    lines = (
-        f"{optimizer.name} {optimizer.version} ({pipeline})",
-        f"judged by {runtime.name} {runtime.version} on {count(result.samples, 'sample')}",
+    words = (
+        f"{optimizer.name} {optimizer.version} ({pipeline}), "
+        f"judged by {runtime.name} {runtime.version} on {count(result.samples, 'sample')}"
     )
-    return _grid([("", text("\n".join(lines), "dim"))])
+    return _grid([("", text(words, "dim"))])
 
 
 def _is_named(result: VetResult, request: VetRequest) -> bool:
@@ -175,9 +175,7 @@ def _findings(findings: Sequence[Finding]) -> Table:
     if sized:
         table.add_column("error", justify="right", no_wrap=True)
         table.add_column("noise", justify="right", no_wrap=True)
-    for index, finding in enumerate(findings):
-        if index:
-            table.add_row()
+    for finding in findings:
         numbers = (number(finding.error), number(finding.noise_floor)) if sized else ()
         symptom = text(finding.symptom)
         if remark := finding.remark():
@@ -200,10 +198,11 @@ def _blame(finding: Finding) -> Text:
     blame = culprit_of(finding)
     blame.stylize("bold")
     where = f" on {finding.witness.sample}" if finding.witness is not None else ""
+    # On one line where it fits: two findings are read with what to do about them on 12 lines.
     if finding.confirmed:
-        blame.append_text(text(f"\nconfirmed in a fresh process{where}", "green"))
+        blame.append_text(text(f"  confirmed{where}", "not bold green"))
     else:
-        blame.append_text(text(f"\nseen{where}, not again in a fresh process", "yellow"))
+        blame.append_text(text(f"  seen{where}, not again in a fresh process", "not bold yellow"))
     if finding.as_deployed:
         blame.append("\nonly under the runtime's own defaults", "dim")
     if words := _brief_words(finding):
@@ -306,8 +305,8 @@ def _passes(result: VetResult) -> Table:
     return table
 
 
-def _facts(result: VetResult, request: VetRequest) -> Table:
-    """Facts about the verdict: inputs, controls, outputs, the cost."""
+def _facts(result: VetResult, request: VetRequest, explain: bool) -> Table:
+    """Facts about the verdict, in the order of what is shown; some only to ``explain`` it."""
     rows: list[tuple[str, RenderableType]] = []
     for finding in result.findings:
         if finding.severity == "note":
@@ -316,29 +315,55 @@ def _facts(result: VetResult, request: VetRequest) -> Table:
             rows.append(("message", text(words)))
     if described := _inputs(result):
         rows.append(("inputs", text(described)))
-    controls = (_control(c) for c in result.controls if c.name != "samples")
-    rows.append(("controls", text("; ".join(controls))))
-    if result.outputs:
-        rows.append(("outputs", text(_outputs(result))))
-    if result.quantized is not None:
-        rows.append(("layers", text(layers_text(result.quantized))))
-    if result.impact is not None:
-        rows.append(("metrics", text(_metrics(result.impact), "dim")))
+    supporting = _supporting(result)
+    carrying = supporting.keys() if explain else _carrying(result, request)
+    rows += [(name, row) for name, row in supporting.items() if name in carrying]
     if result.requirements:
         rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
     if result.timing is not None:
         parts = [timing_line(result.timing), timing_costs(result.timing)]
         parts.append(warm_up_words([result.timing]))
         rows.append(("timing", text("\n".join(part for part in parts if part))))
-    if result.changing_passes is not None:
-        rows.append(("changing", text(_changing_passes(result))))
     if request.fixed_tolerances and result.fixed_tolerances:
         rows.append(("fixed", text("\n".join(map(_show_fixed_tolerance, result.fixed_tolerances)))))
     if words := warnings_text(result.warnings, in_table=request.warnings):
         rows.append(("warnings", text(words, "dim")))
     rows += [(name, text(words)) for name, words in structure_words(result).items()]
-    rows.append(("cost", text(_cost(result))))
+    if hidden := [name for name in supporting if name not in carrying]:
+        rows.append(("more", text(f"--explain shows {', '.join(hidden)}", "dim")))
     return _grid(rows)
+
+
+def _supporting(result: VetResult) -> dict[str, Text]:
+    """Facts that a verdict rests on, by label."""
+    controls = (_control(c) for c in result.controls if c.name != "samples")
+    rows = {"controls": text("; ".join(controls))}
+    if result.outputs:
+        rows["outputs"] = text(_outputs(result))
+    if result.quantized is not None:
+        rows["layers"] = text(layers_text(result.quantized))
+    if result.impact is not None:
+        rows["metrics"] = text(_metrics(result.impact), "dim")
+    if result.changing_passes is not None:
+        rows["changing"] = text(_changing_passes(result))
+    rows["cost"] = text(_cost(result))
+    return rows
+
+
+def _carrying(result: VetResult, request: VetRequest) -> set[str]:
+    """Labels of the facts without which the part above is not understood."""
+    names = set[str]()
+    if any(c.state not in ("passed", "not-needed") for c in result.controls):
+        names |= {"controls"}
+    if result.verdict != "faulty" and any(o.verdict != "same" for o in result.outputs):
+        names |= {"outputs"}
+    if result.verdict != "clean":
+        names |= {"layers"}
+    if request.comparator is not None or not _are_made_up(result):
+        names |= {"metrics"}
+    if result.passes_alone:
+        names |= {"changing"}
+    return names
 
 
 def _control(control: Control) -> str:
