@@ -67,7 +67,8 @@ def csv_cell(text: str) -> str:
     )
 
 
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]|~#!])")
+# An underscore between letters or digits emphasizes nothing.
+_MARKDOWN = re.compile(r"([\\`*{}\[\]|~#!]|(?<![^\W_])_|_(?![^\W_]))")
 
 
 def markdown_text(text: str, limit: int = 0) -> str:
@@ -83,7 +84,7 @@ def markdown_text(text: str, limit: int = 0) -> str:
     marked = marked.replace("@", "&#64;").replace("://", "&#58;//")
     marked = re.sub(r"(?i)(www)\.", r"\1&#46;", marked)
     # What would begin a list, a heading's underline or a table.
-    return re.sub(r"^([-+=:]|\d+(?=[.)]))", lambda m: f"&#{ord(m[0][0])};{m[0][1:]}", marked)
+    return re.sub(r"^([-+=:]|\d+(?=[.)](\s|$)))", lambda m: f"&#{ord(m[0][0])};{m[0][1:]}", marked)
 
 
 def markdown_code(text: str) -> str:
