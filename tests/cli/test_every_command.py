@@ -13,8 +13,8 @@ from tests.commands import CLEAN, FAULTY, Run
 
 import optvet.cli
 from optvet.cli import doctor
-from optvet.engine.discovery import Loaded
 from optvet.engine.environment.doctor import diagnose
+from optvet.engine.plugin_entries import Loaded
 from optvet.spec.records import Diagnosis
 
 FILE = 'name = "small"\nmodels = ["models/"]\noptimizers = ["onnxoptimizer"]\n'

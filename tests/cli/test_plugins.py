@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from optvet import __version__
-from optvet.engine import discovery
+from optvet.engine import discovery, plugin_entries
 from optvet.spec.records import DOCUMENTS
 
 Run = Callable[..., Any]
@@ -58,7 +58,7 @@ def test_absent_library_is_told_with_its_extra(run: Run, monkeypatch: pytest.Mon
 def test_what_a_bare_install_lacks_is_told_with_its_extra(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discovery, "find_spec", lambda name: None)
+    monkeypatch.setattr(plugin_entries, "find_spec", lambda name: None)
     entries = json.loads(run("plugins", "--json", "-").out)["plugins"]
     assert {e["name"]: e["more_with"] for e in entries if e["more_with"]} == {
         "detection": "optvet[detection]",

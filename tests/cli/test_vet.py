@@ -22,7 +22,7 @@ from rich.console import Console
 
 import optvet
 from optvet import Finding, NothingTested, VetResult
-from optvet.cli import vet_screen
+from optvet.cli import vet_facts, vet_screen
 from optvet.cli.errors import worst
 from optvet.cli.render import node_line, text
 from optvet.cli.terminal import plain
@@ -346,11 +346,11 @@ def test_changed_answers_on_random_inputs_are_called_random_noise(run: Run, clea
 def test_the_log_of_the_optimizer_is_told(run: Run, clean: Path) -> None:
     result = VetResult.model_validate_json(run("vet", clean, "--json", "-").out)
     told = result.model_copy(update={"changing_passes": ["a", "b"]})
-    assert vet_screen._changing_passes(told) == "at most 2 passes, by the optimizer's log: a, b"
+    assert vet_facts.changing_words(told) == "at most 2 passes, by the optimizer's log: a, b"
     none = result.model_copy(update={"changing_passes": []})
-    assert vet_screen._changing_passes(none) == "no pass, by the optimizer's log"
+    assert vet_facts.changing_words(none) == "no pass, by the optimizer's log"
     many = result.model_copy(update={"changing_passes": [f"p{i}" for i in range(40)]})
-    assert vet_screen._changing_passes(many).endswith("p11, …")
+    assert vet_facts.changing_words(many).endswith("p11, …")
 
 
 def test_the_safe_pipeline_is_shown_as_code_to_paste(run: Run, clean: Path) -> None:
@@ -821,7 +821,7 @@ def test_names_of_values_are_wrapped_and_never_cut() -> None:
     for width in (60, 80, 200):
         lines = node_line(f"y = Mul <epsilon = 1e-05> ({name}, {name}_scale)")
         stream = io.StringIO()
-        grid = vet_screen._grid([("before", text(lines))])
+        grid = vet_facts.labelled_grid([("before", text(lines))])
         Console(file=stream, width=width).print(grid)
         shown = stream.getvalue()
         plain = "".join(shown.split()).removeprefix("before")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from optvet.cli.campaign import StoreArgument, Which, app
+import optvet.cli.campaign  # noqa: F401  (its commands are listed first)
+from optvet.cli.campaign_options import StoreArgument, Which, app
 from optvet.cli.commands import add
 from optvet.cli.options import Debug
 from optvet.cli.output import Json, write_document

@@ -22,9 +22,10 @@ from optvet.cli.options import Debug
 from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal, one_line
-from optvet.engine.discovery import Loaded, Plugins
+from optvet.engine.discovery import Plugins
 from optvet.engine.environment.extras import missing_extra, wanted_extra
 from optvet.engine.environment.scaffold import Family, write_plugin
+from optvet.engine.plugin_entries import Loaded
 from optvet.plugin import Optimizer, Pass, Runtime
 from optvet.spec.described import descriptions
 from optvet.spec.records import PluginDescription, PluginDescriptions, PluginEntry, PluginList

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from optvet.cli.campaign import StoreArgument, Which
+from optvet.cli.campaign_options import StoreArgument, Which
 from optvet.cli.campaign_tables import Known, StudyOption, study_of
 from optvet.cli.options import Debug
 from optvet.cli.output import check_file, write_document

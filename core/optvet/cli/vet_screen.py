@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +10,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from optvet.cli.layers import layers_text
 from optvet.cli.render import (
     LABEL_COLUMNS,
     VERDICT_COLOURS,
@@ -21,35 +19,27 @@ from optvet.cli.render import (
     number,
     table_of,
     text,
-    timing_costs,
-    timing_line,
-    warm_up_words,
 )
-from optvet.cli.structure import structure_words
 from optvet.cli.terminal import one_line
-from optvet.cli.warned import warnings_table, warnings_text
-from optvet.spec.records import (
-    Control,
-    CrossCheck,
-    DatasetRecord,
-    Divergence,
-    FixedTolerance,
-    Impact,
-    RequirementRecord,
+from optvet.cli.vet_facts import (
+    ANSWER_CHARS,
+    BRIEF_CHARS,
+    are_inputs_made_up,
+    difference_words,
+    facts_table,
+    labelled_grid,
+    message_words,
+    runtime_answers,
 )
-from optvet.spec.records.vet import NOT_ASKED, Finding, VetResult
+from optvet.cli.warned import warnings_table
+from optvet.spec.records import Divergence, Impact
+from optvet.spec.records.vet import Finding, VetResult
 from optvet.spec.request import VetRequest
 
-_MESSAGE_CHARS = 300
-_BRIEF_CHARS = 130
 _CODE_LINES = 16
-_LISTED_CHANGING = 12
-_LISTED_METRICS = 4
 _LISTED_DIVERGENCES = 4
 _LISTED_NODES = 6
 _LISTED_SITES = 3
-_ANSWER_CHARS = 120
-_TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 
 
 def screen(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
@@ -67,20 +57,15 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
         yield _findings(faults)
     rows: list[tuple[str, RenderableType]] = []
     if result.reason:
-        rows.append(("because", text(_words(result.reason), "yellow")))
+        rows.append(("because", text(message_words(result.reason), "yellow")))
     shown = "\n".join(map(_brief_words, faults))
     if result.impact is not None and result.impact.headline not in shown:
         rows.append(("impact", text(result.impact.headline)))
-    if result.impact is not None and result.impact.changed and _are_made_up(result):
+    if result.impact is not None and result.impact.changed and are_inputs_made_up(result):
         words = "random noise, no data of the task: give yours with --dataset"
         rows.append(("inputs", text(words, "yellow")))
     rows.append(("verified", text(_safe(result, request))))
-    yield _grid(rows)
-
-
-def _are_made_up(result: VetResult) -> bool:
-    """Whether only the default inputs were used: nobody named a dataset or declared one."""
-    return [d.chosen_by for d in result.datasets] == [NOT_ASKED]
+    yield labelled_grid(rows)
 
 
 def _faults(result: VetResult) -> list[Finding]:
@@ -97,7 +82,7 @@ def details(result: VetResult, request: VetRequest, *, explain: bool) -> Iterato
         yield Padding(_passes(result), (0, 0, 1, 0))
     if request.warnings and result.warnings:
         yield Padding(warnings_table(result.warnings), (0, 0, 1, 0))
-    yield _facts(result, request, explain)
+    yield facts_table(result, request, explain)
 
 
 def code(result: VetResult) -> Iterator[Text]:
@@ -123,13 +108,13 @@ def headline(result: VetResult) -> Text:
     impact = result.impact
     # If there is a fault that changes answers, its finding says what it means.
     if impact is not None and impact.changed + impact.sensitive and result.verdict != "faulty":
-        _append_line(line, one_line(impact.headline, _ANSWER_CHARS), "yellow")
+        _append_line(line, one_line(impact.headline, ANSWER_CHARS), "yellow")
     elif impact is not None and not impact.changed and result.verdict == "faulty":
         line.append_text(text(f"; {_unmoved(impact)}", "not bold yellow"))
     for record in result.requirements:
         if record.met is False:
             words = f"not met: {record.requirement} ({record.detail})"
-            _append_line(line, one_line(words, 2 * _ANSWER_CHARS), "red")
+            _append_line(line, one_line(words, 2 * ANSWER_CHARS), "red")
     return line
 
 
@@ -151,22 +136,12 @@ def _subject(result: VetResult, request: VetRequest) -> Table:
         f"{optimizer.name} {optimizer.version} ({pipeline}), "
         f"judged by {runtime.name} {runtime.version} on {count(result.samples, 'sample')}"
     )
-    return _grid([("", text(words, "dim"))])
+    return labelled_grid([("", text(words, "dim"))])
 
 
 def _is_named(result: VetResult, request: VetRequest) -> bool:
     """Whether the pipeline was asked for by name, not as a list of passes."""
     return "," not in request.pipeline and [request.pipeline] != result.optimizer.pipeline
-
-
-def _grid(rows: Sequence[tuple[str, RenderableType]]) -> Table:
-    """A table with labels on the left and values on the right."""
-    grid = Table.grid(padding=(0, 0))
-    grid.add_column(width=LABEL_COLUMNS, style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, value in rows:
-        grid.add_row(label, value)
-    return grid
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
@@ -207,21 +182,14 @@ def _blame(finding: Finding) -> Text:
         blame.append("\nonly under the runtime's own defaults", "dim")
     if words := _brief_words(finding):
         blame.append_text(text(f"\n{words}"))
-    for line in _elsewhere(finding):
+    for line in runtime_answers(finding):
         blame.append_text(text(f"\n{line}", "dim"))
     return blame
 
 
 def _brief_words(finding: Finding) -> str:
     """What differs, without its middle if it is long: the end often says what is wrong."""
-    return middle(_words(_difference(finding), 0), _BRIEF_CHARS)
-
-
-def _difference(finding: Finding) -> str:
-    """The message, the known limit, the consequence, and partners of the culprit."""
-    parts = [finding.known_limit, finding.message]
-    parts += [f"also with {' then '.join(partner)}" for partner in finding.partners]
-    return "; ".join(part for part in [*parts, finding.consequence, finding.location] if part)
+    return middle(message_words(difference_words(finding), 0), BRIEF_CHARS)
 
 
 def _where(finding: Finding, several: bool) -> Table:
@@ -243,13 +211,13 @@ def _where(finding: Finding, several: bool) -> Table:
         rows.append(("from", text(node_line(", ".join(found.agreeing)), "dim")))
     for label, lines in (("before", found.before), ("after", found.after)):
         rows.append((label, _nodes(lines)))
-    rows += [("", text(one_line(words, _ANSWER_CHARS))) for words in found.differs]
+    rows += [("", text(one_line(words, ANSWER_CHARS))) for words in found.differs]
     if found.whole:
         rows.append(("", text("these are all nodes of the model", "dim")))
     rows += _sites(found)
     if found.note:
-        rows.append(("", text(one_line(found.note, _ANSWER_CHARS), "dim")))
-    return _grid(rows)
+        rows.append(("", text(one_line(found.note, ANSWER_CHARS), "dim")))
+    return labelled_grid(rows)
 
 
 def _nodes(lines: Sequence[str]) -> Text:
@@ -280,11 +248,6 @@ def _show_tried_sites(found: Divergence) -> str:
     return f"{tried}: {len(found.wrong)} wrong" if found.wrong else f"{tried}: none wrong alone"
 
 
-def _words(message: str, limit: int = _MESSAGE_CHARS) -> str:
-    """A message on one line; of an exception's type only the last part: ``a.b.Error: …``."""
-    return one_line(_TYPE.sub(r"\1", message), limit)
-
-
 def _passes(result: VetResult) -> Table:
     """The result of each pass alone; passes not seen to change anything are only counted."""
     table = table_of(("pass alone", ""), ("effect", ""), ("", "dim"))
@@ -305,174 +268,6 @@ def _passes(result: VetResult) -> Table:
     return table
 
 
-def _facts(result: VetResult, request: VetRequest, explain: bool) -> Table:
-    """Facts about the verdict, in the order of what is shown; some only to ``explain`` it."""
-    rows: list[tuple[str, RenderableType]] = []
-    for finding in result.findings:
-        if finding.severity == "note":
-            rows.append(("note", _note(finding)))
-        elif len(words := _words(_difference(finding), 3 * _MESSAGE_CHARS)) > _BRIEF_CHARS:
-            rows.append(("message", text(words)))
-    if described := _inputs(result):
-        rows.append(("inputs", text(described)))
-    supporting = _supporting(result)
-    carrying = supporting.keys() if explain else _carrying(result, request)
-    rows += [(name, row) for name, row in supporting.items() if name in carrying]
-    if result.requirements:
-        rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
-    if result.timing is not None:
-        parts = [timing_line(result.timing), timing_costs(result.timing)]
-        parts.append(warm_up_words([result.timing]))
-        rows.append(("timing", text("\n".join(part for part in parts if part))))
-    if request.fixed_tolerances and result.fixed_tolerances:
-        rows.append(("fixed", text("\n".join(map(_show_fixed_tolerance, result.fixed_tolerances)))))
-    if words := warnings_text(result.warnings, in_table=request.warnings):
-        rows.append(("warnings", text(words, "dim")))
-    rows += [(name, text(words)) for name, words in structure_words(result).items()]
-    if hidden := [name for name in supporting if name not in carrying]:
-        rows.append(("more", text(f"--explain shows {', '.join(hidden)}", "dim")))
-    return _grid(rows)
-
-
-def _supporting(result: VetResult) -> dict[str, Text]:
-    """Facts that a verdict rests on, by label."""
-    controls = (_control(c) for c in result.controls if c.name != "samples")
-    rows = {"controls": text("; ".join(controls))}
-    if result.outputs:
-        rows["outputs"] = text(_outputs(result))
-    if result.quantized is not None:
-        rows["layers"] = text(layers_text(result.quantized))
-    if result.impact is not None:
-        rows["metrics"] = text(_metrics(result.impact), "dim")
-    if result.changing_passes is not None:
-        rows["changing"] = text(_changing_passes(result))
-    rows["cost"] = text(_cost(result))
-    return rows
-
-
-def _carrying(result: VetResult, request: VetRequest) -> set[str]:
-    """Labels of the facts without which the part above is not understood."""
-    names = set[str]()
-    if any(c.state not in ("passed", "not-needed") for c in result.controls):
-        names |= {"controls"}
-    if result.verdict != "faulty" and any(o.verdict != "same" for o in result.outputs):
-        names |= {"outputs"}
-    if result.verdict != "clean":
-        names |= {"layers"}
-    if request.comparator is not None or not _are_made_up(result):
-        names |= {"metrics"}
-    if result.passes_alone:
-        names |= {"changing"}
-    return names
-
-
-def _control(control: Control) -> str:
-    return f"{control.name}: {one_line(control.detail, 100) or control.state.replace('-', ' ')}"
-
-
-def _inputs(result: VetResult) -> str:
-    """The datasets, unless only the default one was used, and samples that were left out."""
-    plain = _are_made_up(result) and not result.skipped
-    words = [] if plain else [_dataset(d) for d in result.datasets]
-    if result.skipped:
-        first = result.skipped[0]
-        reason = one_line(f"{first.sample}: {first.reason}", _MESSAGE_CHARS)
-        words.append(f"{count(len(result.skipped), 'sample')} left out, the first {reason}")
-    if not result.complete and (control := result.control("samples")) is not None:
-        words.append(control.detail)
-    return "\n".join(words)
-
-
-def _dataset(record: DatasetRecord) -> str:
-    provenance = "; ".join(f"{k} {v}" for k, v in record.provenance.items())
-    why = "" if record.chosen_by == "--dataset" else f" ({record.chosen_by})"
-    line = f"{record.name}{why}, {count(record.samples, 'sample')}"
-    return f"{line}: {provenance}" if provenance else line
-
-
-def _metrics(impact: Impact) -> str:
-    """Who compared the outputs as the model's task does, and the numbers."""
-    metrics = [f"{k} {number(v)}" for k, v in impact.metrics.items()]
-    shown = ", ".join(metrics[:_LISTED_METRICS]) + (", …" * (len(metrics) > _LISTED_METRICS))
-    who = f"{impact.comparator} ({impact.chosen_by})"
-    return f"{who}{': ' if shown else ''}{shown}"
-
-
-def _show_fixed_tolerance(record: FixedTolerance) -> str:
-    """How many samples, and which outputs, exceed a fixed tolerance."""
-    named = [f"{n} on {k}" for n, k in record.outputs.items() if k]
-    shown = f": {', '.join(named[:3])}{', …' if len(named) > 3 else ''}" if named else ""
-    size = f"rtol {record.rtol:g}, atol {record.atol:g}"
-    return f"{record.beyond} of {record.samples} samples beyond {record.name} ({size}){shown}"
-
-
-def _requirement(record: RequirementRecord) -> str:
-    """Whether it is met, what was measured, and who requires it if the user did not type it."""
-    how = {True: "met", False: "not met", None: "cannot be measured"}[record.met]
-    who = "" if record.origin.startswith("--") else f", required by {record.origin}"
-    by = f" ({record.comparator})" if record.comparator else ""
-    return f"{record.requirement}: {how}, {one_line(record.detail, _MESSAGE_CHARS)}{by}{who}"
-
-
-def _changing_passes(result: VetResult) -> str:
-    """Which passes changed the model, and who says so."""
-    names = result.changing_passes or []
-    listed = ", ".join(names[:_LISTED_CHANGING]) + (", …" * (len(names) > _LISTED_CHANGING))
-    if result.passes_alone:
-        return listed or "no pass"
-    if not names:
-        return "no pass, by the optimizer's log"
-    return f"at most {count(len(names), 'pass', 'es')}, by the optimizer's log: {listed}"
-
-
-def _note(finding: Finding) -> Text:
-    who = finding.blamed()
-    words = [f"{finding.symptom}, {who}: {_words(_difference(finding))}", *_elsewhere(finding)]
-    return text("\n".join(words), "dim")
-
-
-def _elsewhere(finding: Finding) -> list[str]:
-    """The results on other runtimes, one line each."""
-    return [f"on {c.runtime}: {one_line(_answer(c), _ANSWER_CHARS)}" for c in finding.cross_check]
-
-
-def _answer(check: CrossCheck) -> str:
-    """The result on one runtime, in words."""
-    if check.outcome in ("not-judged", "does-not-run"):
-        return check.detail
-    words = {"no-fault": "no fault", "runs": "runs it"}.get(check.outcome, str(check.symptom))
-    remark = ", but it computes the original differently" if check.same_original is False else ""
-    return words + remark
-
-
-def _outputs(result: VetResult) -> str:
-    """How many outputs have which verdict; those that are not the same by name."""
-    words = {
-        "drift": "rounded differently",
-        "sensitivity": "sensitive to rounding",
-        "fault": "wrong",
-        "flaky": "not deterministic",
-        "not-judged": "not judged",
-    }
-    groups = Counter(o.verdict for o in result.outputs)
-    parts = []
-    for verdict, amount in groups.items():
-        part = f"{amount} {words.get(verdict, verdict)}"
-        members = [o for o in result.outputs if o.verdict == verdict]
-        if verdict != "same":
-            shown = ", ".join(o.name for o in members[:3])
-            part += f" ({shown}{', …' if amount > 3 else ''})"
-        worst = max(members, key=lambda o: o.error or 0.0)
-        if verdict in ("drift", "sensitivity") and worst.error:
-            part += f", error {number(worst.error)}"
-            if worst.noise_floor is not None:
-                part += f", noise floor {number(worst.noise_floor)}"
-            if verdict == "drift" and worst.detail:
-                part += f" ({worst.detail})"
-        parts.append(part)
-    return "; ".join(parts)
-
-
 def _safe(result: VetResult, request: VetRequest) -> str:
     """The vetted safe pipeline, as ``--pipeline`` takes it."""
     whole, safe = result.optimizer.pipeline, result.safe_pipeline
@@ -487,13 +282,3 @@ def _safe(result: VetResult, request: VetRequest) -> str:
             return "No pipeline meets the requirements."
         return "No safe pipeline."
     return f"--pipeline {result.safe_option}"
-
-
-def _cost(result: VetResult) -> str:
-    cost = result.cost
-    if not (cost.applications or cost.inferences):
-        return f"nothing was run, all from the cache; {cost.wall_s:.1f} s"
-    return (
-        f"{count(cost.applications, 'application')}, {count(cost.inferences, 'inference')}, "
-        f"{cost.wall_s:.1f} s"
-    )

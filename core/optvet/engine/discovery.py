@@ -7,32 +7,34 @@ duplicate names.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from importlib.metadata import Distribution, EntryPoint, entry_points
-from importlib.util import find_spec
-from typing import Any, Literal
+from dataclasses import replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from optvet.engine import processes
-from optvet.engine.contract import checked_calls, optimizer_returns
+from optvet.engine.contract import optimizer_returns
 from optvet.engine.hook_calls import call_hooks, find_slips
-from optvet.engine.plugin_form import describe_missing, describe_wrong_attribute
-from optvet.engine.processes import LocalExecutor
-from optvet.engine.signatures import describe_unsendable, describe_wrong_signature
-from optvet.spec.converters import Converter
-from optvet.spec.errors import (
-    MissingLibrary,
-    OptvetError,
-    PluginError,
-    UnknownName,
-    UsageError,
-    absence_of,
+from optvet.engine.plugin_entries import (
+    HOOKS,
+    SELF,
+    Family,
+    Loaded,
+    entry_of,
+    is_built_in,
+    name_and_version,
+    no_plugin_from,
+    origin_of,
+    without_clashes,
+    words_of_error,
 )
+from optvet.engine.processes import LocalExecutor
+from optvet.engine.signatures import describe_unsendable
+from optvet.spec.converters import Converter
+from optvet.spec.errors import OptvetError, PluginError, UnknownName, UsageError, absence_of
 from optvet.spec.executor import Executor
-from optvet.spec.generators import Generator, Mutator, Pool
+from optvet.spec.generators import Mutator, Pool
 from optvet.spec.protocols import (
     Comparator,
     Dataset,
@@ -42,79 +44,9 @@ from optvet.spec.protocols import (
     Preferred,
     Reporter,
     Runtime,
-    SetsEnvironment,
-    Wants,
 )
-from optvet.spec.pythons import NeedsPython
 from optvet.spec.studies import Study
 from optvet.spec.user_model import UserModel
-
-Family = Literal[
-    "optimizer",
-    "runtime",
-    "comparator",
-    "dataset",
-    "model source",
-    "executor",
-    "reporter",
-    "generator",
-    "converter",
-    "study",
-    "user model",
-]
-
-_HOOKS: dict[Family, tuple[str, type]] = {
-    "optimizer": ("optvet_optimizers", Optimizer),
-    "runtime": ("optvet_runtimes", Runtime),
-    "comparator": ("optvet_comparators", Comparator),
-    "dataset": ("optvet_datasets", Dataset),
-    "model source": ("optvet_model_sources", ModelSource),
-    "executor": ("optvet_executors", Executor),
-    "reporter": ("optvet_reporters", Reporter),
-    "generator": ("optvet_generators", Generator),
-    "converter": ("optvet_converters", Converter),
-    "study": ("optvet_studies", Study),
-    "user model": ("optvet_user_models", UserModel),
-}
-
-
-SELF = "optvet"
-"""The distribution whose plugins are built in."""
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """One plugin object, or the reason why there is none.
-
-    Attributes:
-        family: None for a module without a plugin object.
-        name: The plugin's name, or that of its entry point.
-        origin: Module, distribution and version.
-        distribution: What the plugin came with.
-        plugin: The object.
-        version: Version of the library underneath, for families that have one.
-        problem: Why the plugin cannot be used.
-        absent: The absent module or library, if that is the reason.
-        lacks: Optional modules (``wants``) that are not installed.
-        idle: The only problem is that the module has no plugin; nothing in it failed.
-        built_in: Whether it comes with optvet.
-        displaced: A built-in plugin has the same name, and is used instead.
-        elsewhere: The environment of its own that it needs, and that is not at hand; else empty.
-    """
-
-    family: Family | None
-    name: str
-    origin: str
-    plugin: Any = None
-    version: str | None = None
-    problem: str | None = None
-    absent: ModuleNotFoundError | MissingLibrary | None = None
-    lacks: tuple[str, ...] = ()
-    idle: bool = False
-    built_in: bool = False
-    displaced: bool = False
-    elsewhere: str = ""
-    distribution: str = SELF
 
 
 class Plugins:
@@ -129,48 +61,48 @@ class Plugins:
         self._checked: set[str] = set()
         # Built-in plugins first: they turn off the telemetry of libraries, which a third party's
         # module may import at its top.
-        for point in sorted(points, key=lambda p: (not _is_built_in(p), p.name, p.value)):
+        for point in sorted(points, key=lambda p: (not is_built_in(p), p.name, p.value)):
             self._load(point)
         if found is None:
             # The engine's own: whatever is not installed, campaigns can be run.
             own = Loaded(None, "", f"{processes.__name__} ({SELF})", built_in=True)
-            self._entries.append(_entry("executor", Executor, LocalExecutor(), own))
-        self._entries = _without_clashes(self._entries)
+            self._entries.append(entry_of("executor", Executor, LocalExecutor(), own))
+        self._entries = without_clashes(self._entries)
 
     def _load(self, point: EntryPoint) -> None:
         """Take the plugins of one module: what fails costs no more than itself."""
         base = Loaded(
             None,
             point.name,
-            _origin(point),
-            built_in=_is_built_in(point),
-            distribution=_name_and_version(point.dist)[0] if point.dist else SELF,
+            origin_of(point),
+            built_in=is_built_in(point),
+            distribution=name_and_version(point.dist)[0] if point.dist else SELF,
         )
         try:
             module = point.load()
         except (Exception, SystemExit) as error:
-            problem = f"its import raised {_words(error)}"
+            problem = f"its import raised {words_of_error(error)}"
             self._entries.append(replace(base, problem=problem, absent=absence_of(error)))
             return
-        calls = call_hooks(module, {family: hook for family, (hook, _) in _HOOKS.items()})
+        calls = call_hooks(module, {family: hook for family, (hook, _) in HOOKS.items()})
         for family, plugin in ((c.family, plugin) for c in calls for plugin in c.plugins):
-            entry = _entry(family, _HOOKS[family][1], plugin, base)
+            entry = entry_of(family, HOOKS[family][1], plugin, base)
             if not base.built_in and entry.problem is None:
                 entry = replace(entry, problem=describe_unsendable(family, plugin))
             self._entries.append(entry)
-        hooks_known = [hook for hook, _ in _HOOKS.values()]
+        hooks_known = [hook for hook, _ in HOOKS.values()]
         problems = [c.problem for c in calls if c.problem] + find_slips(module, hooks_known)
         if problems:
             absent = next((c.absent for c in calls if c.absent), None)
             self._entries.append(replace(base, problem="; ".join(problems), absent=absent))
         elif not any(c.plugins for c in calls):
-            self._entries.append(replace(base, problem=_nothing_from(module), idle=True))
+            self._entries.append(replace(base, problem=no_plugin_from(module), idle=True))
 
     def register(self, family: Family, plugin: Any) -> Plugins:
         """Add a plugin object without an entry point, for tests; returns this registry."""
         base = Loaded(None, "", f"{type(plugin).__module__} (registered by hand)")
-        entry = _entry(family, _HOOKS[family][1], plugin, base)
-        self._entries = _without_clashes([*self._entries, entry])
+        entry = entry_of(family, HOOKS[family][1], plugin, base)
+        self._entries = without_clashes([*self._entries, entry])
         self.installed = False
         return self
 
@@ -194,7 +126,7 @@ class Plugins:
 
     def all(self) -> list[Loaded]:
         """Every plugin object and every failure, sorted by family and name."""
-        order = [*_HOOKS, None]
+        order = [*HOOKS, None]
         return sorted(self._entries, key=lambda e: (order.index(e.family), e.name))
 
     def _of(self, family: Family) -> Mapping[str, Loaded]:
@@ -345,125 +277,3 @@ def _find_preferred(family: Family, entries: Iterable[Loaded]) -> str:
 
 def _preference(entry: Loaded) -> int:
     return entry.plugin.preference if isinstance(entry.plugin, Preferred) else 0
-
-
-# --- one module ----------------------------------------------------------------------------------
-
-
-def _entry(family: Family, protocol: type, plugin: Any, module: Loaded) -> Loaded:
-    """One plugin object of ``module``, with the problem if it cannot be used."""
-    name = getattr(plugin, "name", type(plugin).__name__)
-    lacks: tuple[str, ...] = ()
-    problem = version = absent = None
-    elsewhere = ""
-    if not isinstance(plugin, protocol):
-        problem = describe_missing(protocol, plugin)
-    else:
-        problem = describe_wrong_attribute(family, plugin) or describe_wrong_signature(
-            family, protocol, plugin
-        )
-    if problem is None and isinstance(plugin, Wants):
-        lacks = tuple(m for m in plugin.wants if find_spec(m) is None)
-    if problem is None:
-        set_environment(plugin)
-    if problem is None and hasattr(plugin, "version"):
-        try:
-            version = plugin.version()
-        except Exception as error:
-            raised = "" if isinstance(error, ImportError) else "version() raised "
-            problem, absent = raised + _words(error), absence_of(error)
-            if isinstance(error, ImportError) and isinstance(plugin, NeedsPython):
-                elsewhere, absent = plugin.python_environment.name, None
-                problem = (
-                    f"it needs the environment {elsewhere!r}, which is missing; make it: "
-                    f"optvet env make {elsewhere}"
-                )
-        else:
-            problem = checked_calls.mismatch("version()", version, str, "a text")
-    return replace(
-        module,
-        family=family,
-        name=name if isinstance(name, str) else repr(name),
-        plugin=plugin,
-        version=version if isinstance(version, str) else None,
-        problem=problem,
-        absent=absent,
-        lacks=lacks,
-        elsewhere=elsewhere,
-    )
-
-
-def set_environment(*plugins: Any) -> None:
-    """Set the variables that ``plugins`` declare, for this process and its children.
-
-    Variables that are already set are kept, since the user has set them.
-    """
-    for plugin in plugins:
-        if isinstance(plugin, SetsEnvironment):
-            for name, value in plugin.environment.items():
-                os.environ.setdefault(name, value)
-
-
-def _nothing_from(module: Any) -> str:
-    known = [hook for hook, _ in _HOOKS.values()]
-    empty = [name for name in known if hasattr(module, name)]
-    if empty:
-        return f"gives no plugin: {' and '.join(f'{n}()' for n in empty)} returned none"
-    return f"gives no plugin: it has no hook of optvet, such as {known[0]}"
-
-
-# --- several modules -----------------------------------------------------------------------------
-
-
-def _without_clashes(entries: Sequence[Loaded]) -> list[Loaded]:
-    """``entries``, with at most one usable plugin of each name: the built-in one.
-
-    If none of them is built in, none is usable, since it is not known which one the user means.
-    """
-    groups: dict[tuple[Family, str], list[Loaded]] = {}
-    for entry in entries:
-        if entry.family is not None:
-            groups.setdefault((entry.family, entry.name), []).append(entry)
-    return [e if e.family is None else _settle_name(e, groups[e.family, e.name]) for e in entries]
-
-
-def _settle_name(entry: Loaded, namesakes: Sequence[Loaded]) -> Loaded:
-    ours = next((e for e in namesakes if e.built_in), None)
-    if len(namesakes) == 1 or entry is ours:
-        return entry
-    if ours is not None:
-        problem = (
-            f"{entry.name!r} is the name of a built-in {entry.family} ({ours.origin}), which is "
-            "used; rename this one"
-        )
-        return replace(entry, problem=problem, absent=None, displaced=True)
-    number = "two" if len(namesakes) == 2 else str(len(namesakes))
-    owners = " and ".join(e.origin for e in namesakes)
-    problem = f"{number} {_plural(entry.family)} are named {entry.name!r}: {owners}; rename one"
-    return replace(entry, problem=problem, absent=None)
-
-
-def _plural(family: Family | None) -> str:
-    return "studies" if family == "study" else f"{family}s"
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, MissingLibrary):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
-
-
-def _is_built_in(point: EntryPoint) -> bool:
-    return point.dist is not None and _name_and_version(point.dist)[0] == SELF
-
-
-def _origin(point: EntryPoint) -> str:
-    return (
-        f"{point.value} ({' '.join(_name_and_version(point.dist))})" if point.dist else point.value
-    )
-
-
-@lru_cache(maxsize=64)
-def _name_and_version(distribution: Distribution) -> tuple[str, str]:
-    """Kept, since either parses the whole metadata, and a distribution has many entry points."""
-    return distribution.name, distribution.version

@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from optvet.engine.discovery import Family, Plugins
+from optvet.engine.discovery import Plugins
+from optvet.engine.plugin_entries import Family
 from optvet.spec.convert import parts_of
 from optvet.spec.converters import TellsSourceRisks
 from optvet.spec.errors import InputError

@@ -18,7 +18,7 @@ import onnx.checker
 import onnx.parser
 from pydantic import BaseModel
 
-from optvet.engine.discovery import set_environment
+from optvet.engine.plugin_entries import set_environment
 from optvet.engine.work.sandbox import Limits, Outcome
 from optvet.spec.sensitive import unmarked_options
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from optvet.engine.discovery import Loaded, Plugins
+from optvet.engine.discovery import Plugins
 from optvet.engine.environment import checks, doctor, machine
 from optvet.engine.environment.import_plan import ImportPlan
+from optvet.engine.plugin_entries import Loaded
 from optvet.engine.work.sandbox import Sandbox
 from optvet.plugin import Check, Collision, Installation, MissingLibrary, Unimportable, Unmet
 from optvet.spec.records import STATUSES

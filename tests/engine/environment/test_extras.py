@@ -2,8 +2,8 @@ import pickle
 
 import pytest
 
-from optvet.engine.discovery import Loaded
 from optvet.engine.environment.extras import extra_for, missing_extra, wanted_extra
+from optvet.engine.plugin_entries import Loaded
 from optvet.spec.errors import MissingLibrary, PluginError, absence_of
 
 REQUIRES = [

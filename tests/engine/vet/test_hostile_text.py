@@ -29,7 +29,7 @@ HOSTILE = {
 
 def matchers() -> dict[str, Callable[[str], object]]:
     """What is matched against names, messages and logs of others."""
-    from optvet.cli import render, vet_screen
+    from optvet.cli import render, vet_facts
     from optvet.engine.environment import extras
     from optvet.engine.work.sandbox.messages import NO_MEMORY
 
@@ -59,7 +59,7 @@ def matchers() -> dict[str, Callable[[str], object]]:
         "out of memory": NO_MEMORY.search,
         "requirement": extras._REQUIREMENT.match,
         "line of a node": render.node_line,
-        "type": vet_screen._TYPE.match,
+        "type": vet_facts._TYPE.match,
     }
     for module, name in (
         ("optvet_openvino.optimizer", "_LINE"),

@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from optvet.engine.discovery import Family, Plugins
+from optvet.engine.discovery import Plugins
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
+from optvet.engine.plugin_entries import Family
 from optvet.engine.trust import check_request, locate
 from optvet.spec.campaign import CampaignFile, JobSet
 from optvet.spec.convert import ConvertRequest

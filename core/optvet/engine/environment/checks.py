@@ -13,9 +13,9 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from optvet.engine.discovery import SELF, Loaded
 from optvet.engine.environment.extras import missing_extra, wanted_extra
 from optvet.engine.environment.import_plan import ImportPlan
+from optvet.engine.plugin_entries import SELF, Loaded
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.environment import Collision, Unimportable, Unmet

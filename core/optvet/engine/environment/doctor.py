@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from optvet.engine.contract import checked_calls
-from optvet.engine.discovery import SELF, Loaded
 from optvet.engine.environment import checks, packages
 from optvet.engine.environment.environments import Pythons, environments_root, list_environments
 from optvet.engine.environment.extras import canonical
 from optvet.engine.environment.import_plan import plan_imports
 from optvet.engine.environment.machine import check_cache, check_sandbox, environment
 from optvet.engine.environment.packages import ParsedOnce, name_of
+from optvet.engine.plugin_entries import SELF, Loaded
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.environment import Installation, Ran, Unimportable

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import platformdirs
 
-from optvet.engine.discovery import Loaded, Plugins
+from optvet.engine.discovery import Plugins
+from optvet.engine.plugin_entries import Loaded
 from optvet.engine.work.sandbox import Interpreter
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
 from optvet.spec.pythons import NeedsPython, PythonEnvironment

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, requires
 
-from optvet.engine.discovery import SELF, Loaded
+from optvet.engine.plugin_entries import SELF, Loaded
 from optvet.spec.errors import MissingLibrary
 
 _REQUIREMENT = re.compile(r"^([\w.-]++)[^;]*+;.*\bextra\s*==\s*['\"]([\w.-]+)['\"]")

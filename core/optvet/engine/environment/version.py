@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import onnx
 
 from optvet import __version__
-from optvet.engine.discovery import Loaded
 from optvet.engine.environment.machine import environment
+from optvet.engine.plugin_entries import Loaded
 from optvet.spec.records.listing import ForeignPlugin, VersionReport
 
 
