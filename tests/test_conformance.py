@@ -6,7 +6,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from optvet.engine.discovery import Plugins
-from optvet.spec.protocols import Feeds, Session
+from optvet.spec.protocols import Feeds
+from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Traits
 from optvet.testing import Planted, check_optimizer, check_runtime
 

@@ -41,14 +41,16 @@ _MODULES = {
     "spec.hooks": "hookimpl",
     "spec.hunt": "HuntRequest",
     "spec.memory": "announced_bytes check_size",
+    "spec.optimizer_protocols": """
+        CarriesFiles DependsOnOptions Explains ExplainsSimply ExplainsTogether Optimizer
+        ReportsChanges Saves TakesFiles
+    """,
     "spec.parsing": "parse_json read_json read_toml",
     "spec.protocols": """
-        Calibrates CarriesFiles ChecksOptions Comparator Dataset Decodes DependsOnOptions
-        Diagnoses Evaluates Explains ExplainsRuntime ExplainsRuntimeSimply ExplainsSimply
-        ExplainsTogether Feeds FindingFiles ImportsOthers LoadsFiles Logs ModelSource NeedsNetwork
-        Optimizer Pins Preferred Probe Profiles Ragged ReadsFiles Reporter ReportsChanges
-        Run Runtime Saves Session SetsEnvironment Suits TakesFiles TakesSuggestions
-        TellsInnerValues TellsMetrics TellsProvenance UsesLibraries Wants
+        Calibrates ChecksOptions Comparator Dataset Decodes Diagnoses Evaluates Feeds
+        FindingFiles ImportsOthers Logs ModelSource NeedsNetwork Pins Preferred Probe
+        Ragged Reporter Run SetsEnvironment Suits TakesSuggestions TellsMetrics
+        TellsProvenance UsesLibraries Wants
     """,
     "spec.pythons": "NeedsPython PythonEnvironment",
     "spec.records.bench": "BenchResult",
@@ -68,6 +70,10 @@ _MODULES = {
     "spec.records.vet": "Finding PassRecord VetResult WarningRecord",
     "spec.repair": "RepairRequest",
     "spec.request": "VetRequest",
+    "spec.runtime_protocols": """
+        ExplainsRuntime ExplainsRuntimeSimply LoadsFiles Profiles ReadsFiles Runtime
+        Session TellsInnerValues
+    """,
     "spec.sensitive": "Harmless Sensitive",
     "spec.significance": "KEPT_BITS may_be_rounded",
     "spec.studies": """

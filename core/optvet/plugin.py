@@ -36,13 +36,7 @@ if TYPE_CHECKING:
         ProfilesKernels,
         Reading,
     )
-    from optvet.spec.environment import (
-        Collision,
-        Installation,
-        Ran,
-        Unimportable,
-        Unmet,
-    )
+    from optvet.spec.environment import Collision, Installation, Ran, Unimportable, Unmet
     from optvet.spec.errors import (
         ContractError,
         InfrastructureError,
@@ -55,12 +49,7 @@ if TYPE_CHECKING:
         Unsupported,
         UsageError,
     )
-    from optvet.spec.executor import (
-        Executor,
-        Report,
-        WorkerLost,
-        Workers,
-    )
+    from optvet.spec.executor import Executor, Report, WorkerLost, Workers
     from optvet.spec.factory import FactoryResult, load_factory
     from optvet.spec.files import file_sha256, write_file
     from optvet.spec.foreign import (
@@ -85,51 +74,41 @@ if TYPE_CHECKING:
     )
     from optvet.spec.hooks import hookimpl
     from optvet.spec.memory import announced_bytes, check_size
-    from optvet.spec.parsing import (
-        parse_json,
-        read_json,
-        read_toml,
+    from optvet.spec.optimizer_protocols import (
+        CarriesFiles,
+        DependsOnOptions,
+        Explains,
+        ExplainsSimply,
+        ExplainsTogether,
+        Optimizer,
+        ReportsChanges,
+        Saves,
+        TakesFiles,
     )
+    from optvet.spec.parsing import parse_json, read_json, read_toml
     from optvet.spec.protocols import (
         Calibrates,
-        CarriesFiles,
         ChecksOptions,
         Comparator,
         Dataset,
         Decodes,
-        DependsOnOptions,
         Diagnoses,
         Evaluates,
-        Explains,
-        ExplainsRuntime,
-        ExplainsRuntimeSimply,
-        ExplainsSimply,
-        ExplainsTogether,
         Feeds,
         FindingFiles,
         ImportsOthers,
-        LoadsFiles,
         Logs,
         ModelSource,
         NeedsNetwork,
-        Optimizer,
         Pins,
         Preferred,
         Probe,
-        Profiles,
         Ragged,
-        ReadsFiles,
         Reporter,
-        ReportsChanges,
         Run,
-        Runtime,
-        Saves,
-        Session,
         SetsEnvironment,
         Suits,
-        TakesFiles,
         TakesSuggestions,
-        TellsInnerValues,
         TellsMetrics,
         TellsProvenance,
         UsesLibraries,
@@ -137,12 +116,7 @@ if TYPE_CHECKING:
     )
     from optvet.spec.pythons import NeedsPython, PythonEnvironment
     from optvet.spec.records.bench import BenchResult
-    from optvet.spec.records.charts import (
-        BarChart,
-        Chart,
-        IntervalChart,
-        PointChart,
-    )
+    from optvet.spec.records.charts import BarChart, Chart, IntervalChart, PointChart
     from optvet.spec.records.compare import AnswerContrast, ModelComparison
     from optvet.spec.records.doctor import Check
     from optvet.spec.records.placement import Placement
@@ -155,13 +129,18 @@ if TYPE_CHECKING:
         Sighting,
     )
     from optvet.spec.records.timing import Timing
-    from optvet.spec.records.vet import (
-        Finding,
-        PassRecord,
-        VetResult,
-        WarningRecord,
-    )
+    from optvet.spec.records.vet import Finding, PassRecord, VetResult, WarningRecord
     from optvet.spec.request import VetRequest
+    from optvet.spec.runtime_protocols import (
+        ExplainsRuntime,
+        ExplainsRuntimeSimply,
+        LoadsFiles,
+        Profiles,
+        ReadsFiles,
+        Runtime,
+        Session,
+        TellsInnerValues,
+    )
     from optvet.spec.sensitive import Harmless, Sensitive
     from optvet.spec.significance import KEPT_BITS, may_be_rounded
     from optvet.spec.studies import (
@@ -179,11 +158,7 @@ if TYPE_CHECKING:
         grouped,
         variants,
     )
-    from optvet.spec.symptoms import (
-        NOTES,
-        Stage,
-        Symptom,
-    )
+    from optvet.spec.symptoms import NOTES, Stage, Symptom
     from optvet.spec.types import (
         Artifact,
         Comparison,

@@ -16,7 +16,7 @@ from optvet.engine.work.trials import candidate
 from optvet.engine.work.trials.building import BuildSpec
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial import TrialReport, TrialSpec, run_trial
-from optvet.spec.protocols import Runtime
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Sample
 from optvet_onnxruntime.runtime import OrtRuntime
 

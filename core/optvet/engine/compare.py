@@ -21,9 +21,10 @@ from optvet.engine.work.trials.preload import preload_for
 from optvet.engine.work.trials.trial import TrialSpec, probe
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import UsageError
-from optvet.spec.protocols import Decodes, Feeds, ReadsFiles, Runtime
+from optvet.spec.protocols import Decodes, Feeds
 from optvet.spec.records import ModelComparison
 from optvet.spec.request import VetRequest
+from optvet.spec.runtime_protocols import ReadsFiles, Runtime
 from optvet.spec.types import Model, Sample
 
 

@@ -35,16 +35,9 @@ from optvet.spec.converters import Converter
 from optvet.spec.errors import OptvetError, PluginError, UnknownName, UsageError, absence_of
 from optvet.spec.executor import Executor
 from optvet.spec.generators import Mutator, Pool
-from optvet.spec.protocols import (
-    Comparator,
-    Dataset,
-    Evaluates,
-    ModelSource,
-    Optimizer,
-    Preferred,
-    Reporter,
-    Runtime,
-)
+from optvet.spec.optimizer_protocols import Optimizer
+from optvet.spec.protocols import Comparator, Dataset, Evaluates, ModelSource, Preferred, Reporter
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.studies import Study
 from optvet.spec.user_model import UserModel
 

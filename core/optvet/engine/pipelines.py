@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from optvet.spec.errors import UnknownName, UsageError
-from optvet.spec.protocols import Optimizer
+from optvet.spec.optimizer_protocols import Optimizer
 
 NONE = "none"
 """Stands for no pass but the required ones."""

@@ -17,17 +17,10 @@ from optvet.spec.converters import Converter
 from optvet.spec.errors import MissingLibrary, absence_of
 from optvet.spec.executor import Executor
 from optvet.spec.generators import Generator
-from optvet.spec.protocols import (
-    Comparator,
-    Dataset,
-    ModelSource,
-    Optimizer,
-    Reporter,
-    Runtime,
-    SetsEnvironment,
-    Wants,
-)
+from optvet.spec.optimizer_protocols import Optimizer
+from optvet.spec.protocols import Comparator, Dataset, ModelSource, Reporter, SetsEnvironment, Wants
 from optvet.spec.pythons import NeedsPython
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.studies import Study
 from optvet.spec.user_model import UserModel
 

@@ -12,27 +12,34 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from optvet.spec import comparators, converters, devices, protocols
+from optvet.spec import (
+    comparators,
+    converters,
+    devices,
+    optimizer_protocols,
+    protocols,
+    runtime_protocols,
+)
 from optvet.spec.generators import Mutator, Pool
 
 _OPTIONAL: dict[str, tuple[type, ...]] = {
     "optimizer": (
-        protocols.TakesFiles,
-        protocols.ReportsChanges,
-        protocols.Saves,
-        protocols.DependsOnOptions,
-        protocols.Explains,
-        protocols.ExplainsSimply,
-        protocols.ExplainsTogether,
-        protocols.CarriesFiles,
+        optimizer_protocols.TakesFiles,
+        optimizer_protocols.ReportsChanges,
+        optimizer_protocols.Saves,
+        optimizer_protocols.DependsOnOptions,
+        optimizer_protocols.Explains,
+        optimizer_protocols.ExplainsSimply,
+        optimizer_protocols.ExplainsTogether,
+        optimizer_protocols.CarriesFiles,
     ),
     "runtime": (
-        protocols.LoadsFiles,
-        protocols.ExplainsRuntime,
-        protocols.ExplainsRuntimeSimply,
-        protocols.ReadsFiles,
-        protocols.TellsInnerValues,
-        protocols.Profiles,
+        runtime_protocols.LoadsFiles,
+        runtime_protocols.ExplainsRuntime,
+        runtime_protocols.ExplainsRuntimeSimply,
+        runtime_protocols.ReadsFiles,
+        runtime_protocols.TellsInnerValues,
+        runtime_protocols.Profiles,
         devices.Meters,
         devices.ProfilesKernels,
         converters.TellsSource,

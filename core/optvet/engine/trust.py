@@ -18,7 +18,7 @@ from optvet.engine.plugin_entries import Family
 from optvet.spec.convert import parts_of
 from optvet.spec.converters import TellsSourceRisks
 from optvet.spec.errors import InputError
-from optvet.spec.protocols import Runtime
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.sensitive import sensitive_options
 from optvet.spec.types import ModelConfig
 from optvet.spec.words import show

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from optvet.spec.generics import OptionsT, OptionsT_contra
-from optvet.spec.protocols import Session
+from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, StageKind
 
 

@@ -9,7 +9,9 @@ import pluggy
 from optvet.spec.converters import Converter
 from optvet.spec.executor import Executor
 from optvet.spec.generators import Mutator, Pool
-from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Reporter, Runtime
+from optvet.spec.optimizer_protocols import Optimizer
+from optvet.spec.protocols import Comparator, Dataset, ModelSource, Reporter
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.studies import Study
 from optvet.spec.user_model import UserModel
 

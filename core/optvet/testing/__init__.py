@@ -5,7 +5,8 @@ from optvet.testing.converters import check_converter, check_source_runtime
 from optvet.testing.generators import check_mutator, check_pool
 from optvet.testing.optimizer_conformance import check_optimizer
 from optvet.testing.optimizers import FILLERS, Planted, PlantedOptions
-from optvet.testing.quantized import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
+from optvet.testing.quantized import QUANTIZED_BENIGN, QUANTIZED_FAULTS
+from optvet.testing.quantized_networks import quantized_model
 from optvet.testing.reporters import check_reporter, pretend_files, pretend_report
 from optvet.testing.runtime_conformance import check_runtime
 from optvet.testing.sources import check_dataset, check_executor, check_model_source

@@ -10,7 +10,7 @@ from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
-from optvet.spec.protocols import Runtime
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Artifact, Sample
 from optvet.testing.conformance import LIMITS, check_form, require

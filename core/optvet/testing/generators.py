@@ -25,7 +25,7 @@ from optvet.spec.generators import (
     PoolRequest,
     Vocabulary,
 )
-from optvet.spec.protocols import Runtime
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Pass
 from optvet.testing.conformance import LIMITS, check_form, require
 

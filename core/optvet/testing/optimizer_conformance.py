@@ -12,7 +12,7 @@ import onnx.checker
 import onnx.parser
 
 from optvet.engine.work.sandbox import Sandbox
-from optvet.spec.protocols import (
+from optvet.spec.optimizer_protocols import (
     DependsOnOptions,
     Explains,
     ExplainsSimply,

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from optvet.engine.contract import runtime_returns
 from optvet.engine.work.sandbox import Outcome, Sandbox
-from optvet.spec.protocols import ExplainsRuntime, Profiles, Runtime
+from optvet.spec.runtime_protocols import ExplainsRuntime, Profiles, Runtime
 from optvet.spec.types import Artifact, Profile
 from optvet.testing.conformance import (
     FEEDS,

@@ -23,8 +23,9 @@ from optvet.engine.work.trials.case import Case, PassTable
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_results import Ledger
 from optvet.spec.errors import UsageError
-from optvet.spec.protocols import Feeds, Session
+from optvet.spec.protocols import Feeds
 from optvet.spec.request import VetRequest
+from optvet.spec.runtime_protocols import Session
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Model, Sample
 from optvet.testing import Planted

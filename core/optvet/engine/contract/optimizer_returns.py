@@ -8,7 +8,7 @@ from typing import Any
 
 from optvet.engine.contract.checked_calls import ask, blame, kind_of, mismatch, plain_text
 from optvet.spec.errors import ContractError
-from optvet.spec.protocols import Optimizer, ReportsChanges, Saves
+from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges, Saves
 from optvet.spec.types import Artifact, Pass
 
 

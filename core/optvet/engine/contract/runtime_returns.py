@@ -7,7 +7,7 @@ from typing import Any
 
 from optvet.engine.contract.checked_calls import blame, mismatch, plain_text
 from optvet.spec.converters import SourceFacts
-from optvet.spec.protocols import Runtime, Session
+from optvet.spec.runtime_protocols import Runtime, Session
 from optvet.spec.types import NodeTime, Profile
 
 

@@ -24,7 +24,7 @@ from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.foreign import load_model, read_file
-from optvet.spec.protocols import Runtime
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Artifact
 
 

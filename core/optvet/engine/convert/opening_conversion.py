@@ -19,7 +19,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.preload import preload_for
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.errors import OptvetError
-from optvet.spec.protocols import Runtime
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.scratch import temporary_folder
 
 

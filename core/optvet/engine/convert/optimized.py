@@ -12,7 +12,7 @@ from optvet.engine.options import parse_options
 from optvet.engine.pipelines import parse_pipeline
 from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import UsageError
-from optvet.spec.protocols import Optimizer
+from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.types import Artifact
 
 

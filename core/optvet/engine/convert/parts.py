@@ -31,13 +31,13 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import PartScript, SourcePart, SplitsSource
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.files import write_file
-from optvet.spec.protocols import ExplainsRuntime
 from optvet.spec.records.convert import (
     ConversionFinding,
     ConversionPlace,
     ConversionResult,
     ReducedSource,
 )
+from optvet.spec.runtime_protocols import ExplainsRuntime
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Sample
 

@@ -21,7 +21,8 @@ from optvet.engine.work.trials.trial_runner import refuse_misuse
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import Converter, ConvertsOnInputs, SourceFacts
 from optvet.spec.errors import InfrastructureError, InputError, PluginError
-from optvet.spec.protocols import Feeds, Runtime
+from optvet.spec.protocols import Feeds
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Artifact, Failure, Sample
 
 

@@ -36,7 +36,8 @@ from optvet.spec.converters import (
 )
 from optvet.spec.errors import InfrastructureError, PluginError, UsageError
 from optvet.spec.foreign import load_model
-from optvet.spec.protocols import Feeds, Runtime, Session
+from optvet.spec.protocols import Feeds
+from optvet.spec.runtime_protocols import Runtime, Session
 from optvet.spec.types import Artifact, Failure, Sample
 
 _OURS = (UsageError, PluginError, InfrastructureError)

@@ -23,7 +23,7 @@ from optvet.graph.functions import without_functions
 from optvet.graph.structure import draws_random
 from optvet.spec.errors import InputError
 from optvet.spec.foreign import load_model
-from optvet.spec.protocols import Optimizer
+from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.symptoms import ScriptCheck, Symptom
 from optvet.spec.types import Artifact
 

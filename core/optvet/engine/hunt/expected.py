@@ -19,7 +19,7 @@ from optvet.engine.work.trials.undefined_values import undefined_on
 from optvet.graph import structure
 from optvet.graph.interface import Interface, interface_of
 from optvet.graph.walk import all_names, nodes_of
-from optvet.spec.protocols import Session
+from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact
 
 ELEMENTS = 20_000

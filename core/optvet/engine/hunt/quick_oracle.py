@@ -38,7 +38,7 @@ from optvet.engine.judge.sample import SampleVerdict
 from optvet.graph.digest import canonical_digest
 from optvet.graph.walk import nodes_of
 from optvet.spec.errors import REFUSALS
-from optvet.spec.protocols import Saves
+from optvet.spec.optimizer_protocols import Saves
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact
 

@@ -11,7 +11,7 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.hunt import HuntRequest
-from optvet.spec.protocols import ReportsChanges
+from optvet.spec.optimizer_protocols import ReportsChanges
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Pass
 

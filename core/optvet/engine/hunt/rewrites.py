@@ -10,7 +10,7 @@ from onnx import ModelProto
 from optvet.engine.hunt.suspicions import Complaint, Rewrite
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.graph.walk import nodes_of
-from optvet.spec.protocols import ReportsChanges, Saves
+from optvet.spec.optimizer_protocols import ReportsChanges, Saves
 from optvet.spec.types import Artifact
 
 _TOLD = 12

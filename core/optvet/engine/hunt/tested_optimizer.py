@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel
 
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.spec.protocols import Optimizer, ReportsChanges
+from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges
 from optvet.spec.symptoms import Symptom
 
 

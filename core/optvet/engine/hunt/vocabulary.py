@@ -28,7 +28,7 @@ from optvet.engine.work.trials.inner_values import record_values
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.files import private_folder, replacing
 from optvet.spec.generators import Fragment, Pattern, Pool, PoolRequest, Vocabulary
-from optvet.spec.protocols import Runtime
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Pass
 
 FRAGMENTS = 5000

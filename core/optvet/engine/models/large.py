@@ -18,7 +18,8 @@ from pathlib import Path
 
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.memory import in_units
-from optvet.spec.protocols import LoadsFiles, Optimizer, Runtime, TakesFiles
+from optvet.spec.optimizer_protocols import Optimizer, TakesFiles
+from optvet.spec.runtime_protocols import LoadsFiles, Runtime
 from optvet.spec.types import Model
 
 LARGE_BYTES = 512 << 20

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from optvet.spec.protocols import CarriesFiles, Explains, Optimizer, Runtime
+from optvet.spec.optimizer_protocols import CarriesFiles, Explains, Optimizer
 from optvet.spec.requirement import Required, Tolerance
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.symptoms import ScriptCheck, Stage, Symptom
 
 _SIDES = "for v in sides if v.type.tensor_type.HasField('shape')"

@@ -24,15 +24,10 @@ from optvet.engine.scripts.confined_run import try_script
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.literals import array_code, arrays_code, model_code
 from optvet.engine.scripts.rendering import indented, render
-from optvet.spec.protocols import (
-    Explains,
-    ExplainsRuntime,
-    ExplainsRuntimeSimply,
-    ExplainsSimply,
-    ExplainsTogether,
-    UsesLibraries,
-)
+from optvet.spec.optimizer_protocols import Explains, ExplainsSimply, ExplainsTogether
+from optvet.spec.protocols import UsesLibraries
 from optvet.spec.requirement import Requirement
+from optvet.spec.runtime_protocols import ExplainsRuntime, ExplainsRuntimeSimply
 from optvet.spec.scratch import temporary_folder
 
 MAX_LINES = 100

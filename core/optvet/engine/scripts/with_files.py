@@ -15,8 +15,10 @@ from optvet.engine.scripts import drawing
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.rendering import render
 from optvet.engine.work.trials.inference import graph_output_of
-from optvet.spec.protocols import Explains, ExplainsRuntime, SetsEnvironment
+from optvet.spec.optimizer_protocols import Explains
+from optvet.spec.protocols import SetsEnvironment
 from optvet.spec.requirement import Requirement
+from optvet.spec.runtime_protocols import ExplainsRuntime
 
 _IMPORT = re.compile(r"^from optvet\.engine\.judge\.(?=distribution |dependence )", re.MULTILINE)
 _TEST_MODULES = (drawing, distribution, dependence)

@@ -17,7 +17,7 @@ from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.graph.structure import Facts
-from optvet.spec.protocols import Explains
+from optvet.spec.optimizer_protocols import Explains
 from optvet.spec.records import (
     Finding,
     FixedTolerance,

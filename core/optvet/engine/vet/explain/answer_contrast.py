@@ -25,8 +25,8 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
 from optvet.spec.errors import NothingTested
-from optvet.spec.protocols import ReadsFiles
 from optvet.spec.records import AnswerContrast, Layer, LayerContrast
+from optvet.spec.runtime_protocols import ReadsFiles
 from optvet.spec.types import Sample
 
 

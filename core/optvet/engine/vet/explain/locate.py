@@ -38,8 +38,9 @@ from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph import structure
 from optvet.graph.interface import align
 from optvet.spec.memory import in_units
-from optvet.spec.protocols import Saves, TellsInnerValues
+from optvet.spec.optimizer_protocols import Saves
 from optvet.spec.records import Divergence, ModelComparison
+from optvet.spec.runtime_protocols import TellsInnerValues
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Sample
 

@@ -32,8 +32,8 @@ from optvet.graph.text import node_text
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of
 from optvet.spec.errors import InputError
-from optvet.spec.protocols import ReadsFiles
 from optvet.spec.records import ModelComparison
+from optvet.spec.runtime_protocols import ReadsFiles
 
 INNER_JITTERS = 4
 

@@ -19,7 +19,7 @@ from optvet.graph.interface import graph_inputs
 from optvet.graph.randomness import seed_operators
 from optvet.graph.structure import draws_random
 from optvet.spec.errors import UsageError
-from optvet.spec.protocols import TellsInnerValues
+from optvet.spec.runtime_protocols import TellsInnerValues
 from optvet.spec.types import Artifact, Inner
 
 Values = Mapping[str, np.ndarray]

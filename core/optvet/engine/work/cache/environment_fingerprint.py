@@ -15,7 +15,9 @@ from pathlib import Path
 from optvet.engine import numerics
 from optvet.engine.work.cache.modified_installs import modified_code_digest, owners_of
 from optvet.engine.work.sandbox import landlock
-from optvet.spec.protocols import Optimizer, Runtime, UsesLibraries
+from optvet.spec.optimizer_protocols import Optimizer
+from optvet.spec.protocols import UsesLibraries
+from optvet.spec.runtime_protocols import Runtime
 
 CODE_VERSION = 11
 """Raised when the meaning of a cached fact changes, and what measures noise aside."""

@@ -29,7 +29,8 @@ from optvet.graph import structure
 from optvet.graph.interface import Alignment
 from optvet.graph.outline import digest_of
 from optvet.spec.foreign import read_file
-from optvet.spec.protocols import Feeds, Session
+from optvet.spec.protocols import Feeds
+from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Failure, Sample
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 25

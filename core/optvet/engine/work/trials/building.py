@@ -18,7 +18,7 @@ from optvet.engine.work.trials.artifact_graph import OnnxGraph, identify
 from optvet.graph.outline import digest_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.foreign import load_model, read_file
-from optvet.spec.protocols import Optimizer, ReportsChanges, Saves
+from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges, Saves
 from optvet.spec.types import Artifact
 
 

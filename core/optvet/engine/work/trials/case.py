@@ -22,9 +22,10 @@ from optvet.engine.work.trials.participants import (
     require_format,
 )
 from optvet.spec.errors import UnknownName
-from optvet.spec.protocols import Optimizer, Runtime
+from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.records import Reproduction
 from optvet.spec.request import VetRequest
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import InterfaceChange, KnownLimit, Model, Pass
 
 

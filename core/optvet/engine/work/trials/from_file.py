@@ -15,7 +15,7 @@ from optvet.graph.outline import inline_small, is_outside, outline_of, place_of
 from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.foreign import load_model, read_file
-from optvet.spec.protocols import Optimizer, TakesFiles
+from optvet.spec.optimizer_protocols import Optimizer, TakesFiles
 from optvet.spec.types import Artifact
 
 _GRAPH_BYTES = 64 << 20

@@ -14,7 +14,8 @@ from optvet.engine.contract import runtime_returns
 from optvet.engine.work.trials import from_file
 from optvet.graph.interface import Alignment
 from optvet.spec.errors import UsageError
-from optvet.spec.protocols import Feeds, LoadsFiles, Runtime, Session
+from optvet.spec.protocols import Feeds
+from optvet.spec.runtime_protocols import LoadsFiles, Runtime, Session
 from optvet.spec.types import Artifact
 
 Outputs = dict[str, np.ndarray]

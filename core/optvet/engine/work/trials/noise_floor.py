@@ -42,7 +42,7 @@ from optvet.graph.outline import outline_in
 from optvet.graph.tidy import tidy
 from optvet.graph.walk import nodes_of
 from optvet.spec.errors import InfrastructureError
-from optvet.spec.protocols import Session
+from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample
 
 JITTERS = 2

@@ -12,7 +12,9 @@ from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.raised_errors import objection
 from optvet.spec.errors import InputError, PluginError, UsageError
-from optvet.spec.protocols import ChecksOptions, DependsOnOptions, Optimizer, Runtime
+from optvet.spec.optimizer_protocols import DependsOnOptions, Optimizer
+from optvet.spec.protocols import ChecksOptions
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Model
 
 

@@ -18,8 +18,8 @@ from optvet.engine.work.trials.inference import align_feeds
 from optvet.engine.work.trials.trial import TrialSpec, alignment_of
 from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.spec.errors import InputError, Unsupported
-from optvet.spec.protocols import LoadsFiles, Profiles
 from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement
+from optvet.spec.runtime_protocols import LoadsFiles, Profiles
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Artifact, NodeTime, Profile, Sample
 

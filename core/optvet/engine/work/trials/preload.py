@@ -9,7 +9,8 @@ import onnx.defs
 
 import optvet.engine.work.trials.candidate
 import optvet.engine.work.trials.trial  # noqa: F401  (tasks are functions of these two)
-from optvet.spec.protocols import Optimizer, Runtime
+from optvet.spec.optimizer_protocols import Optimizer
+from optvet.spec.runtime_protocols import Runtime
 
 # ONNX registers its operators when it is first asked for one: 20 ms that every worker would take.
 onnx.defs.has("Identity")

@@ -26,7 +26,8 @@ from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
 from optvet.spec.errors import ContractError
-from optvet.spec.protocols import Decodes, Feeds, Runtime, Session
+from optvet.spec.protocols import Decodes, Feeds
+from optvet.spec.runtime_protocols import Runtime, Session
 from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
 
 

@@ -35,7 +35,7 @@ from optvet.engine.work.trials.trial_results import (
 )
 from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
-from optvet.spec.protocols import ReportsChanges
+from optvet.spec.optimizer_protocols import ReportsChanges
 from optvet.spec.types import Failure, LogFormat, Model, Sample
 
 Progress = Callable[[str, int, int | None], None]
