@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
+from optvet.graph import numpy_dtype
 from optvet.plugin import (
     Dataset,
     Deferred,
@@ -278,13 +278,12 @@ def _others(model: Model, form: _Form, rate: int) -> dict[str, np.ndarray]:
 
 def _dtype(info: ValueInfo) -> np.dtype[Any]:
     try:
-        kind = onnx.TensorProto.DataType.Value(info.dtype.upper())
+        return numpy_dtype(info)
     except ValueError:
         raise InputError(
             f"dataset 'audio': input {info.name!r} is a {info.dtype}, expected a tensor; "
             "use --dataset files:PATH"
         ) from None
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
 
 
 # --- files ----------------------------------------------------------------------------------------

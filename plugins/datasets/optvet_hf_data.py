@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from pydantic import BaseModel, ConfigDict
 
+from optvet.graph import numpy_dtype
 from optvet.plugin import (
     Dataset,
     Deferred,
@@ -271,15 +271,12 @@ def _elements(value: Any) -> int:
 
 
 def _dtype(info: ValueInfo) -> np.dtype[Any]:
-    if info.dtype == "string":
-        return np.dtype(object)
     try:
-        kind = onnx.TensorProto.DataType.Value(info.dtype.upper())
+        return numpy_dtype(info)
     except ValueError:
         raise InputError(
             f"dataset 'huggingface': input {info.name!r} is a {info.dtype}, expected a tensor"
         ) from None
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
 
 
 @hookimpl

@@ -1,3 +1,6 @@
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper, parser
@@ -11,9 +14,11 @@ from optvet.graph.types import (
     element_types,
     has_negative,
     inferred_types,
+    numpy_dtype,
     same_type,
     type_of_array,
 )
+from optvet.spec.types import ValueInfo
 
 
 def tensor(*shape: int | str | None, kind: int = TensorProto.FLOAT) -> TypeProto:
@@ -84,3 +89,25 @@ def test_a_model_of_wrong_types_is_refused() -> None:
     wrong = model(8)
     wrong.graph.node[1].input[0] = "nothing"
     assert inferred_types(wrong) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("float", np.dtype(np.float32)),
+        ("double", np.dtype(np.float64)),
+        ("int64", np.dtype(np.int64)),
+        ("bfloat16", np.dtype(ml_dtypes.bfloat16)),
+        ("string", np.dtype(object)),
+    ],
+)
+def test_numpys_dtype_of_a_tensor_is_that_of_its_elements(
+    dtype: str, expected: np.dtype[Any]
+) -> None:
+    assert numpy_dtype(ValueInfo("x", dtype, (1,))) == expected
+
+
+@pytest.mark.parametrize("dtype", ["sequence(tensor(float))", "optional", "undefined", ""])
+def test_what_is_no_tensor_has_no_dtype_of_numpys(dtype: str) -> None:
+    with pytest.raises(ValueError, match=r"'x' is a .*expected a tensor"):
+        numpy_dtype(ValueInfo("x", dtype, (1,)))

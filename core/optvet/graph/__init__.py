@@ -19,7 +19,7 @@ from optvet.graph.compose import (
 from optvet.graph.opsets import at_opset
 from optvet.graph.sequences import sequences_of
 from optvet.graph.synthetic import is_synthetic
-from optvet.graph.types import values_outside
+from optvet.graph.types import numpy_dtype, values_outside
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     RANDOM_OPERATORS,
@@ -52,6 +52,7 @@ __all__ = [
     "is_synthetic",
     "join",
     "nodes_of",
+    "numpy_dtype",
     "operator_of",
     "opset_versions",
     "reads",

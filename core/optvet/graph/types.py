@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
+from typing import Any
 
 import ml_dtypes  # comes with onnx: types that numpy does not know
 import numpy as np
@@ -76,6 +77,19 @@ def values_outside(
         if kind != "tensor_type" or name not in types:
             words = f"a {name.lower()} tensor" if kind == "tensor_type" else f"a {kind}"
             yield value.name, name, words
+
+
+def numpy_dtype(info: ValueInfo) -> np.dtype[Any]:
+    """Numpy's dtype of a tensor's elements; of texts it is object.
+
+    Raises:
+        ValueError: It is no tensor, or its element type is not declared.
+    """
+    try:
+        code = TensorProto.DataType.Value(info.dtype.upper())
+        return np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{info.name!r} is a {info.dtype}, expected a tensor") from error
 
 
 def dtype_name(number: int) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 
+from optvet.graph import numpy_dtype
 from optvet.plugin import InputError, Model, Run, Sample, ValueInfo
 
 _IDS = re.compile(r"(^|[_.])(input_?)?(ids?|tokens?)([_.\d]|$)", re.IGNORECASE)
@@ -287,8 +287,7 @@ class OnnxSteps:
                 f"comparator 'text': the cache {value.name!r} has the fixed shape {list(shape)}; "
                 "expected an open length, so that it can be empty"
             )
-        kind = onnx.TensorProto.DataType.Value(value.dtype.upper())
-        return np.zeros(sizes, onnx.helper.tensor_dtype_to_np_dtype(kind))
+        return np.zeros(sizes, numpy_dtype(value))
 
 
 def _continued(before: np.ndarray, after: np.ndarray) -> np.ndarray:

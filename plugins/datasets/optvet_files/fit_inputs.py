@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 
+from optvet.graph import numpy_dtype
 from optvet.plugin import ValueInfo
 from optvet_files.errors import bad_file, check_bytes
 from optvet_files.read_arrays import Arrays
@@ -93,9 +93,7 @@ def fit_array(array: np.ndarray, info: ValueInfo, where: str) -> np.ndarray:
         return array
     if info.dtype == "string" or array.dtype.kind in "USO":
         return _fit_strings(array, info, where)
-    expected = np.dtype(
-        onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(info.dtype.upper()))
-    )
+    expected = numpy_dtype(info)
     if array.dtype.kind == "V" and array.dtype.itemsize == expected.itemsize:
         # A file keeps only the bytes of bfloat16 and float8.
         return array if array.dtype == expected else array.view(expected)

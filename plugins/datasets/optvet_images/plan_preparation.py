@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
+from optvet.graph import numpy_dtype
 from optvet.plugin import InputError, Model, ValueInfo
 from optvet_images.presets import PRESETS, UNIT_RANGE, named_preset, preset_of
 
@@ -222,7 +222,7 @@ def _plan(model: Model, slot: Slot, layers: list[tuple[str, Mapping[str, Any]]])
         offset=offset,
         mean=tuple(values[0].ravel().tolist()),
         std=tuple(values[1].ravel().tolist()),
-        dtype=dtype_of(slot.info),
+        dtype=numpy_dtype(slot.info),
         why=why,
     )
 
@@ -243,12 +243,6 @@ def _resize(model: Model) -> tuple[str, str]:
     if re.search(r"image.classif|imagenet", (model.task or "").lower()):
         return "crop", "by the task"
     return "stretch", "assumed"
-
-
-def dtype_of(info: ValueInfo) -> np.dtype[Any]:
-    """The numpy type of an input's elements."""
-    kind = onnx.TensorProto.DataType.Value(info.dtype.upper())
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
 
 
 def _describe(slot: Slot) -> str:

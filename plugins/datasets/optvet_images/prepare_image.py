@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from optvet.graph import numpy_dtype
 from optvet.plugin import InputError, Model
-from optvet_images.plan_preparation import PreparationPlan, bad_preparation, dtype_of
+from optvet_images.plan_preparation import PreparationPlan, bad_preparation
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -171,7 +172,7 @@ def others(
             raise bad_preparation(
                 model, f"input {info.name!r} is no image; declare a constant recipe for it"
             )
-        feeds[info.name] = np.broadcast_to(np.asarray(value), shape).astype(dtype_of(info))
+        feeds[info.name] = np.broadcast_to(np.asarray(value), shape).astype(numpy_dtype(info))
     return feeds
 
 

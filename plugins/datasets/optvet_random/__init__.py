@@ -31,7 +31,7 @@ from optvet_random.search import (
     roles_of,
     sizes_from,
 )
-from optvet_random.values import FLOATS, DeclaredValues, Domain, numpy_dtype, recipe_from
+from optvet_random.values import FLOATS, DeclaredValues, Domain, recipe_from, tensor_dtype
 
 __all__ = ["RandomDataset", "RandomOptions", "optvet_datasets"]
 
@@ -69,7 +69,7 @@ class RandomDataset:
                 "say --dataset random"
             )
         for info in model.inputs:
-            numpy_dtype(info)
+            tensor_dtype(info)
         recipes = _recipes(model)
         declared = _declared(model, recipes, options)
         configs: list[Config] = []
@@ -141,7 +141,7 @@ def _recipes(model: Model) -> dict[str, DeclaredValues]:
     recipes = model.config.inputs
     found = {}
     for info in model.inputs:
-        for key in (info.name, info.dtype, numpy_dtype(info).name):
+        for key in (info.name, info.dtype, tensor_dtype(info).name):
             if key in recipes:
                 found[info.name] = recipe_from(info.name, recipes[key])
                 break

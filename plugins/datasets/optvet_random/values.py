@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
+from optvet.graph import numpy_dtype
 from optvet.plugin import InputError, ValueInfo, check_size
 
 # fmt: off
@@ -143,12 +144,11 @@ class Domain:
         return self.kind == "choice" and len(self.values) == 1
 
 
-def numpy_dtype(info: ValueInfo) -> np.dtype[Any]:
+def tensor_dtype(info: ValueInfo) -> np.dtype[Any]:
     """Numpy's dtype of a tensor input; raises InputError where there is none."""
     try:
-        code = onnx.TensorProto.DataType.Value(info.dtype.upper())
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code))
-    except (KeyError, TypeError, ValueError) as error:
+        return numpy_dtype(info)
+    except ValueError as error:
         raise InputError(
             f"dataset 'random': input {info.name!r} is of type {info.dtype!r}, expected a tensor; "
             + (
@@ -259,7 +259,7 @@ def array_of(
         f"dataset 'random': input {info.name!r} of shape {list(shape)}",
         math.prod(shape) * _BYTES_PER_ELEMENT,
     )
-    dtype = numpy_dtype(info)
+    dtype = tensor_dtype(info)
     match domain.kind:
         case "float" if dtype.kind == "c":
             real = _floats("float", shape, regime, rng)

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
+from optvet.graph import numpy_dtype
 from optvet.plugin import (
     Dataset,
     Deferred,
@@ -234,7 +234,7 @@ class _TextSampler:
             raise InputError(f"dataset 'text': {text.id} is empty")
         data = data[: size if isinstance(size, int) else self.options.max_length]
         rank = 1 if info.shape is None else len(info.shape)
-        return {info.name: data.reshape([1] * (rank - 1) + [-1]).astype(_dtype(info))}
+        return {info.name: data.reshape([1] * (rank - 1) + [-1]).astype(numpy_dtype(info))}
 
     def _tokens(self, text: Text) -> dict[str, np.ndarray]:
         assert self.tokenizer is not None
@@ -256,7 +256,9 @@ class _TextSampler:
         for info in self.model.inputs:
             row = values[_role(info)]
             rank = 2 if info.shape is None else len(info.shape)
-            feeds[info.name] = np.array(row).reshape([1] * (rank - 1) + [-1]).astype(_dtype(info))
+            feeds[info.name] = (
+                np.array(row).reshape([1] * (rank - 1) + [-1]).astype(numpy_dtype(info))
+            )
         return feeds
 
 
@@ -286,11 +288,6 @@ def _takes_bytes(model: Model) -> bool:
     if info.shape is not None and len(info.shape) not in (1, 2):
         return False
     return bool(re.search(r"\bbytes?\b", f"{model.task or ''} {info.name}", re.I))
-
-
-def _dtype(info: ValueInfo) -> np.dtype[Any]:
-    kind = onnx.TensorProto.DataType.Value(info.dtype.upper())
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
 
 
 @hookimpl

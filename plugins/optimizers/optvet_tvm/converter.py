@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,10 @@ from optvet.plugin import (
     load_factory,
     version_of,
 )
+from optvet_tvm.lowering import build_unoptimized, use_threads
 
 RELAX = "tvm-relax"
 _EXTRA = "optvet[tvm]"
-# What an executable cannot be built without, in TVM's order; nothing here optimizes.
-_LOWERING = (
-    "DispatchSampling DispatchSortScan LegalizeOps ToNonDataflow RemovePurityChecking "
-    "CallTIRRewrite LowerAllocTensor LowerRuntimeBuiltin ComputePrimValue VMShapeLower "
-    "AttachGlobalSymbol"
-).split()
 
 
 class TvmConverterOptions(BaseModel):
@@ -133,17 +127,11 @@ class RelaxRuntime:
         import tvm
         from tvm import relax
 
-        threads = options.threads or os.cpu_count() or 1
-        tvm.get_global_func("runtime.config_threadpool")(1, threads)
+        use_threads(options.threads)
         assert artifact.path is not None
         module = tvm.ir.load_json(artifact.path.read_text())
         names = [str(p.name) for p in module["main"].params]
-        target = tvm.target.Target("llvm")
-        with target, tvm.transform.PassContext(opt_level=3):
-            for name in _LOWERING:
-                room = relax.backend if name.startswith("Dispatch") else relax.transform
-                module = getattr(room, name)()(module)
-            executable = relax.build(module, target, relax_pipeline=None)
+        executable = build_unoptimized(module)
         return RelaxSession(relax.VirtualMachine(executable, tvm.cpu())["main"], names)
 
 

@@ -28,7 +28,7 @@ from optvet_tvm.passes import (
     LOWERING_PASSES,
     NUMBERING_PASS,
     OPTIONAL_KERNEL_PASSES,
-    OPTIONAL_LOWERING,
+    REQUIRED_LOWERING,
     describe_graph_pass,
     is_installed,
     make_pass,
@@ -91,7 +91,7 @@ class TvmOptimizer:
         graph = [describe_graph_pass(n) for n in GRAPH_PASSES if is_installed(n)]
         known = [
             *graph,
-            *(Pass(n, "lower", required=n not in OPTIONAL_LOWERING) for n in LOWERING_PASSES),
+            *(Pass(n, "lower", required=n in REQUIRED_LOWERING) for n in LOWERING_PASSES),
         ]
         if self.options.tir:
             known += [

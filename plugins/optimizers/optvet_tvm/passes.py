@@ -32,10 +32,12 @@ LOWERING_PASSES = (
     "StaticPlanBlockMemory LowerAllocTensor KillAfterLastUse LowerRuntimeBuiltin ComputePrimValue "
     "VMShapeLower AttachGlobalSymbol"
 ).split()
-OPTIONAL_LOWERING = frozenset(
+_OPTIONAL_LOWERING = frozenset(
     "AnnotateTIROpPattern FoldConstant#2 FuseOps FuseTIR RewriteDataflowReshape "
     "StaticPlanBlockMemory KillAfterLastUse".split()
 )
+REQUIRED_LOWERING = [name for name in LOWERING_PASSES if name not in _OPTIONAL_LOWERING]
+"""What an executable cannot be built without; nothing of it optimizes."""
 # It numbers the shapes of a model in an order that is another in each process (TVM 0.27), so what
 # comes of it is told by what went into it.
 NUMBERING_PASS = "VMShapeLower"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,13 +21,8 @@ from optvet.plugin import (
     version_of,
 )
 from optvet_tvm.inside import values_of
-
-# What an executable cannot be built without, in TVM's order; nothing here optimizes.
-_LOWERING = (
-    "DispatchSampling DispatchSortScan LegalizeOps ToNonDataflow RemovePurityChecking "
-    "CallTIRRewrite LowerAllocTensor LowerRuntimeBuiltin ComputePrimValue VMShapeLower "
-    "AttachGlobalSymbol"
-).split()
+from optvet_tvm.lowering import build_unoptimized, use_threads
+from optvet_tvm.passes import REQUIRED_LOWERING
 
 _KNOWN_BAD = {
     "apache-tvm-ffi": (
@@ -123,7 +117,7 @@ class TvmRuntime:
 
     def load(self, artifact: Artifact, options: TvmRuntimeOptions) -> Session:
         """A virtual machine of the executable; a model in ONNX is lowered first."""
-        _use_threads(options.threads)
+        use_threads(options.threads)
         if artifact.format == "onnx":
             return TvmSession(*_lower(artifact.data))
         if artifact.handle is None:
@@ -135,7 +129,7 @@ class TvmRuntime:
         self, artifact: Artifact, feeds: Feeds, options: TvmRuntimeOptions
     ) -> Sequence[Inner]:
         """Values of what the optimizer made, built once more with all of them as outputs."""
-        _use_threads(options.threads)
+        use_threads(options.threads)
         if artifact.handle is None or artifact.handle.get("module") is None:
             raise Unsupported("no module of TVM is known of this artifact")
         return values_of(artifact.handle, feeds)
@@ -144,7 +138,7 @@ class TvmRuntime:
         """An executable, with names, is run; a model is lowered first, with no optimization."""
         threads = options.threads or "os.cpu_count()"
         dispatch = "relax.backend if name.startswith('Dispatch') else relax.transform"
-        lowering = textwrap.fill(" ".join(_LOWERING), 80, subsequent_indent=" " * 12)
+        lowering = textwrap.fill(" ".join(REQUIRED_LOWERING), 80, subsequent_indent=" " * 12)
         return "\n".join(
             (
                 "import os\n",
@@ -188,27 +182,12 @@ _RUN_EXECUTABLE = (
 )
 
 
-def _use_threads(count: int) -> None:
-    import tvm
-
-    wanted = count or os.cpu_count() or 1
-    tvm.get_global_func("runtime.config_threadpool")(1, wanted)
-
-
 def _lower(model: bytes) -> tuple[Any, list[str], list[str]]:
     """Executable, inputs and outputs of a model, with no optimization."""
-    import tvm
-    from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
     proto = onnx.load_from_string(model)
-    module = from_onnx(proto)
-    target = tvm.target.Target("llvm")
-    with target, tvm.transform.PassContext(opt_level=3):
-        for name in _LOWERING:
-            room = relax.backend if name.startswith("Dispatch") else relax.transform
-            module = getattr(room, name)()(module)
-        executable = relax.build(module, target, relax_pipeline=None)
+    executable = build_unoptimized(from_onnx(proto))
     weights = {w.name for w in proto.graph.initializer}
     inputs = [i.name for i in proto.graph.input if i.name not in weights]
     return executable, inputs, [o.name for o in proto.graph.output]
