@@ -68,6 +68,33 @@ def told(model: Model, path: Any, **options: Any) -> dict[str, str]:
     return dict(ImagesDataset().provenance(model, str(path), chosen))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "shape"),
+    [("float[N,1,8,8] x", (1, 1, 8, 8)), ("float[1,5,7,3] x", (1, 5, 7, 3))],
+)
+def test_an_input_of_few_pixels_takes_images_that_the_user_names(
+    inputs: str, shape: tuple[int, ...], model: Maker, photos: Path
+) -> None:
+    small = model(inputs)
+    (red, _) = samples(small, photos)
+    assert red.feeds["x"].shape == shape
+    if shape[-1] == 3:
+        np.testing.assert_allclose(red.feeds["x"][0, 2, 3], np.array(RED) / 255, rtol=1e-6)
+    # Nobody says that it is an image, so no folder of images is proposed for it.
+    assert ImagesDataset().suits(small, str(photos)) == 0
+    declared = model(inputs, "[preprocessing]\nrange = [0.0, 1.0]\n")
+    assert ImagesDataset().suits(declared, str(photos)) == 0.95
+
+
+def test_an_input_of_the_size_of_a_picture_goes_before_a_smaller_one(
+    model: Maker, photos: Path
+) -> None:
+    record = '[inputs.a]\nkind = "const"\nvalue = 0\n'
+    (first, _) = samples(model("float[1,3,4,4] a, float[1,3,16,16] x", record), photos)
+    assert first.feeds["x"].max() > 0
+    assert first.feeds["a"].max() == 0
+
+
 # Values
 
 

@@ -103,6 +103,44 @@ def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> No
             options_from(file, table, options, named, folder=None, trust=False)
 
 
+def locate_data(folder: Path, request: Mapping[str, Any], plugins: Plugins) -> dict[str, Any]:
+    """``request`` whose options that name data to read name it from ``folder``, if it is there."""
+    settled = dict(request)
+    for table, names in _data_options(request, plugins).items():
+        settled[table] = {
+            key: locate(folder, value) if key in names else value
+            for key, value in request[table].items()
+        }
+    return settled
+
+
+def data_named_in(request: Mapping[str, Any], plugins: Plugins) -> list[str]:
+    """What the options of ``request`` that name data to read are set to."""
+    found = _data_options(request, plugins).items()
+    return [request[table][key] for table, names in found for key in sorted(names)]
+
+
+def _data_options(request: Mapping[str, Any], plugins: Plugins) -> dict[str, set[str]]:
+    """Per table of ``request``, the keys whose value names data that a plugin reads.
+
+    A value that any plugin of the family takes as a word of its own, not as a file, is not data.
+    """
+    found: dict[str, set[str]] = {}
+    for table, family in _TABLES.items():
+        given = request.get(table)
+        if not isinstance(given, Mapping) or not given:
+            continue
+        plugin_options = [getattr(plugins, family)(name).options for name in plugins.names(family)]
+        marked = [sensitive_options(type(options)) for options in plugin_options]
+        for key, value in given.items():
+            # Options of converters carry the name of theirs.
+            marks = [m for each in marked if (m := each.get(key.rpartition(".")[2]))]
+            if isinstance(value, str) and any(m.reads_data for m in marks):
+                if not any(m.unless(value) for m in marks):
+                    found.setdefault(table, set()).add(key)
+    return found
+
+
 def check_source(model: str, suffix: str, runtimes: Iterable[Runtime], *, trust: bool) -> None:
     """Refuse a source that may run code as it is loaded, unless the user trusts it.
 

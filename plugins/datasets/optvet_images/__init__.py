@@ -115,11 +115,12 @@ class ImagesDataset:
 
     def suits(self, model: Model, argument: str) -> float:
         """0.95 for a record that declares an image, less for a task or a shape like one's."""
-        slot = find_slot(model)
+        says_image = bool(KEYS & model.config.preprocessing.keys())
+        slot = find_slot(model, declared=says_image)
         task = (model.task or "").lower()
         if slot is None or _OTHER.search(task) or not any(_find_files(Path(argument).expanduser())):
             return 0.0
-        if KEYS & model.config.preprocessing.keys():
+        if says_image:
             return 0.95
         if task:
             return 0.7 if _IMAGES.search(task) else 0.0

@@ -132,6 +132,51 @@ def replace_options(name: str, options: BaseModel) -> Any:
     return plugin
 
 
+@pytest.mark.parametrize("kind", ["whole file", "set of jobs"])
+def test_data_that_options_name_is_found_beside_the_file(
+    kind: str, models: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "data").mkdir()
+    (place / "data" / "labels.csv").write_text("file,label\na.png,1\n")
+    (place / "elsewhere").mkdir()
+    table = "[jobs.vet" if kind == "set of jobs" else "[vet"
+    start = "[[jobs]]\n" if kind == "set of jobs" else ""
+    text = f"""{start}models = ["models/"]
+datasets = ["images:data"]
+{table}.dataset_options]
+labels = "data/labels.csv"
+label_key = "label"
+"""
+    (place / "campaign.toml").write_text(text)
+    monkeypatch.chdir(place / "elsewhere")
+
+    def keys() -> set[str]:
+        source = read_campaign(place / "campaign.toml", PLUGINS)
+        with open_store(place / "s", create=True) as store:
+            plan = plan_campaign(source, PLUGINS, Digests(store.database), cache_dir=place)
+        for job in plan.jobs:
+            assert isinstance(job.request, VetRequest)
+            assert job.request.dataset == (f"images:{place / 'data'}",)
+            named = {"labels": str(place / "data" / "labels.csv"), "label_key": "label"}
+            assert job.request.dataset_options == named
+        return {job.key for job in plan.jobs}
+
+    before = keys()
+    (place / "data" / "labels.csv").write_text("file,label\na.png,2\n")
+    assert before.isdisjoint(keys()), "answers depend on labels"
+
+
+def test_a_word_that_stands_for_a_file_stays_as_it_is(models: Path, place: Path) -> None:
+    (place / "folders").mkdir()
+    (place / "campaign.toml").write_text(
+        'models = ["models/"]\n[vet]\ndataset = ["images:models"]\n'
+        'dataset_options = { labels = "folders" }\n'
+    )
+    for request in requests_of(read_campaign(place / "campaign.toml", PLUGINS), PLUGINS):
+        assert isinstance(request, VetRequest)
+        assert request.dataset_options == {"labels": "folders"}
+
+
 def test_models_are_named_by_file_folder_glob_and_source(models: Path, place: Path) -> None:
     (place / "deep" / "er").mkdir(parents=True)
     os.link(models / "clean.onnx", place / "deep" / "er" / "third.onnx")

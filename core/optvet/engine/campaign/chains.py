@@ -17,7 +17,7 @@ from optvet.engine.campaign.file import CampaignSource, inputs_of
 from optvet.engine.convert.chain import links_of, runtimes_for
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
-from optvet.engine.trust import check_source
+from optvet.engine.trust import check_source, locate_data
 from optvet.spec.campaign import JobSet
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import TellsSource
@@ -36,9 +36,10 @@ def conversions_of(
         UsageError: A selector means no source, a chain cannot be used, or none takes a source; or
             a source may hold code, and ``trust`` is false.
     """
-    general = ConvertRequest.model_validate({"model": "", **_general(jobs)})
+    general = ConvertRequest.model_validate({"model": "", **jobs.convert})
     plugins = with_environments(general, plugins)
     folder = source.path.parent
+    options = {"jobs": 1, **locate_data(folder, jobs.convert, plugins)}
     try:
         models = expand_sources(jobs.models, plugins, folder=folder, exclude=jobs.exclude)
     except UsageError as error:
@@ -47,7 +48,7 @@ def conversions_of(
     for via, dataset, runtime in itertools.product(
         jobs.via, inputs_of(jobs, folder) or [()], jobs.runtimes or [None]
     ):
-        fields = {"via": via, "dataset": dataset, "runtime": runtime, **_general(jobs)}
+        fields = {"via": via, "dataset": dataset, "runtime": runtime, **options}
         whole = ConvertRequest.model_validate({"model": "", **fields})
         try:
             first = links_of(whole, plugins)[0].converter
@@ -68,10 +69,6 @@ def conversions_of(
     if left := [model for model in models if model not in taken]:
         words = f"{left[0]}: no chain of 'via' takes it; choose other chains, or leave it out"
         raise source.refusal(source.place(number, "models"), words)
-
-
-def _general(jobs: JobSet) -> dict[str, object]:
-    return {"jobs": 1, **jobs.convert}
 
 
 def with_environments(request: ConvertRequest, plugins: Plugins) -> Plugins:

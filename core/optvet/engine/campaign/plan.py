@@ -21,7 +21,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
-from optvet.engine.trust import locate
+from optvet.engine.trust import data_named_in, locate, locate_data
 from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment, modules_of
 from optvet.engine.work.cache.modified_installs import modified_code_digest
@@ -129,7 +129,7 @@ def plan_campaign(
     for request in requests:
         digest, size_bytes = known[request.model]
         bundles = isinstance(request, VetRequest) and (source.content.bundles or request.reduce)
-        job = _job(request, digest, versions, bundles)
+        job = _job(request, digest, versions, bundles, plugins)
         jobs.setdefault(job.key, job)
         sizes[job.key] = size_bytes
     # Results of the original are cached for all optimizers. So jobs of one model are not
@@ -163,6 +163,7 @@ def requests_of(
             models = expand_models(jobs.models, plugins, folder=folder, exclude=jobs.exclude)
         except UsageError as error:
             raise source.refusal(source.place(number, "models"), str(error)) from error
+        vet_options = _vet_options(jobs, folder, plugins)
         for combination in itertools.product(
             _axis(jobs, "optimizers", [plugins.default("optimizer")]),
             _axis(jobs, "pipelines"),
@@ -174,17 +175,18 @@ def requests_of(
             fields = dict(zip(_FIELDS, combination, strict=True))
             options: dict[str, Any] = {n: v for n, v in fields.items() if v is not None}
             # The options override the default of an axis.
-            options |= _vet_options(jobs, folder)
+            options |= vet_options
             yield VetRequest.model_validate({"jobs": 1, **options, **(settled or {})})
 
 
-def _vet_options(jobs: JobSet, folder: Path) -> dict[str, Any]:
-    """The options of ``jobs``; a file of a user model is found from ``folder``."""
+def _vet_options(jobs: JobSet, folder: Path, plugins: Plugins) -> dict[str, Any]:
+    """The options of ``jobs``; files of data and of a user model are found from ``folder``."""
+    settled = locate_data(folder, jobs.vet, plugins)
     user_model = jobs.vet.get("user_model")
     if not isinstance(user_model, str) or ":" not in user_model:
-        return jobs.vet
+        return settled
     file, _, name = user_model.rpartition(":")
-    return {**jobs.vet, "user_model": f"{locate(folder, file)}:{name}"}
+    return {**settled, "user_model": f"{locate(folder, file)}:{name}"}
 
 
 _FIELDS = ("optimizer", "pipeline", "dataset", "runtime", "comparator", "model")
@@ -210,8 +212,12 @@ def question(request: JobRequest, leave_out: frozenset[str] = frozenset()) -> di
     return request.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
 
 
-def _job(request: JobRequest, digest: str, versions: _Versions, bundles: bool) -> Job:
+def _job(
+    request: JobRequest, digest: str, versions: _Versions, bundles: bool, plugins: Plugins
+) -> Job:
     data = {text: digest_of_data(text.partition(":")[2]) for text in request.dataset}
+    # Such as labels: answers depend on what the file says.
+    data |= {text: digest_of_data(text) for text in data_named_in(dict(request), plugins)}
     if isinstance(request, VetRequest) and request.user_model and ":" in request.user_model:
         data[request.user_model] = digest_of_data(request.user_model.rpartition(":")[0])
     used = versions.of(request)
