@@ -115,9 +115,10 @@ if TYPE_CHECKING:
         Wants,
     )
     from optvet.spec.pythons import NeedsPython, PythonEnvironment
-    from optvet.spec.records.bench import BenchResult
+    from optvet.spec.records.bench import BenchResult, BenchVariant
     from optvet.spec.records.charts import BarChart, Chart, IntervalChart, PointChart
     from optvet.spec.records.compare import AnswerContrast, ModelComparison
+    from optvet.spec.records.devices import DeviceUse, KernelProfile
     from optvet.spec.records.doctor import Check
     from optvet.spec.records.placement import Placement
     from optvet.spec.records.repair import Edit, RepairResult
@@ -207,8 +208,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Sighting", "Chart", "BarChart", "IntervalChart", "PointChart", "NOTES",
     "StudyData", "TrialRow", "TrialParts", "FaultRow", "Cause", "Outcome", "OUTCOMES", "by_model",
     "ConversionFault", "StudiedConversion",
-    "grouped", "variants", "AnswerContrast", "BenchResult",
-    "Edit", "ModelComparison", "RepairResult", "PassRecord", "Placement", "Timing",
+    "grouped", "variants", "AnswerContrast", "BenchResult", "BenchVariant", "DeviceUse",
+    "KernelProfile", "Edit", "ModelComparison", "RepairResult", "PassRecord", "Placement", "Timing",
     # Optional capabilities; docs/plugins.md says what each brings.
     "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
     "UsesLibraries", "ImportsOthers", "NeedsPython", "TakesFiles", "ReportsChanges", "Saves",

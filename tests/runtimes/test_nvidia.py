@@ -27,6 +27,12 @@ ROWS = (
     ("0", "implicit_convolve_sgemm", "(256, 1, 1)", "(1, 98, 2)", "Compute (SM) Throughput", "%",
      "78.02"),
     ("0", "implicit_convolve_sgemm", "(256, 1, 1)", "(1, 98, 2)", "Duration", "nsecond", "9,216"),
+    ("0", "implicit_convolve_sgemm", "(256, 1, 1)", "(1, 98, 2)", "Elapsed Cycles", "cycle",
+     "12,000"),
+    ("0", "implicit_convolve_sgemm", "(256, 1, 1)", "(1, 98, 2)", "SM Active Cycles", "cycle",
+     "10,801.5"),
+    ("0", "implicit_convolve_sgemm", "(256, 1, 1)", "(1, 98, 2)", "SM Frequency", "cycle/nsecond",
+     "1.3"),
     ("1", 'void relu<float, "4">(T1 *)', "(1,024, 1, 1)", "(12, 1, 1)", "Registers Per Thread",
      "register/thread", "16"),
 )  # fmt: skip
@@ -53,8 +59,9 @@ def test_launches_have_sizes_and_shares_of_the_peak() -> None:
     assert (first.block, first.grid) == ((256, 1, 1), (1, 98, 2))
     assert first.compute_share == pytest.approx(0.7802)
     assert first.memory_share == pytest.approx(0.415)
+    assert first.utilisation == pytest.approx(10_801.5 / 12_000)
     assert second.name == 'void relu<float, "4">(T1 *)'
-    assert (second.compute_share, second.memory_share) == (None, None)
+    assert (second.compute_share, second.memory_share, second.utilisation) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,9 @@ def _csv(table: ReportTable) -> str:
 def _markdown(table: ReportTable) -> str:
     """A heading, a table and the remark; what models contain is escaped."""
     lines = [f"## {markdown_text(table.title)}", ""]
-    cells = [[markdown_text(name) for name in table.columns], ["---"] * len(table.columns)]
-    cells += [[markdown_text(cell_text(value)) for value in row] for row in table.rows]
+    in_cell = partial(markdown_text, in_table=True)
+    cells = [[in_cell(name) for name in table.columns], ["---"] * len(table.columns)]
+    cells += [[in_cell(cell_text(value)) for value in row] for row in table.rows]
     lines += [f"| {' | '.join(row)} |" for row in cells]
     if table.note:
         lines += ["", markdown_text(table.note)]

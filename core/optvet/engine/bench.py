@@ -95,6 +95,7 @@ def bench(
         placements=inspector.placements,
         paces=inspector.paces,
         devices=inspector.devices,
+        kernels=inspector.kernels,
         skipped=inspector.skipped,
         variants=rows,
         samples=len(inputs[0]),

@@ -16,7 +16,7 @@ from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.graph.inventory import change_of
 from optvet.spec.devices import Meter
 from optvet.spec.records.bench import BenchVariant, Part
-from optvet.spec.records.devices import DeviceUse
+from optvet.spec.records.devices import DeviceUse, KernelProfile
 from optvet.spec.records.placement import Placement
 from optvet.spec.records.structure import Inventory
 from optvet.spec.records.timing import Pace
@@ -34,6 +34,7 @@ class Inspector:
         placements: Where what variants are compared with is executed, by what that is.
         paces: How fast that writes text.
         devices: What the device does while that runs.
+        kernels: The kernels that run on it then.
         skipped: Why something was not measured of any variant, in one line each.
     """
 
@@ -43,6 +44,7 @@ class Inspector:
     placements: dict[str, Placement] = field(default_factory=dict)
     paces: dict[str, Pace] = field(default_factory=dict)
     devices: dict[str, DeviceUse] = field(default_factory=dict)
+    kernels: dict[str, KernelProfile] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
     def inspect(
@@ -78,6 +80,8 @@ class Inspector:
                 parts["device"] = find_use(runner, passes, samples, meter)
             if self.ncu:
                 parts["kernels"] = find_kernels(runner, passes, samples, self.seed)
+                if isinstance(parts["kernels"], KernelProfile):
+                    self._profile_reference(runner, row, samples)
         known: dict[str, Any] = {
             part: what for part, what in parts.items() if not isinstance(what, str)
         }
@@ -95,12 +99,9 @@ class Inspector:
         writer: Writer | None,
     ) -> None:
         """Placement, pace and device use of what ``row`` is compared with, unless known already."""
-        original = row.timing is None or row.timing.baseline == "original"
-        who = runner.case.reference.runtime.name if original else runner.case.optimizer.name
-        name = f"original on {who}" if original else f"{who} without passes"
+        name, passes = _reference_of(runner, row)
         if name in self.placements:
             return
-        passes = None if original else runner.case.passes.base
         found = find_placement(runner, passes, samples)
         if isinstance(found, Placement):
             self.placements[name] = found
@@ -113,6 +114,19 @@ class Inspector:
             if isinstance(use, DeviceUse):
                 self.devices[name] = use
 
+    def _profile_reference(
+        self, runner: TrialRunner, row: BenchVariant, samples: Sequence[Sample]
+    ) -> None:
+        """Kernels of what ``row`` is compared with; where its own can be had and these not, why."""
+        name, passes = _reference_of(runner, row)
+        if name in self.kernels:
+            return
+        found = find_kernels(runner, passes, samples, self.seed)
+        if isinstance(found, KernelProfile):
+            self.kernels[name] = found
+        else:
+            self.skipped.append(f"kernels of {name}: {found}")
+
     def _meter(self, runner: TrialRunner) -> Meter | None:
         """The meter of the device; where there should be one and is none, that is noted once."""
         outcome = runner.sandbox.call(ask_meter, runner.case.candidate)
@@ -123,3 +137,10 @@ class Inspector:
         if found and isinstance(found, str) and found not in self.skipped:
             self.skipped.append(found)
         return None if found is None or isinstance(found, str) else found
+
+
+def _reference_of(runner: TrialRunner, row: BenchVariant) -> tuple[str, Sequence[str] | None]:
+    """What ``row`` is compared with, in words, and its passes; None for the original."""
+    if row.timing is None or row.timing.baseline == "original":
+        return f"original on {runner.case.reference.runtime.name}", None
+    return f"{runner.case.optimizer.name} without passes", runner.case.passes.base

@@ -172,24 +172,37 @@ def _quantity(quantity: Quantity | None, factor: float) -> tuple[float | None, f
 
 
 def _kernels(result: BenchResult) -> ReportTable:
-    rows: list[list[Cell]] = [
-        [
-            label_of(variant, result),
-            _cut(kernel.name),
-            kernel.launches,
-            "x".join(map(str, kernel.block)),
-            "x".join(map(str, kernel.grid)),
-            _percent(kernel.compute_share),
-            _percent(kernel.memory_share),
+    own = {label_of(v, result): v.kernels for v in result.variants if v.kernels is not None}
+    rows: list[list[Cell]] = []
+    for label, profile in {**result.kernels, **own}.items():
+        rows += [
+            [
+                label,
+                _cut(kernel.name),
+                kernel.launches,
+                "x".join(map(str, kernel.block)),
+                "x".join(map(str, kernel.grid)),
+                _percent(kernel.utilisation),
+                _percent(kernel.compute_share),
+                _percent(kernel.memory_share),
+            ]
+            for kernel in profile.kernels[:_OPERATORS]
         ]
-        for variant in result.variants
-        if variant.kernels is not None
-        for kernel in variant.kernels.kernels[:_OPERATORS]
-    ]
+        rows.append([label, "all kernels", profile.launches, *[None] * 5])
     return ReportTable(
         title="Kernels",
-        note="By the device's profiler; shares are of the peak throughput.",
-        columns=["variant", "kernel", "launches per run", "block", "grid", "compute", "memory"],
+        note="By the device's profiler. In use: part of the cycles in which a processor had work; "
+        "compute and memory are shares of the peak throughput.",
+        columns=[
+            "variant",
+            "kernel",
+            "launches per run",
+            "block",
+            "grid",
+            "in use",
+            "compute",
+            "memory",
+        ],
         rows=rows,
     )
 

@@ -38,6 +38,8 @@ class KernelLaunch:
         compute_share: What it uses of the peak throughput of the processors, from 0 to 1; None if
             that was not told.
         memory_share: The same of the memory.
+        utilisation: Part of the cycles in which a processor had work, mean over processors, from 0
+            to 1; a processor that waits for memory is in use.
     """
 
     name: str
@@ -45,6 +47,7 @@ class KernelLaunch:
     grid: tuple[int, ...]
     compute_share: float | None = None
     memory_share: float | None = None
+    utilisation: float | None = None
 
 
 @runtime_checkable

@@ -59,7 +59,10 @@ class FaultRow:
 
 
 class TrialParts(NamedTuple):
-    """The parts of a request in which trials of one model can differ; unknown ones are empty."""
+    """The parts of a request in which trials of one model can differ; unknown ones are empty.
+
+    ``data_options`` are those of the dataset, ``options`` those of other plugins.
+    """
 
     optimizer: str
     version: str
@@ -68,6 +71,7 @@ class TrialParts(NamedTuple):
     dataset: str = ""
     runtime: str = ""
     comparator: str = ""
+    data_options: str = ""
 
 
 @dataclass(frozen=True)

@@ -71,18 +71,21 @@ def csv_cell(text: str) -> str:
 _MARKDOWN = re.compile(r"([\\`*{}\[\]|~#!]|(?<![^\W_])_|_(?![^\W_]))")
 
 
-def markdown_text(text: str, limit: int = 0) -> str:
+def markdown_text(text: str, limit: int = 0, *, in_table: bool = False) -> str:
     """One line of Markdown that shows ``text``: no markup, HTML, link, mention or reference.
 
     Args:
         text: Anything.
         limit: How many of its characters are kept; 0 for all.
+        in_table: Whether it will stand in a cell, and so never at the start of a line.
     """
     line = " ".join(printable(text).split())
     cut = f"{line[: limit - 1]}…" if 0 < limit < len(line) else line
     marked = _MARKDOWN.sub(r"\\\1", html.escape(cut, quote=False))
     marked = marked.replace("@", "&#64;").replace("://", "&#58;//")
     marked = re.sub(r"(?i)(www)\.", r"\1&#46;", marked)
+    if in_table:
+        return marked
     # What would begin a list, a heading's underline or a table.
     return re.sub(r"^([-+=:]|\d+(?=[.)](\s|$)))", lambda m: f"&#{ord(m[0][0])};{m[0][1:]}", marked)
 

@@ -29,7 +29,7 @@ KEYS = _GEOMETRY | _VALUES | {"preset", "layout", "channels", "dtype"}
 _FLOATS = frozenset({"float", "float16", "double", "bfloat16"})
 _INTEGERS = frozenset({"uint8", "int8", "int32", "int64"})
 _SMALLEST = 16
-"""An input with a shorter side is no image."""
+"""An input with a shorter side is no image, unless the user or the record says so."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,25 @@ class PreparationPlan:
     why: Mapping[str, str]
 
 
-def find_slot(model: Model, layout: str | None = None) -> Slot | None:
-    """The first input that can hold an image."""
-    for info in model.inputs:
-        slot = _slot(model, info, layout or model.config.preprocessing.get("layout"))
-        if slot is not None:
-            return slot
+def find_slot(model: Model, layout: str | None = None, *, declared: bool = False) -> Slot | None:
+    """The first input that can hold an image.
+
+    Args:
+        model: What takes it.
+        layout: Where its channels are, if that is known.
+        declared: Whether the user or the record says that an input is an image: if none has the
+            size of a picture, one of any size may hold it.
+    """
+    for smallest in (_SMALLEST, 1) if declared else (_SMALLEST,):
+        for info in model.inputs:
+            where = layout or model.config.preprocessing.get("layout")
+            slot = _slot(model, info, where, smallest)
+            if slot is not None:
+                return slot
     return None
 
 
-def _slot(model: Model, info: ValueInfo, layout: str | None) -> Slot | None:
+def _slot(model: Model, info: ValueInfo, layout: str | None, smallest: int) -> Slot | None:
     if info.shape is None or info.dtype not in _FLOATS | _INTEGERS or len(info.shape) not in (3, 4):
         return None
     shape = _close_shape(model, info)
@@ -90,7 +99,7 @@ def _slot(model: Model, info: ValueInfo, layout: str | None) -> Slot | None:
         "NCHW": (shape[-3], shape[-2], shape[-1]),
         "NHWC": (shape[-1], shape[-3], shape[-2]),
     }
-    fitting = [name for name, dims in sides.items() if _is_image(*dims)]
+    fitting = [name for name, dims in sides.items() if _is_image(*dims, smallest)]
     if not fitting:
         return None
     # A channel count that is there beats one that is open.
@@ -98,8 +107,8 @@ def _slot(model: Model, info: ValueInfo, layout: str | None) -> Slot | None:
     return Slot(info, shape, chosen, 0 if len(shape) == 4 else None)
 
 
-def _is_image(channels: int | None, height: int | None, width: int | None) -> bool:
-    return channels in (1, 3, None) and all(d is None or d >= _SMALLEST for d in (height, width))
+def _is_image(channels: int | None, height: int | None, width: int | None, smallest: int) -> bool:
+    return channels in (1, 3, None) and all(d is None or d >= smallest for d in (height, width))
 
 
 def _close_shape(model: Model, info: ValueInfo) -> tuple[int | None, ...]:
@@ -120,7 +129,7 @@ def make_plan(model: Model, options: Mapping[str, Any]) -> PreparationPlan:
         InputError: No input takes an image, or what was declared does not fit it.
     """
     declared = dict(model.config.preprocessing)
-    slot = find_slot(model, options.get("layout"))
+    slot = find_slot(model, options.get("layout"), declared=True)
     if slot is None:
         shown = ", ".join(f"{i.name} {i.dtype}{list(i.shape or [])}" for i in model.inputs)
         raise bad_preparation(model, f"no input takes an image ({shown}); use another dataset")

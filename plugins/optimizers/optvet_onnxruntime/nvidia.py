@@ -6,9 +6,9 @@ import csv
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from optvet.plugin import InputError, KernelLaunch, Reading
 _LOG = "kernels.csv"
 _LOG_BYTES = 64 << 20
 _COMPUTE, _MEMORY = "Compute (SM) Throughput", "Memory Throughput"
+_ACTIVE, _ELAPSED = "SM Active Cycles", "Elapsed Cycles"
+"""Mean over multiprocessors of the cycles with a warp, and all cycles; both in SpeedOfLight."""
 _NEEDED = ("ID", "Kernel Name", "Block Size", "Grid Size", "Metric Name", "Metric Unit")
 
 
@@ -131,18 +133,28 @@ def parse_log(text: str) -> list[KernelLaunch]:
     if missing:
         raise InputError(f"Nsight Compute's table has no column {missing[0]!r}")
     found: dict[str, KernelLaunch] = {}
+    cycles: dict[str, dict[str, float]] = {}
     for row in rows:
         key, about = row["ID"], row["Metric Name"]
         if key not in found:
             block, grid = _sizes(row["Block Size"]), _sizes(row["Grid Size"])
             found[key] = KernelLaunch(row["Kernel Name"], block, grid)
-        launch = found[key]
         if about in (_COMPUTE, _MEMORY) and row["Metric Unit"] == "%":
             share = _number(row["Metric Value"]) / 100
-            compute = share if about == _COMPUTE else launch.compute_share
-            memory = share if about == _MEMORY else launch.memory_share
-            found[key] = KernelLaunch(launch.name, launch.block, launch.grid, compute, memory)
-    return list(found.values())
+            which = "compute_share" if about == _COMPUTE else "memory_share"
+            found[key] = replace(found[key], **{which: share})
+        elif about in (_ACTIVE, _ELAPSED) and row["Metric Unit"] == "cycle":
+            cycles.setdefault(key, {})[about] = _number(row["Metric Value"])
+    return [
+        replace(launch, utilisation=_used(cycles.get(key, {}))) for key, launch in found.items()
+    ]
+
+
+def _used(cycles: Mapping[str, float]) -> float | None:
+    """The part of the cycles in which multiprocessors had a warp; None if that was not told."""
+    active, elapsed = cycles.get(_ACTIVE), cycles.get(_ELAPSED)
+    # The two are counted by different units, so that their ratio may exceed 1 by a little.
+    return min(active / elapsed, 1.0) if active is not None and elapsed else None
 
 
 def _sizes(text: str | None) -> tuple[int, ...]:

@@ -10,10 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
 from optvet.plugin import (
     BenchResult,
@@ -24,11 +21,20 @@ from optvet.plugin import (
     Timing,
     TrialRow,
     hookimpl,
-    read_toml,
-    variants,
 )
-
-Cell = str | int | float | None
+from optvet_otx.figures import (
+    BASE,
+    ITS_DETECTOR,
+    LEVELS,
+    Cell,
+    by_level,
+    level_of,
+    percent,
+    published,
+    study_name_of,
+)
+from optvet_otx.gpu import devices, kernel_counts, kernels, utilization
+from optvet_otx.scores import Values, scores, scores_of, scores_per_level
 
 _OPERATORS = 5
 """Of each level, the most frequent operators that are listed, as in the study."""
@@ -36,9 +42,6 @@ _METRICS = 3
 _MOST_FREQUENT = 5
 _AGREES = re.compile("agreement|accuracy")
 """Metrics that say how many answers stay come first."""
-_LEVELS = ("basic", "extended", "all")
-_BASE = "base"
-"""What the study calls the original."""
 _MEGABYTE = 1e6
 
 
@@ -55,16 +58,18 @@ class Otx:
             structure,
             operators,
             answers,
+            scores_per_level,
+            scores,
             metrics,
             speed,
             times,
             placement,
             placed_models,
             each_level,
-            detectors,
         )
         tables = [table(data.rows) for table in tables_made]
-        return [*tables, kernels(data.benches), devices(data.benches)]
+        of_benches = [table(data.benches) for table in (kernels, kernel_counts, devices)]
+        return [*tables, detectors(data.rows, data.benches), *of_benches]
 
 
 @hookimpl
@@ -73,27 +78,10 @@ def optvet_studies() -> Iterable[Study]:
     return [Otx()]
 
 
-@cache
-def published() -> Mapping[str, Any]:
-    """The figures that the study printed."""
-    return read_toml(Path(__file__).with_name("published.toml"), "listing")
-
-
-def _level_of(group: Sequence[TrialRow]) -> str:
-    """The study's name of the level that all rows have; empty if there is none."""
-    found = {row.parts.pipeline for row in group}
-    return found.pop() if len(found) == 1 and found <= {*_LEVELS} else ""
-
-
-def _find_study_name(row: TrialRow) -> str:
-    """What the study calls a model; empty for others."""
-    return str(published()["models"].get(row.source.rpartition(":")[2], ""))
-
-
 def levels(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level: how many models are clean, drift, are faulty, or have no verdict."""
     lines: list[list[Cell]] = []
-    for name, group in variants(rows).items():
+    for name, group in by_level(rows).items():
         counted = Counter(row.outcome for row in group)
         judged = [row for row in group if row.judged]
         sizes = [row.error for row in judged if row.error is not None]
@@ -105,7 +93,7 @@ def levels(rows: Sequence[TrialRow]) -> ReportTable:
                 counted["rounded"],
                 counted["differs"],
                 counted["crashes"],
-                ", ".join(published()["failed"].get(_level_of(group), ())) or None,
+                ", ".join(published()["failed"].get(level_of(group), ())) or None,
                 len(group) - len(judged),
                 max(sizes, default=None),
             ]
@@ -130,7 +118,7 @@ def levels(rows: Sequence[TrialRow]) -> ReportTable:
 
 def _set_of_models(rows: Sequence[TrialRow]) -> str:
     ours = {row.source for row in rows}
-    shared = {_find_study_name(row) for row in rows} - {""}
+    shared = {study_name_of(row.source) for row in rows} - {""}
     known = len(published()["models"])
     return f"Of the study's {known} models, {len(shared)} are among these {len(ours)}."
 
@@ -138,7 +126,7 @@ def _set_of_models(rows: Sequence[TrialRow]) -> str:
 def structure(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level: the number of nodes of the models before and after."""
     lines: list[list[Cell]] = []
-    for name, group in variants(rows).items():
+    for name, group in by_level(rows).items():
         pairs = [(r.structures.original, r.structures.optimized) for r in group if r.structures]
         changes = [100 * (b.nodes / a.nodes - 1) for a, b in pairs if a.nodes]
         lines.append(
@@ -148,7 +136,7 @@ def structure(rows: Sequence[TrialRow]) -> ReportTable:
                 sum(a.nodes for a, _ in pairs) if pairs else None,
                 sum(b.nodes for _, b in pairs) if pairs else None,
                 fmean(changes) if changes else None,
-                published()["nodes"].get(_level_of(group)),
+                published()["nodes"].get(level_of(group)),
                 _megabytes(sum(a.size_bytes for a, _ in pairs)) if pairs else None,
                 _megabytes(sum(b.size_bytes for _, b in pairs)) if pairs else None,
             ]
@@ -175,7 +163,7 @@ def operators(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level: which share of the nodes each operator has, averaged over models."""
     before: dict[str, Mapping[str, int]] = {}
     after: dict[str, dict[str, Mapping[str, int]]] = {}
-    for name, group in variants(rows).items():
+    for name, group in by_level(rows).items():
         for row in group:
             if row.structures is not None:
                 before[row.digest] = row.structures.original.operators
@@ -217,7 +205,7 @@ def _plain(operator: str) -> str:
 def answers(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level and comparator: how many answers change, and the comparator's metrics."""
     lines: list[list[Cell]] = []
-    for name, group in variants(rows).items():
+    for name, group in by_level(rows).items():
         comparators = dict.fromkeys(r.impact.comparator for r in group if r.impact)
         for comparator in comparators:
             impacts = [r.impact for r in group if r.impact and r.impact.comparator == comparator]
@@ -242,7 +230,7 @@ def answers(rows: Sequence[TrialRow]) -> ReportTable:
 def metrics(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level and metric: its mean and its lowest and highest value over models."""
     lines: list[list[Cell]] = []
-    for name, group in variants(rows).items():
+    for name, group in by_level(rows).items():
         values: dict[tuple[str, str], list[float]] = {}
         for impact in (row.impact for row in group if row.impact):
             for metric, value in impact.metrics.items():
@@ -262,7 +250,7 @@ def metrics(rows: Sequence[TrialRow]) -> ReportTable:
 def placement(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level: what executes the nodes, and nodes that the wanted provider has no kernel for."""
     lines: list[list[Cell]] = []
-    for name, group in variants(rows).items():
+    for name, group in by_level(rows).items():
         known = [p.optimized for row in group if (p := row.placements) and p.optimized]
         if not known:
             continue
@@ -293,7 +281,7 @@ def speed(rows: Sequence[TrialRow]) -> ReportTable:
     """Per level: how many models became slower or faster, and by how much; and the study's."""
     lines: list[list[Cell]] = []
     theirs: Mapping[str, str] = published()["speed_per_level"]
-    for name, group in variants(rows).items():
+    for name, group in by_level(rows).items():
         known = [row.timing for row in group if row.timing]
         counted = Counter(timing.verdict for timing in known)
         ratios = [timing.ratio for timing in known if timing.ratio is not None]
@@ -337,13 +325,13 @@ def times(rows: Sequence[TrialRow]) -> ReportTable:
     lines: list[list[Cell]] = []
     still: Sequence[str] = published()["speed"]["no_difference"]
     faster: Mapping[str, float] = published()["speedup"]
-    for name, group in variants(rows).items():
+    for name, group in by_level(rows).items():
         for row in group:
             if (timing := row.timing) is None:
                 continue
-            was, now, studied = timing.reference, timing.candidate, _find_study_name(row)
+            was, now, studied = timing.reference, timing.candidate, study_name_of(row.source)
             memory = [_megabytes(s.memory_bytes) if s else None for s in (was, now)]
-            busy = [_percent(s.cpu_utilization) if s else None for s in (was, now)]
+            busy = [percent(s.cpu_utilization) if s else None for s in (was, now)]
             known = studied in faster and row.parts.pipeline == "all"
             theirs = f"{faster[studied]:.2f} times as fast" if known else None
             lines.append(
@@ -390,7 +378,7 @@ def times(rows: Sequence[TrialRow]) -> ReportTable:
 
 def _unasked_times(rows: Sequence[TrialRow]) -> list[list[Cell]]:
     """What the study says of the time of models that are not among ``rows``, at its level all."""
-    asked_names = {_find_study_name(row) for row in rows}
+    asked_names = {study_name_of(row.source) for row in rows}
     published_words = dict.fromkeys(published()["speed"]["no_difference"], "no difference")
     published_words |= {
         n: f"{ratio:.2f} times as fast" for n, ratio in published()["speedup"].items()
@@ -402,10 +390,6 @@ def _unasked_times(rows: Sequence[TrialRow]) -> list[list[Cell]]:
     ]
 
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
 def _megabytes(size: int | None) -> float | None:
     return None if size is None else size / _MEGABYTE
 
@@ -414,24 +398,24 @@ def placed_models(rows: Sequence[TrialRow]) -> ReportTable:
     """Per model and level: the share of nodes on the provider that was asked for first."""
     shares: dict[str, dict[str, float]] = {}
     names: dict[str, str] = {}
-    for name, group in variants(rows).items():
+    for name, group in by_level(rows).items():
         for row in group:
             if (known := row.placements) is None:
                 continue
-            for level, placed in ((_BASE, known.reference), (name, known.optimized)):
+            for level, placed in ((BASE, known.reference), (name, known.optimized)):
                 if placed is not None:
                     found = shares.setdefault(row.model, {})
                     found[level] = 100 * placed.share_of(placed.wanted)
-                    names[row.model] = _find_study_name(row)
+                    names[row.model] = study_name_of(row.source)
     columns = list(dict.fromkeys(level for found in shares.values() for level in found))
     figures: Mapping[str, Mapping[str, float]] = published()["placement"]
     lines: list[list[Cell]] = [
         [model, *(found.get(level) for level in columns)]
-        + [figures.get(names[model], {}).get(level) for level in (_BASE, *_LEVELS)]
+        + [figures.get(names[model], {}).get(level) for level in (BASE, *LEVELS)]
         for model, found in shares.items()
     ]
     lines += [
-        [name, *[None] * len(columns), *(found.get(level) for level in (_BASE, *_LEVELS))]
+        [name, *[None] * len(columns), *(found.get(level) for level in (BASE, *LEVELS))]
         for name, found in figures.items()
         if name not in names.values()
     ]
@@ -440,95 +424,52 @@ def placed_models(rows: Sequence[TrialRow]) -> ReportTable:
         note="Share in % of the nodes as the runtime executes them; base is the original. The "
         "study's provider was CUDA; on a CPU every node is on the wanted one. Last, the study's "
         "models that are not in this campaign.",
-        columns=["model", *columns, *(f"OTX {level}" for level in (_BASE, *_LEVELS))],
+        columns=["model", *columns, *(f"OTX {level}" for level in (BASE, *LEVELS))],
         rows=lines,
     )
 
 
-def detectors(rows: Sequence[TrialRow]) -> ReportTable:
+def detectors(rows: Sequence[TrialRow], benches: Sequence[BenchResult] = ()) -> ReportTable:
     """The study's table of Faster R-CNN, and the same of each detector."""
     lines: list[list[Cell]] = []
     figures: Mapping[str, Sequence[float]] = published()["faster_rcnn"]
     complete = False
     for row in rows:
-        is_theirs = _find_study_name(row) == _ITS_DETECTOR
+        is_theirs = study_name_of(row.source) == ITS_DETECTOR
         is_detector = row.impact is not None and row.impact.comparator == "detection"
         if row.parts.pipeline != "all" or row.timing is None or not (is_theirs or is_detector):
             continue
         complete = complete or is_theirs
-        for what, pair in _of_detector(row).items():
+        for what, pair in _of_detector(row, benches).items():
             theirs = figures.get(what, (None, None)) if is_theirs else (None, None)
             lines.append([row.model, what, *pair, *theirs])
     if not complete:
-        lines += [[_ITS_DETECTOR, what, None, None, *pair] for what, pair in figures.items()]
+        lines += [[ITS_DETECTOR, what, None, None, *pair] for what, pair in figures.items()]
     return ReportTable(
         title="OTX: detectors",
         note="Level all. The utilization of a device needs a GPU: `optvet bench MODEL --optimizer "
-        "onnxruntime --pipeline all --provider CUDAExecutionProvider --json FILE`. Precision is "
-        "that of the optimized model's boxes against the original's; the study's is to labels.",
+        "onnxruntime --pipeline all --provider CUDAExecutionProvider --json FILE`, in a folder "
+        "that --answers names. Precision is against labels, where the data have some; agreement is "
+        "the precision of the optimized model's boxes, the original's being right.",
         columns=["model", "", "original", "optimized", "OTX original", "OTX optimized"],
         rows=lines,
     )
 
 
-_ITS_DETECTOR = "Faster R-CNN"
-
-
-def _of_detector(row: TrialRow) -> dict[str, tuple[Cell, Cell]]:
+def _of_detector(row: TrialRow, benches: Sequence[BenchResult]) -> dict[str, tuple[Cell, Cell]]:
     timing = row.timing
     sides = (timing.reference, timing.candidate) if timing else (None, None)
-    precision = row.impact.metrics.get("precision@0.5") if row.impact else None
+    precision = dict(scores_of(row)).get("precision", Values(None, None, None))
     memory = (s.memory_bytes if s else None for s in sides)
     return {
         "time of 50 images, s": _pair(50 * s.latency_s if s else None for s in sides),
         "samples per s": _pair(s.throughput if s else None for s in sides),
-        "device utilization, %": (None, None),
-        "processor utilization, %": _pair(
-            _percent(s.cpu_utilization) if s else None for s in sides
-        ),
+        "device utilization, %": utilization(benches, row.source),
+        "processor utilization, %": _pair(percent(s.cpu_utilization) if s else None for s in sides),
         "peak memory, GB": _pair(None if m is None else m / 1e9 for m in memory),
-        "precision": (None, precision),
+        "precision": (precision.original, precision.optimized),
+        "agreement": (None, precision.agreement),
     }
-
-
-def kernels(benches: Sequence[BenchResult]) -> ReportTable:
-    """Kernels of a GPU, with their blocks, grids and shares of peak throughput; needs a GPU."""
-    lines: list[list[Cell]] = []
-    for bench in benches:
-        for variant in bench.variants:
-            for kernel in variant.kernels.kernels if variant.kernels else ():
-                sizes = (" x ".join(map(str, size)) for size in (kernel.block, kernel.grid))
-                shares = map(_percent, (kernel.compute_share, kernel.memory_share))
-                place = (bench.model.source, variant.pipeline, kernel.name, kernel.launches)
-                lines.append([*place, *sizes, *shares])
-    return ReportTable(
-        title=f"OTX: kernels{_ON_GPU}",
-        note="Answers of `optvet bench MODEL --provider CUDAExecutionProvider --ncu --json FILE`, "
-        "in a folder that --answers names. The study has SM utilization and throughput apart.",
-        columns=["model", "level", "kernel", "launches", "block", "grid", "SM %", "memory %"],
-        rows=lines,
-    )
-
-
-_ON_GPU = " (needs a GPU)"
-
-
-def devices(benches: Sequence[BenchResult]) -> ReportTable:
-    """What a GPU does meanwhile: utilization, memory, power, temperature; needs a GPU."""
-    lines: list[list[Cell]] = []
-    for bench in benches:
-        own = {v.pipeline: v.device for v in bench.variants if v.device is not None}
-        for name, use in {**bench.devices, **own}.items():
-            figures = (use.utilisation, use.memory_bytes, use.power_w, use.temperature_c)
-            scaled = zip(figures, (100.0, 1e-9, 1.0, 1.0), strict=True)
-            means = (q.mean * factor if q else None for q, factor in scaled)
-            lines.append([bench.model.source, name, use.device, *means, use.seconds / use.runs])
-    return ReportTable(
-        title=f"OTX: device{_ON_GPU}",
-        note="Means over time, read every 10 ms, of the answers of `optvet bench`.",
-        columns=["model", "level", "device", "utilization %", "GB", "W", "°C", "s per run"],
-        rows=lines,
-    )
 
 
 def _pair(values: Iterable[float | None]) -> tuple[Cell, Cell]:
@@ -545,7 +486,7 @@ def _ratio(timing: Timing | None) -> str | None:
 def each_level(rows: Sequence[TrialRow]) -> ReportTable:
     """Each model at each level: nodes, most frequent operators, what executes them, speed."""
     lines: list[list[Cell]] = []
-    for name, group in variants(rows).items():
+    for name, group in by_level(rows).items():
         for row in group:
             if row.structures is None:
                 continue

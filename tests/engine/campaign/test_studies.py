@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from tests.commands import Run
 
+from optvet.plugin import BenchResult, KernelProfile, TrialParts, TrialRow
+from optvet.spec.records.devices import KernelUse
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables
+from optvet_otx.figures import by_level
+from optvet_otx.gpu import devices, kernel_counts, kernels
 
 STUDIES = Path(__file__).parents[3] / "studies"
 GPU = "(needs a GPU)"
@@ -22,10 +27,23 @@ def require(*names: str) -> None:
             pytest.skip(f"the study is about {name}; install optvet[all]")
 
 
-def tables_of(run: Run, study: str, *more: str, models: tuple[str, ...] = ()) -> list[ReportTable]:
-    chosen = [part for model in models for part in ("--models", model)]
-    file = str(STUDIES / study / "offline.toml")
-    assert run("campaign", "run", file, "--store", "s", "-q", *chosen).code in (0, 1, 5)
+def part_of(study: str, model: str, **keys: str) -> Path:
+    """The offline variant's set of jobs of one model, with other values for some keys."""
+    folder = STUDIES / study
+    head, *sets = (folder / "offline.toml").read_text().split("[[jobs]]\n")
+    (own,) = (each for each in sets if f'"{model}"' in each)
+    text = f"{head}[[jobs]]\n{own}".replace("data/", f"{folder}/data/")
+    for key, value in keys.items():
+        text, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
+        assert count == 1, key
+    file = Path("part.toml")
+    file.write_text(text)
+    return file
+
+
+def tables_of(run: Run, study: str, *more: str, file: Path | None = None) -> list[ReportTable]:
+    asked = str(file or STUDIES / study / "offline.toml")
+    assert run("campaign", "run", asked, "--store", "s", "-q").code in (0, 1, 5)
     ran = run("campaign", "tables", "s", "--study", study, "--json", "t.json", *more)
     assert ran.code == 0, ran.err
     return CampaignTables.model_validate_json(Path("t.json").read_text()).tables
@@ -64,12 +82,90 @@ def test_every_column_of_ditox_is_filled_without_a_network(run: Run) -> None:
 
 def test_every_column_of_otx_is_filled_without_a_gpu(run: Run) -> None:
     require("onnxruntime")
-    tables = tables_of(run, "otx", models=("zoo:canvas-detector",))
+    tables = tables_of(run, "otx", file=part_of("otx", "zoo:canvas-detector"))
     assert {t.title for t in tables if GPU in t.title} == {
         f"OTX: kernels {GPU}",
+        f"OTX: number of kernels {GPU}",
         f"OTX: device {GPU}",
     }
     assert empty_columns(tables) == set()
+    detector = cells(tables, "OTX: detectors")["zoo:canvas-detector", "precision"]
+    assert detector[2:4] == [1.0, 1.0], "against labels, of both models"
+    (scores,) = (t for t in tables if t.title == "OTX: scores per model and level")
+    scored = {(str(row[1]), str(row[2])): row for row in scores.rows}
+    for level in ("basic", "extended", "all"):
+        iou = scored[f"onnxruntime {level}", "IoU"]
+        assert iou[4:7] == [pytest.approx(79.94, abs=0.01)] * 2 + [pytest.approx(100, abs=1e-3)]
+    no_gpu = next(t for t in tables if t.title == f"OTX: number of kernels {GPU}")
+    assert "--ncu" in str(no_gpu.rows[0][-1])
+
+
+def test_each_score_of_otx_stands_against_labels_and_levels_stay_one_over_all_data(
+    run: Run,
+) -> None:
+    require("onnxruntime")
+    tables = tables_of(run, "otx", file=part_of("otx", "zoo:digits-cnn", measure="false"))
+    (scores,) = (t for t in tables if t.title == "OTX: scores per model and level")
+    scored = {(str(row[1]), str(row[2])): row for row in scores.rows}
+    for score in ("top-1", "top-5"):
+        assert scored["onnxruntime all", score][3:7] == [8, 100, 100, 100]
+    (per_level,) = (t for t in tables if t.title == "OTX: scores per level")
+    assert [row[:4] for row in per_level.rows[:2]] == [
+        ["onnxruntime basic", "top-1", 1, 1],
+        ["onnxruntime basic", "top-5", 1, 1],
+    ]
+
+
+def row_of(model: str, pipeline: str, *data: str) -> TrialRow:
+    parts = TrialParts("onnxruntime", "1", pipeline, "", *data)
+    return TrialRow(model, model, model, model, "onnxruntime", "1", parts, "same")
+
+
+def test_data_are_part_of_a_level_only_where_one_model_has_several() -> None:
+    rows = [row_of("a", "all", "images:a"), row_of("b", "all", "text:b"), row_of("b", "basic")]
+    assert list(by_level(rows[:2])) == ["onnxruntime"]
+    rows[2] = row_of("b", "basic", "text:b")
+    assert list(by_level(rows)) == ["onnxruntime all", "onnxruntime basic"]
+    chunks = [row_of("a", "all", "images:1"), row_of("a", "all", "images:2")]
+    assert list(by_level(chunks)) == ["onnxruntime images:1", "onnxruntime images:2"]
+
+
+def test_kernels_of_the_original_stand_next_to_those_of_the_optimized(run: Run) -> None:
+    require("onnxruntime")
+    Path("answers").mkdir()
+    how = ("--optimizer", "onnxruntime", "--pipeline", "all", "--repeats", 3, "--ncu", "--no-blame")
+    assert run("bench", "zoo:wine-logreg", *how, "--json", "answers/wine.json").code in (0, 1, 4)
+    bench = BenchResult.model_validate_json(Path("answers/wine.json").read_text())
+    (row,) = kernel_counts([bench]).rows
+    assert row[2:5] == [None, None, None]
+    assert row[5] == "kernels are not profiled: no GPU was asked for, by --provider"
+    base, optimized = devices([bench]).rows
+    assert (base[1], optimized[1], optimized[8]) == ("base", "all", "the runtime used no GPU")
+    assert isinstance(base[7], float)
+    # As a GPU tells: each kernel of either model, with its utilization apart from its throughput.
+    use = KernelUse(
+        name="gemm",
+        launches=2,
+        block=[32, 1, 1],
+        grid=[4, 1, 1],
+        compute_share=0.5,
+        memory_share=0.25,
+        utilisation=0.75,
+    )
+    (variant,) = bench.variants
+    profiled = bench.model_copy(
+        update={
+            "kernels": {
+                "original on onnxruntime": KernelProfile(runs=5, launches=8, kernels=[use])
+            },
+            "variants": [variant.model_copy(update={"kernels": KernelProfile(runs=5, launches=6)})],
+        }
+    )
+    assert [row[2:] for row in kernel_counts([profiled]).rows] == [[8, 6, -25, None]]
+    table = kernels([profiled])
+    assert table.columns[-3:] == ["SM utilization %", "SM throughput %", "memory throughput %"]
+    (line,) = table.rows
+    assert line[1:] == ["base", "gemm", 2, "32 x 1 x 1", "4 x 1 x 1", 75, 50, 25]
 
 
 def test_every_column_of_the_study_of_converters_is_filled(run: Run) -> None:

@@ -125,11 +125,15 @@ def summary_of_trial(trial: JobResult) -> TrialSummary:
 
 def options_of(request: JobRequest) -> str:
     """The options of plugins in words; empty if none was asked for."""
-    tables: Sequence[Mapping[str, Any]]
-    if isinstance(request, ConvertRequest):
-        tables = (request.converter_options,)
-    else:
-        tables = request.plugin_options
+    return options_in_words(
+        (request.converter_options,)
+        if isinstance(request, ConvertRequest)
+        else request.plugin_options
+    )
+
+
+def options_in_words(tables: Iterable[Mapping[str, Any]]) -> str:
+    """Options by table in words; empty if there are none."""
     filled = filter(None, tables)
     words = (json.dumps(dict(each), sort_keys=True) for each in filled)
     return "; ".join(each.strip("{}").replace('"', "") for each in words)

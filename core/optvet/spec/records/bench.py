@@ -93,9 +93,9 @@ class MachineRecord(Record):
 class BenchResult(Result):
     """The result of ``bench``: what each variant costs and gains on one model.
 
-    ``original`` is what the original is made of. ``placements``, ``paces`` and ``devices`` tell of
-    what variants are compared with, by what that is. ``skipped`` has a line for whatever could not
-    be measured at all.
+    ``original`` is what the original is made of. ``placements``, ``paces``, ``devices`` and
+    ``kernels`` tell of what variants are compared with, by what that is. ``skipped`` has a line for
+    whatever could not be measured at all.
     """
 
     schema_: Literal["optvet.bench/1"] = Field("optvet.bench/1", alias="schema")
@@ -105,6 +105,7 @@ class BenchResult(Result):
     placements: dict[str, Placement] = Field(default_factory=dict)
     paces: dict[str, Pace] = Field(default_factory=dict)
     devices: dict[str, DeviceUse] = Field(default_factory=dict)
+    kernels: dict[str, KernelProfile] = Field(default_factory=dict)
     skipped: list[str] = Field(default_factory=list)
     variants: list[BenchVariant]
     samples: int

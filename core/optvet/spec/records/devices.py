@@ -35,7 +35,8 @@ class DeviceUse(Record):
 class KernelUse(Record):
     """A kernel over all its launches: ``launches`` per run, shares of peak throughput as means.
 
-    ``block`` and ``grid`` are those of most launches.
+    ``block`` and ``grid`` are those of most launches. ``utilisation`` is the mean part of the
+    cycles in which a processor of the device had work.
     """
 
     name: str
@@ -44,6 +45,7 @@ class KernelUse(Record):
     grid: list[int]
     compute_share: float | None = None
     memory_share: float | None = None
+    utilisation: float | None = None
 
 
 class KernelProfile(Record):

@@ -20,6 +20,7 @@ from optvet.engine.bench import bench
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.timing.device_readings import profile_of, use_of
 from optvet.plugin import KernelLaunch, Meter, Reading
+from optvet.report.bench_tables import summary_tables
 from optvet.spec.bench import BenchRequest
 from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
 
@@ -53,7 +54,7 @@ class OnDevice(OrtRuntime):
 
     def kernels(self, folder: Path) -> Sequence[KernelLaunch]:
         assert "optvet.engine.work.timing.profiled_run" in (folder / "log").read_text()
-        return [KernelLaunch("k", (32, 1, 1), (4, 1, 1), 0.5, 0.25)] * 10
+        return [KernelLaunch("k", (32, 1, 1), (4, 1, 1), 0.5, 0.25, 0.75)] * 10
 
 
 class Without(OnDevice):
@@ -142,6 +143,18 @@ def test_a_device_is_read_in_another_process_while_the_model_runs(
     # One sample, five times; ten launches.
     assert (kernels.runs, kernels.launches) == (5, 2)
     assert [(k.name, k.block, k.compute_share) for k in kernels.kernels] == [("k", [32, 1, 1], 0.5)]
+    assert [k.utilisation for k in kernels.kernels] == [0.75]
+    # The original's stand next to those of the variant.
+    ((name, original),) = result.kernels.items()
+    assert name.startswith("original on")
+    assert (original.runs, original.launches) == (5, 2)
+    (table,) = (t for t in summary_tables(result) if t.title == "Kernels")
+    assert [(row[0] == name, *row[1:6]) for row in table.rows] == [
+        (True, "k", 2, "32x1x1", "4x1x1", "75%"),
+        (True, "all kernels", 2, None, None, None),
+        (False, "k", 2, "32x1x1", "4x1x1", "75%"),
+        (False, "all kernels", 2, None, None, None),
+    ]
 
 
 @pytest.mark.parametrize(

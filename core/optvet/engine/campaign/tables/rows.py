@@ -8,13 +8,14 @@ from typing import Any
 from optvet.engine.campaign.causes import cause_of, cause_of_conversion
 from optvet.engine.campaign.conversion_findings import findings_of, reason_of
 from optvet.engine.campaign.display_names import short_model
-from optvet.engine.campaign.documents import options_of
+from optvet.engine.campaign.documents import options_in_words, options_of
 from optvet.engine.campaign.results import JobResult
 from optvet.engine.campaign.store_answers import identity
 from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.request import VetRequest
 from optvet.spec.studies import FaultRow, Outcome, TrialParts, TrialRow
 
 
@@ -22,6 +23,10 @@ def row_of(trial: JobResult) -> TrialRow:
     """The row of a trial."""
     request, result = trial.request, trial.result
     version = result.optimizer.version if result else trial.versions.get(trial.optimizer, "")
+    options, data_options = options_of(request), ""
+    if isinstance(request, VetRequest):
+        *others, of_dataset = request.plugin_options
+        options, data_options = options_in_words(others), options_in_words([of_dataset])
     known: dict[str, Any] = {
         "key": trial.key,
         "model": short_model(trial.model),
@@ -33,10 +38,11 @@ def row_of(trial: JobResult) -> TrialRow:
             trial.optimizer,
             version,
             trial.pipeline,
-            options_of(request),
+            options,
             trial.dataset,
             trial.runtime,
             trial.comparator,
+            data_options,
         ),
     }
     if trial.conversion is not None:
@@ -91,7 +97,7 @@ def _row_of_conversion(result: ConversionResult, known: dict[str, Any]) -> Trial
         default=(None, None),
     )
     version = ", ".join(c.version for c in result.converters)
-    parts = (known["parts"][0], version, *known["parts"][2:])
+    parts = known["parts"]._replace(version=version)
     return TrialRow(
         **{**known, "version": version, "parts": parts, "kind": "convert"},
         outcome=outcome,

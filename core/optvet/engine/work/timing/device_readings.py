@@ -195,6 +195,7 @@ def profile_of(launches: Sequence[KernelLaunch], runs: int) -> KernelProfile:
             grid=list(Counter(each.grid for each in group).most_common(1)[0][0]),
             compute_share=_mean([each.compute_share for each in group]),
             memory_share=_mean([each.memory_share for each in group]),
+            utilisation=_mean([each.utilisation for each in group]),
         )
         for name, group in ranked[:_KEPT_KERNELS]
     ]
