@@ -141,8 +141,11 @@ def parse_log(text: str) -> list[KernelLaunch]:
             found[key] = KernelLaunch(row["Kernel Name"], block, grid)
         if about in (_COMPUTE, _MEMORY) and row["Metric Unit"] == "%":
             share = _number(row["Metric Value"]) / 100
-            which = "compute_share" if about == _COMPUTE else "memory_share"
-            found[key] = replace(found[key], **{which: share})
+            found[key] = (
+                replace(found[key], compute_share=share)
+                if about == _COMPUTE
+                else replace(found[key], memory_share=share)
+            )
         elif about in (_ACTIVE, _ELAPSED) and row["Metric Unit"] == "cycle":
             cycles.setdefault(key, {})[about] = _number(row["Metric Value"])
     return [
