@@ -15,12 +15,13 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from optvet import InputError, Sample
 from optvet.plugin import Comparison, Model, ModelConfig
-from optvet_detection import DetectionComparator, DetectionOptions, is_detection
+from optvet_detection import DetectionComparator, is_detection
 from optvet_detection.boxes import Detections, Proposals, box_iou, is_box, select, suppress
 from optvet_detection.coco import average_precision, is_available, truth_from_detections
 from optvet_detection.decoders import DECODERS, choose, image_size
 from optvet_detection.heads import DecoderInput
 from optvet_detection.matching import THRESHOLDS, assign, count, difference, ratios
+from optvet_detection.options import DetectionOptions
 
 coco = pytest.mark.skipif(not is_available(), reason="needs pycocotools (optvet[detection])")
 
@@ -981,7 +982,7 @@ def test_a_mean_that_is_not_one_does_not_read_one() -> None:
 
 
 def test_without_pycocotools_the_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optvet_detection.is_available", lambda: False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = compare(final_outputs(), final_outputs(scores=[0.9, 0.8, 0.1]), label=annotated())
     summary = DetectionComparator().summarise([result], DetectionOptions())
     assert "mAP" not in summary.metrics

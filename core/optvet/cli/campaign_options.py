@@ -92,9 +92,9 @@ def takes_run_options(function: Callable[..., None]) -> Callable[..., None]:
     ]
     parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *more]
 
-    def command(**given: Any) -> None:
-        options = RunOptions(**{name: given.pop(name) for name in names})
-        function(**given, options=options)
+    def command(**arguments: Any) -> None:
+        options = RunOptions(**{name: arguments.pop(name) for name in names})
+        function(**arguments, options=options)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
