@@ -42,7 +42,7 @@ from optvet.spec.records.tables import CampaignTables
 from optvet.spec.records.timing import TimedSide
 from optvet.spec.studies import OUTCOMES, FaultRow, StudyData, TrialParts, TrialRow, by_model
 from optvet.testing import check_study
-from optvet_ditox import outcomes
+from optvet_ditox.counts import outcomes
 from optvet_otx import metrics, placement, speed
 
 FILE = """

@@ -1,0 +1,126 @@
+"""The findings of a campaign as the study lists its own: an issue, its error, its models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import shorten
+from typing import NamedTuple
+
+from optvet.plugin import Finding, ReportTable, Symptom, TrialRow
+from optvet_ditox.figures import Cell, published
+
+
+def _type(found: Finding) -> str:
+    """The study's word for a symptom."""
+    if found.severity == "note" and found.known_limit is None:
+        return "warning"
+    return _type_of(found.symptom, found.stage)
+
+
+_FROM_FIRST = ("build", "check", "load", "run", "compare")
+
+
+def _type_of(symptom: Symptom, stage: str) -> str:
+    if symptom.info.of_values:
+        return "accuracy"
+    return "crash" if stage in ("build", "check") else "crash when run"
+
+
+class _Issue(NamedTuple):
+    """What makes two findings one row, beside the words of the error."""
+
+    optimizer: str
+    passes: str
+    type: str
+    about: str
+
+
+class _Wording(NamedTuple):
+    error: str
+    symptom: str
+    cause: str
+
+
+def _issues(row: TrialRow) -> Iterator[tuple[_Issue, _Wording]]:
+    """Faults, notes, and passes that fail alone though no finding is about them."""
+    for seen in row.faults:
+        yield _issue_of(row, seen.finding, seen.issue, seen.cause.name)
+    for note in row.notes:
+        cause = "by design" if note.known_limit else "the pass" if note.culprit else "round trip"
+        yield _issue_of(row, note, str(note.symptom), cause)
+    blamed = {name for f in (*(s.finding for s in row.faults), *row.notes) for name in f.culprit}
+    for record in row.passes:
+        if record.symptom is None or record.effect != "failed" or record.name in blamed:
+            continue
+        kind = _type_of(record.symptom, min(record.symptom.info.stages, key=_FROM_FIRST.index))
+        key = _Issue(row.optimizer, record.name, kind, str(record.symptom))
+        cause = "unclear" if record.known_limit is None else "by design"
+        yield key, _Wording(record.known_limit or "alone", str(record.symptom), cause)
+
+
+def _issue_of(row: TrialRow, found: Finding, issue: str, cause: str) -> tuple[_Issue, _Wording]:
+    passes = ", ".join(found.culprit) or "round trip"
+    error = found.known_limit or found.message or found.blamed()
+    return _Issue(row.optimizer, passes, _type(found), issue), _Wording(error, found.symptom, cause)
+
+
+def findings(rows: Sequence[TrialRow]) -> ReportTable:
+    """Each issue: the passes, what the error says, its type and cause, and the models."""
+    issues: dict[_Issue, list[TrialRow]] = {}
+    about: dict[_Issue, _Wording] = {}
+    for row in rows:
+        for key, said in _issues(row):
+            issues.setdefault(key, []).append(row)
+            about.setdefault(key, said)
+    lines: list[list[Cell]] = []
+    ordered = sorted(issues.items(), key=lambda item: -len({r.digest for r in item[1]}))
+    for number, (key, those) in enumerate(ordered, 1):
+        said = about[key]
+        named = sorted({f"{r.model} (op. {r.opset})" if r.opset else r.model for r in those})
+        models = len({r.digest for r in those})
+        listed = ", ".join(named[:_LISTED]) + (" …" if len(named) > _LISTED else "")
+        error = shorten(said.error, _MESSAGE, placeholder=" …")
+        cells: list[Cell] = [error, key.type, said.symptom, said.cause, listed, models]
+        lines.append([number, key.optimizer, key.passes, *cells])
+    return ReportTable(
+        title="DiTOX: findings",
+        note="The same crash of the same passes is one finding, and so is the same note; "
+        "wrong values are one per place. By design: what the pass documents that it does, which "
+        "the study counted too.",
+        columns=[
+            "no.", "optimizer", "passes", "error", "type", "symptom", "cause", "models", "how many"
+        ],
+        rows=lines,
+    )  # fmt: skip
+
+
+_MESSAGE = 80
+_LISTED = 6
+
+
+def published_findings(rows: Sequence[TrialRow]) -> ReportTable:
+    """The study's fifteen findings, and how many models here have each pass at fault."""
+    blamed: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for key, said in _issues(row):
+            for name in key.passes.split(", "):
+                blamed.setdefault((name, said.symptom), set()).add(row.digest)
+    lines: list[list[Cell]] = []
+    for number, entry in enumerate(published()["findings"], 1):
+        names, symptom = entry["passes"] or ["round trip"], entry.get("symptom")
+        ours = {
+            digest
+            for (name, shown), digests in blamed.items()
+            if name in names and symptom in (None, shown)
+            for digest in digests
+        }
+        passes = ", ".join(entry["passes"]) or "all passes"
+        lines.append([number, passes, entry["text"], entry["type"], entry["models"], len(ours)])
+    return ReportTable(
+        title="DiTOX: the study's findings",
+        note="Here: models of this campaign with a finding or a note on one of these passes, on "
+        "the round trip that all passes share, or on which the pass fails alone; the error may be "
+        "another.",
+        columns=["no.", "passes", "error", "type", "models in DiTOX", "here"],
+        rows=lines,
+    )
