@@ -58,3 +58,8 @@ def study_name_of(source: str) -> str:
 def percent(share: float | None) -> float | None:
     """A share in %."""
     return None if share is None else 100 * share
+
+
+def megabytes(size: int | None) -> float | None:
+    """A size in bytes in MB."""
+    return None if size is None else size / 1e6

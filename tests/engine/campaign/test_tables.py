@@ -43,7 +43,9 @@ from optvet.spec.records.timing import TimedSide
 from optvet.spec.studies import OUTCOMES, FaultRow, StudyData, TrialParts, TrialRow, by_model
 from optvet.testing import check_study
 from optvet_ditox.counts import outcomes
-from optvet_otx import metrics, placement, speed
+from optvet_otx import metrics
+from optvet_otx.graphs import placement
+from optvet_otx.speeds import speed
 
 FILE = """
 name = "small"
