@@ -236,6 +236,7 @@ def test_images_are_read_without_a_trace(watched: Watched, tmp_path: Path) -> No
     assert (ran.code, ran.traces) == (0, {}), ran.output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["doctor", "plugins", "models", "--version"])
 def test_what_only_tells_asks_nobody(command: str, watched: Watched) -> None:
     ran = watched(*OPTVET, command)

@@ -102,6 +102,7 @@ def diagnose_few(plugins: Sequence[Loaded], *given: Any, **options: Any) -> Diag
     return diagnose(few, *given, installed=[], **options)
 
 
+@pytest.mark.long
 def test_every_command_does_something(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any
 ) -> None:

@@ -70,6 +70,7 @@ def test_what_a_bare_install_lacks_is_told_with_its_extra(
     assert "can do more; install optvet[speech]" in " ".join(run("plugins").out.split())
 
 
+@pytest.mark.long
 def test_options_are_described(run: Run) -> None:
     entries = json.loads(run("plugins", "--json", "-").out)["plugins"]
     for name in {e["name"] for e in entries if e["problem"] is None}:

@@ -123,6 +123,7 @@ def commands_below(pid: int) -> Iterator[bytes]:
             yield Path(f"/proc/{child}/cmdline").read_bytes()
 
 
+@pytest.mark.long
 def test_a_campaign_on_a_cluster_survives_the_loss_of_a_node(
     cluster: Any, store: CampaignStore
 ) -> None:

@@ -92,6 +92,7 @@ def test_the_source_keeps_the_protocol() -> None:
     assert pickle.loads(pickle.dumps(source)).name == "torch"
 
 
+@pytest.mark.long
 def test_a_module_is_exported_the_same_each_time(nets: Path, cache: Path) -> None:
     path = fetch(cache, "my_nets:net")
     assert path.name == "net.onnx"
@@ -103,6 +104,7 @@ def test_a_module_is_exported_the_same_each_time(nets: Path, cache: Path) -> Non
     assert "my_nets" not in sys.modules
 
 
+@pytest.mark.long
 def test_a_change_of_the_source_is_seen(nets: Path, cache: Path) -> None:
     first = fetch(cache, "my_bare_nets:net@1x3")
     (nets / "my_bare_nets.py").write_text(BARE.replace("3, 2", "3, 5"))

@@ -40,6 +40,7 @@ def test_a_model_of_the_zoo_is_clean_and_the_log_names_what_changed_it() -> None
     assert "iree-global-opt-erase-unused-linalg-operands" in (result.changing_passes or ())
 
 
+@pytest.mark.long
 def test_two_passes_that_only_fail_together_are_named_and_shown_without_optvet(
     tmp_path: Path,
 ) -> None:

@@ -350,6 +350,7 @@ def test_a_healthy_model_rounds_differently_at_most(vet: Vet) -> None:
     assert "CombineParallelMatmul" not in result.changing_passes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("position", [0, 6, 15])
 def test_a_planted_pass_is_named_in_ten_builds(vet: Vet, position: int) -> None:
     options = {"extra_passes": f"{__file__}:gelu_for_relu@{position}"}
@@ -361,6 +362,7 @@ def test_a_planted_pass_is_named_in_ten_builds(vet: Vet, position: int) -> None:
     assert result.safe_pipeline == [n for n in result.optimizer.pipeline if n != "gelu_for_relu"]
 
 
+@pytest.mark.long
 def test_a_pass_that_changes_its_module_in_place_is_the_only_culprit(vet: Vet) -> None:
     options = {"extra_passes": f"{__file__}:spoils_in_place@4"}
     result = vet(CONV, optimizer_options=options)
@@ -385,6 +387,7 @@ def test_half_precision_is_judged_by_what_it_declares(vet: Vet) -> None:
     assert output.error > 1e-5
 
 
+@pytest.mark.long
 def test_a_fault_of_the_importer_is_no_passes_fault(vet: Vet, tmp_path: Path) -> None:
     feeds = {"x": np.array([[[1], [2], [3]]], np.float32), "shape": np.array([3, 1, 3])}
     arrays: dict[str, Any] = dict(feeds)

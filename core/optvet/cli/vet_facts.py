@@ -125,7 +125,9 @@ def _carrying(result: VetResult, request: VetRequest) -> set[str]:
         names |= {"outputs"}
     if result.verdict != "clean":
         names |= {"layers"}
-    if request.comparator is not None or not are_inputs_made_up(result):
+    impact = result.impact
+    moved = impact is not None and impact.changed + impact.sensitive > 0
+    if moved or request.comparator is not None or not are_inputs_made_up(result):
         names |= {"metrics"}
     if result.passes_alone:
         names |= {"changing"}

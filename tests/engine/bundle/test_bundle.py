@@ -355,6 +355,7 @@ CHAIN = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("culprit", "symptom", "step"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.engine.bundle.test_bundle import (
     NORMALIZED,
     WRONG,
@@ -26,6 +27,7 @@ def required(text: str, folder: Path, **settings: object) -> Bundle:
     return bundle
 
 
+@pytest.mark.long
 def test_a_metric_that_is_not_met_is_reduced_and_measured_again_by_the_script(
     tmp_path: Path,
 ) -> None:
@@ -65,6 +67,7 @@ def test_the_issue_of_a_tolerance_needs_nothing_of_ours(tmp_path: Path) -> None:
     assert alone(code, tmp_path / "empty").returncode == 1
 
 
+@pytest.mark.long
 def test_a_metric_over_several_samples_keeps_the_fewest_and_the_whole_model(
     tmp_path: Path,
 ) -> None:
@@ -81,6 +84,7 @@ def test_a_metric_over_several_samples_keeps_the_fewest_and_the_whole_model(
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
+@pytest.mark.long
 def test_two_requirements_that_one_pass_breaks_have_bundles_of_their_own(tmp_path: Path) -> None:
     given = {"require": ["cosine>=0.999"], "rtol": "1e-3", "reduce": False, "limit": 1}
     made = bundles(WRONG, tmp_path, optimizer="onnxoptimizer", **given)  # type: ignore[arg-type]
@@ -89,6 +93,7 @@ def test_two_requirements_that_one_pass_breaks_have_bundles_of_their_own(tmp_pat
     assert len(set(told.values())) == 3
 
 
+@pytest.mark.long
 def test_a_number_of_samples_is_shown_on_one(tmp_path: Path) -> None:
     bundle = required(WRONG, tmp_path, require="samples_changed<=0", reduce=False)
     assert bundle.record.finding.measured == 1

@@ -64,6 +64,7 @@ def cells(tables: list[ReportTable], title: str) -> Mapping[tuple[str, str], Seq
     return {(str(row[0]), str(row[1])): row for row in table.rows}
 
 
+@pytest.mark.long
 def test_every_column_of_ditox_is_filled_without_a_network(run: Run) -> None:
     require("onnxoptimizer", "pycocotools", "sacrebleu")
     tables = tables_of(run, "ditox")
@@ -80,6 +81,7 @@ def test_every_column_of_ditox_is_filled_without_a_network(run: Run) -> None:
     assert boxes[4:9] == pytest.approx([100] * 5, abs=0.01)
 
 
+@pytest.mark.long
 def test_every_column_of_otx_is_filled_without_a_gpu(run: Run) -> None:
     require("onnxruntime")
     tables = tables_of(run, "otx", file=part_of("otx", "zoo:canvas-detector"))
@@ -168,6 +170,7 @@ def test_kernels_of_the_original_stand_next_to_those_of_the_optimized(run: Run) 
     assert line[1:] == ["base", "gemm", 2, "32 x 1 x 1", "4 x 1 x 1", 75, 50, 25]
 
 
+@pytest.mark.long
 def test_every_column_of_the_study_of_converters_is_filled(run: Run) -> None:
     require("onnx2torch")
     tables = tables_of(run, "converters")
@@ -178,6 +181,7 @@ def test_every_column_of_the_study_of_converters_is_filled(run: Run) -> None:
     assert any("NonZero" in str(sequence) for sequence in told), told
 
 
+@pytest.mark.long
 def test_every_column_of_fetafix_is_filled(run: Run) -> None:
     require("onnx2torch")
     images = ("--dataset", f"files:{STUDIES / 'fetafix' / 'digits.npz'}")

@@ -77,6 +77,7 @@ def campaign(place: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_a_campaign_killed_many_times_ends_as_one_that_was_left_alone(
     campaign: Path, place: Path, spawn: Spawn, run: Run
 ) -> None:
@@ -143,6 +144,7 @@ def test_workers_end_with_the_process_that_started_them(
     wait_for(lambda: not any(Path(f"/proc/{pid}/stat").exists() for pid in workers))
 
 
+@pytest.mark.long
 def test_two_processes_on_one_store_share_the_jobs(
     campaign: Path, place: Path, spawn: Spawn
 ) -> None:
@@ -176,6 +178,7 @@ def test_ctrl_c_ends_a_campaign_in_order(campaign: Path, place: Path, spawn: Spa
         assert store.database.execute("SELECT count(*) FROM owners").fetchone()[0] == 0
 
 
+@pytest.mark.long
 def test_of_sixty_jobs_that_abort_hang_and_eat_memory_none_is_lost(
     place: Path, spawn: Spawn
 ) -> None:

@@ -165,6 +165,7 @@ def convert(source: Path, function: str, via: str) -> ConversionResult:
     return convert_model(request, Plugins())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("function", "symptom", "stage"),
     [

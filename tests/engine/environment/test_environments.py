@@ -65,6 +65,7 @@ def test_an_environment_is_made_and_works(small: PythonEnvironment, tmp_path: Pa
     assert len(said) == 2
 
 
+@pytest.mark.long
 def test_what_exists_is_replaced_only_if_that_is_asked(
     small: PythonEnvironment, tmp_path: Path
 ) -> None:

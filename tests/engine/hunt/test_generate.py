@@ -97,6 +97,7 @@ def test_equal_seeds_give_equal_files_whatever_the_number_of_workers(run: Run) -
     assert files("one") != files("other")
 
 
+@pytest.mark.long
 def test_operators_that_were_used_least_come_first(run: Run) -> None:
     few = answer(run, "--count", 2, "--out", "few").coverage
     more = answer(run, "--count", 16, "--out", "more").coverage

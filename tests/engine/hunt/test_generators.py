@@ -30,6 +30,7 @@ g (float[n,3] x) => (float[n,2] y)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", POOLS)
 def test_every_pool_conforms(name: str) -> None:
     check_pool(PLUGINS.pool(name))

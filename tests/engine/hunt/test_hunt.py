@@ -84,6 +84,7 @@ def test_a_planted_fault_is_found_blamed_reduced_and_bundled(tmp_path: Path) -> 
     assert json.loads((tmp_path / "out" / "hunt.json").read_text())["schema"] == "optvet.hunt/1"
 
 
+@pytest.mark.long
 def test_two_passes_that_break_models_only_together_are_blamed_together(tmp_path: Path) -> None:
     summary = hunt(asked(tmp_path / "out", "30"), plugins_with("mark", "keep_01", "exploit"))
     faults = [f.culprit for f in summary.findings if f.severity == "fault"]
@@ -114,6 +115,7 @@ def test_an_optimizer_without_faults_has_no_findings(tmp_path: Path) -> None:
     assert "benign_reassociate" in summary.fired
 
 
+@pytest.mark.long
 def test_equal_seeds_and_counts_give_equal_findings_whatever_the_jobs(tmp_path: Path) -> None:
     passes = ("drop_relu", "add_to_sub", "keep_01")
     first = hunt(asked(tmp_path / "a", "60", jobs=1, seed=3), plugins_with(*passes))
@@ -122,6 +124,7 @@ def test_equal_seeds_and_counts_give_equal_findings_whatever_the_jobs(tmp_path: 
     assert {tuple(f.culprit) for f in first.findings} == {("drop_relu",), ("add_to_sub",)}
 
 
+@pytest.mark.long
 def test_an_interrupted_hunt_goes_on_and_finds_the_same(tmp_path: Path) -> None:
     plugins = plugins_with("drop_relu", "keep_01")
     whole = hunt(asked(tmp_path / "whole", "50"), plugins)
@@ -137,6 +140,7 @@ def test_an_interrupted_hunt_goes_on_and_finds_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "cut" / again.findings[0].bundle / "finding.json").exists()
 
 
+@pytest.mark.long
 def test_what_is_known_is_not_reported_again(tmp_path: Path) -> None:
     plugins = plugins_with("drop_relu", "add_to_sub")
     first = hunt(asked(tmp_path / "a", "40"), plugins)

@@ -221,6 +221,7 @@ TORCH = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs optvet[torch]")
 @pytest.mark.parametrize("name", TORCH)
 def test_a_fault_of_a_converted_network_is_repaired_to_the_right_model(

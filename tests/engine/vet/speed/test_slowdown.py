@@ -178,6 +178,7 @@ def vetted(net: Path, optimizer: Burdens, **options: object) -> VetResult:
     return vet_model(open_model(net, str(net), folder), request, plugins)
 
 
+@pytest.mark.long
 def test_vet_reports_a_slow_pass_beside_its_verdict_and_leaves_it_out(net: Path) -> None:
     optimizer = Burdens(("a", "b", "c"), slow=frozenset("b"))
     result = vetted(net, optimizer, measure=True)

@@ -123,6 +123,7 @@ def test_an_answer_from_the_cache_starts_no_process(
         )
 
 
+@pytest.mark.long
 def test_a_library_that_was_rebuilt_in_place_is_another_one(tmp_path: Path) -> None:
     library = find_spec("onnxoptimizer")
     assert library is not None

@@ -282,6 +282,7 @@ def test_skipped_samples_are_in_the_answer(vet: Vet) -> None:
     assert detail(result, "samples") == "4 judged; 1 skipped as bad data"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use_cache", [True, False], ids=["cached", "uncached"])
 def test_memory_is_that_of_a_chunk_however_many_samples_there_are(
     vet: Vet, monkeypatch: pytest.MonkeyPatch, use_cache: bool
