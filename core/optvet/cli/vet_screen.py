@@ -253,15 +253,16 @@ def _passes(result: VetResult) -> Table:
     table = table_of(("pass alone", ""), ("effect", ""), ("", "dim"))
     others = Counter[str]()
     for record in result.passes_alone:
-        if record.effect in ("none", "unknown"):
+        if record.effect in ("none", "unknown") and not record.warnings:
             others[record.effect] += 1
             continue
         failed = record.effect == "failed"
-        remark = str(record.symptom) if failed else ""
+        remarks = [str(record.symptom)] if failed else []
         if failed and record.known_limit:
-            remark = f"{remark}; documented: {record.known_limit}"
+            remarks.append(f"documented: {record.known_limit}")
+        remarks += [f'warning: "{one_line(words, ANSWER_CHARS)}"' for words in record.warnings]
         style = "red" if failed and not record.known_limit else ""
-        table.add_row(text(record.name), Text(record.effect, style), text(remark))
+        table.add_row(text(record.name), Text(record.effect, style), text("; ".join(remarks)))
     for effect in ("unknown", "none"):
         if others[effect] or effect == "none":
             table.add_row(Text(f"{others[effect]} others", "dim"), Text(effect, "dim"), "")

@@ -11,8 +11,8 @@ from optvet.graph.cost import Shapes
 from optvet.graph.flops import flops_of
 from optvet.graph.structure import operator_counts
 from optvet.graph.types import element_bits
-from optvet.graph.walk import graphs, node_count, reads
-from optvet.graph.weights import constant_tensors
+from optvet.graph.walk import graphs, node_count
+from optvet.graph.weights import constant_tensors, unused_weights
 from optvet.spec.records.structure import Inventory, InventoryChange
 
 
@@ -25,13 +25,10 @@ def inventory_of(model: ModelProto, size_bytes: int, shapes: Shapes | None = Non
         shapes: Shapes of graph inputs, in place of the declared ones; for ``flops``.
     """
     weights: list[TensorProto] = []
-    constants, unused = 0, 0
+    constants = 0
     for graph in graphs(model.graph):
         sparse = [each.values for each in graph.sparse_initializer]
         tensors = [*graph.initializer, *sparse]
-        used = {name for node in graph.node for name in reads(node)}
-        used |= {value.name for value in graph.output}
-        unused += sum(tensor.name not in used for tensor in tensors)
         weights += tensors
         constants += sum(math.prod(tensor.dims) for tensor in constant_tensors(graph))
     named = {t.name for t in model.graph.initializer}
@@ -43,7 +40,7 @@ def inventory_of(model: ModelProto, size_bytes: int, shapes: Shapes | None = Non
         operators=dict(operator_counts(model).most_common()),
         nested=nodes - len(model.graph.node),
         initializers=len(weights),
-        unused_initializers=unused,
+        unused_initializers=unused_weights(model),
         initializer_bytes=sum(map(_bytes_of, weights)),
         parameters=sum(math.prod(tensor.dims) for tensor in weights) + constants,
         weight_inputs=sum(value.name in named for value in model.graph.input),

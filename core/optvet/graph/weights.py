@@ -23,7 +23,7 @@ from onnx import (
     numpy_helper,
 )
 
-from optvet.graph.walk import is_onnx
+from optvet.graph.walk import graphs, is_onnx, reads
 
 
 def constants_of(model: ModelProto) -> dict[str, TensorProto]:
@@ -34,6 +34,17 @@ def constants_of(model: ModelProto) -> dict[str, TensorProto]:
         if tensor is not None:
             found[node.output[0]] = tensor
     return found
+
+
+def unused_weights(model: ModelProto) -> int:
+    """How many initializers no node of their graph, or below it, reads and no output is."""
+    count = 0
+    for graph in graphs(model.graph):
+        used = {name for node in graph.node for name in reads(node)}
+        used |= {value.name for value in graph.output}
+        tensors = (*graph.initializer, *(each.values for each in graph.sparse_initializer))
+        count += sum(tensor.name not in used for tensor in tensors)
+    return count
 
 
 def held_tensor(node: NodeProto) -> TensorProto | None:

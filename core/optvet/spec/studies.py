@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Placements,
         Structures,
         Timing,
+        WarningRecord,
     )
     from optvet.spec.records.convert import ConversionFinding, ConversionResult
     from optvet.spec.records.repair import RepairResult
@@ -78,8 +79,8 @@ class TrialParts(NamedTuple):
 class TrialRow:
     """One trial.
 
-    ``error`` and ``noise`` are those of the worst output; ``passes`` are those tried alone. Unknown
-    values are None, or empty.
+    ``error`` and ``noise`` are those of the worst output; ``passes`` are those tried alone;
+    ``warnings`` are those that are new after optimization. Unknown values are None, or empty.
     """
 
     key: str
@@ -95,6 +96,7 @@ class TrialRow:
     opset: int | None = None
     faults: tuple[FaultRow, ...] = ()
     notes: tuple[Finding, ...] = ()
+    warnings: tuple[WarningRecord, ...] = ()
     impact: Impact | None = None
     error: float | None = None
     noise: float | None = None

@@ -7,6 +7,7 @@ in ONNX; of sources in Python there is no such graph.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -59,6 +60,7 @@ class Converters:
             symptoms(found),
             causes(found),
             outcomes(found),
+            operators(found),
             sequences(found),
             operator_sets(found),
             *data.general,
@@ -205,47 +207,72 @@ def _kind(conversion: StudiedConversion) -> str:
 # --- operators -----------------------------------------------------------------------------------
 
 
+def operators(found: Sequence[StudiedConversion]) -> ReportTable:
+    """Operators of failing sources that no other source has, and whether they are tested."""
+    known = tested_alone()
+    return ReportTable(
+        title="Converters: operators that occur only in failing sources",
+        note=f"Tested: one of the {len(known)} operators that ONNX's own backend tests are of, "
+        f"which converters of ONNX models run.{_unread(found)}",
+        columns=["operator", "chain", "failing sources", "of", "tested"],
+        rows=_only_in_failing(found, (1,), known),
+    )
+
+
 def sequences(found: Sequence[StudiedConversion]) -> ReportTable:
     """Sequences of operators of failing sources that no other source has, and who tests them."""
+    known = tested(_LENGTHS)
+    return ReportTable(
+        title="Converters: operator sequences that occur only in failing sources",
+        note="Three to five operators, each of which reads what the one before makes. Tested: in a "
+        f"model of ONNX's own backend tests ({len(known):,} such sequences), which converters of "
+        f"ONNX models run; their packages bring no tests of their own.{_unread(found)}",
+        columns=["sequence", "chain", "failing sources", "of", "tested"],
+        rows=_only_in_failing(found, _LENGTHS, known),
+    )
+
+
+def _unread(found: Sequence[StudiedConversion]) -> str:
+    unread = sum(c.graph is None for c in found)
+    return f" Sources without a graph in ONNX, not counted: {unread}." if unread else ""
+
+
+def _only_in_failing(
+    found: Sequence[StudiedConversion], lengths: tuple[int, ...], known: Sequences
+) -> list[list[Cell]]:
+    """Per chain, those with the most failing sources first."""
     lines: list[list[Cell]] = []
     read = [c for c in found if c.graph is not None and c.result is not None]
     for chain in dict.fromkeys(c.chain for c in read):
         group = [c for c in read if c.chain == chain]
-        sound = frozenset[tuple[str, ...]]().union(*(_of(c) for c in group if not c.failed))
+        sound = frozenset[tuple[str, ...]]().union(
+            *(_of(c, lengths) for c in group if not c.failed)
+        )
         failing = [c for c in group if c.failed]
-        counts = Counter(s for c in failing for s in _of(c) - sound)
+        counts = Counter(s for c in failing for s in _of(c, lengths) - sound)
         # A longer one that as many fail with says no more than the shorter one within it.
-        longest = {s: n for s, n in counts.items() if not _within(s, counts)}
+        longest = {s: n for s, n in counts.items() if not _within(s, counts, min(lengths))}
         ordered = sorted(longest.items(), key=lambda item: (-item[1], len(item[0]), item[0]))
         lines += [
-            [" → ".join(s), chain, n, len(failing), "yes" if s in tested() else "no"]
+            [" → ".join(s), chain, n, len(failing), "yes" if s in known else "no"]
             for s, n in ordered[:_LISTED]
         ]
-    unread = sum(c.graph is None for c in found)
-    more = f" Sources without a graph in ONNX, not counted: {unread}." if unread else ""
-    return ReportTable(
-        title="Converters: operator sequences that occur only in failing sources",
-        note="Three to five operators, each of which reads what the one before makes. Tested: in a "
-        f"model of ONNX's own backend tests ({len(tested()):,} such sequences), which converters "
-        f"of ONNX models run; their packages bring no tests of their own.{more}",
-        columns=["sequence", "chain", "failing sources", "of", "tested"],
-        rows=lines,
-    )
+    return lines
 
 
-def _of(conversion: StudiedConversion) -> Sequences:
+def _of(conversion: StudiedConversion, lengths: tuple[int, ...]) -> Sequences:
     assert conversion.graph is not None
-    return frozenset(s for length in _LENGTHS for s in sequences_of(conversion.graph, length))
+    return frozenset(s for length in lengths for s in sequences_of(conversion.graph, length))
 
 
-def _within(sequence: tuple[str, ...], counts: Mapping[tuple[str, ...], int]) -> bool:
+def _within(sequence: tuple[str, ...], counts: Mapping[tuple[str, ...], int], least: int) -> bool:
     parts = (sequence[:-1], sequence[1:])
-    return len(sequence) > min(_LENGTHS) and any(counts.get(p) == counts[sequence] for p in parts)
+    return len(sequence) > least and any(counts.get(p) == counts[sequence] for p in parts)
 
 
 @cache
-def tested() -> Sequences:
-    """Sequences in the models of the backend tests that the onnx wheel brings."""
+def tested(lengths: tuple[int, ...]) -> Sequences:
+    """Sequences of so many operators in the models of the backend tests that the wheel brings."""
     import onnx
     from onnx.backend import test
 
@@ -253,8 +280,24 @@ def tested() -> Sequences:
     folder = Path(test.__file__).parent / "data"
     for file in sorted(folder.rglob("*.onnx")):
         model = onnx.load(file, load_external_data=False)
-        found.update(s for length in _LENGTHS for s in sequences_of(model, length))
+        found.update(s for length in lengths for s in sequences_of(model, length))
     return frozenset(found)
+
+
+@cache
+def tested_alone() -> Sequences:
+    """Operators that have a backend test: a node is made in its code, which takes long to run."""
+    from onnx.backend.test import case
+
+    folder = Path(case.__file__).parent / "node"
+    found: set[str] = set()
+    for file in sorted(folder.rglob("*.py")):
+        domain = "" if file.parent == folder else f"{file.parent.name.replace('_', '.')}::"
+        found |= {f"{domain}{name}" for name in _MAKES_NODE.findall(file.read_text("utf-8"))}
+    return frozenset((name,) for name in found)
+
+
+_MAKES_NODE = re.compile(r"""make_node\(\s*["'](\w+)["']""")
 
 
 def operator_sets(found: Sequence[StudiedConversion]) -> ReportTable:

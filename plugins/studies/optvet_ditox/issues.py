@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from textwrap import shorten
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from optvet_ditox.figures import Cell, published
 def _type(found: Finding) -> str:
     """The study's word for a symptom."""
     if found.severity == "note" and found.known_limit is None:
-        return "warning"
+        return _WARNING
     return _type_of(found.symptom, found.stage)
 
 
@@ -56,6 +57,31 @@ def _issues(row: TrialRow) -> Iterator[tuple[_Issue, _Wording]]:
         key = _Issue(row.optimizer, record.name, kind, str(record.symptom))
         cause = "unclear" if record.known_limit is None else "by design"
         yield key, _Wording(record.known_limit or "alone", str(record.symptom), cause)
+    yield from _warnings(row)
+
+
+def _warnings(row: TrialRow) -> Iterator[tuple[_Issue, _Wording]]:
+    """What libraries warn of after optimization only: by pass alone, then by all passes."""
+    explained: set[str] = set()
+    for record in row.passes:
+        for message in record.warnings:
+            explained.add(_VARYING.sub("…", message))
+            yield _warning_of(row, record.name, message, "the pass")
+    together = row.pipeline[0] if len(row.pipeline) == 1 else "all passes"
+    cause = "the pass" if len(row.pipeline) == 1 else "unclear"
+    for warning in row.warnings:
+        if _VARYING.sub("…", warning.message) not in explained:
+            yield _warning_of(row, together, warning.message, cause)
+
+
+def _warning_of(row: TrialRow, passes: str, message: str, cause: str) -> tuple[_Issue, _Wording]:
+    about = _VARYING.sub("…", message)
+    return _Issue(row.optimizer, passes, _WARNING, about), _Wording(message, _WARNING, cause)
+
+
+_WARNING = "warning"
+_VARYING = re.compile(r"'[^']*'|\d+")
+"""Names and numbers in a message, which differ from model to model."""
 
 
 def _issue_of(row: TrialRow, found: Finding, issue: str, cause: str) -> tuple[_Issue, _Wording]:
@@ -86,7 +112,8 @@ def findings(rows: Sequence[TrialRow]) -> ReportTable:
         title="DiTOX: findings",
         note="The same crash of the same passes is one finding, and so is the same note; "
         "wrong values are one per place. By design: what the pass documents that it does, which "
-        "the study counted too.",
+        "the study counted too. Warnings are those of libraries after optimization only: of a pass "
+        "alone, else of all passes.",
         columns=[
             "no.", "optimizer", "passes", "error", "type", "symptom", "cause", "models", "how many"
         ],

@@ -7,14 +7,14 @@
 Needs scikit-learn. Each chunk, an ``.npz``, has four samples; letters are in ``letters-N.txt``.
 It also writes two models of the zoo in other, equally valid forms, on which ONNX Optimizer 0.4.2
 fails: a ``Transpose`` that leaves its permutation to the default, and a ``Pad`` that names its
-axes in another order.
+axes in another order. Of a third model, a pass leaves a weight that nothing reads.
 """
 
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, version_converter
+from onnx import helper, numpy_helper, parser, version_converter
 
 from optvet_zoo.recipes import train
 
@@ -35,6 +35,7 @@ def main() -> None:
             np.savez_compressed(_HERE / f"{name}-{chunk}.npz", **named)
     onnx.save(transposed(), _HERE.with_name("digits-transposed.onnx"))
     onnx.save(padded(), _HERE.with_name("digits-padded.onnx"))
+    onnx.save(reshaped(), _HERE.with_name("reshaped.onnx"))
     # For the study fetafix: what the optimizer makes of it, and images that show it.
     import onnxoptimizer
 
@@ -62,6 +63,15 @@ def transposed() -> onnx.ModelProto:
     (weight,) = (t for t in graph.initializer if t.name == "w3")
     turned = numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(weight).T), "w3")
     weight.CopyFrom(turned)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def reshaped() -> onnx.ModelProto:
+    """A model with a ``Reshape`` to the shape that its value has already."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 13]>
+        reshaped (float[2,3] x) => (float[2,3] y) <int64[2] same = {2, 3}>
+        { flat = Reshape(x, same)  y = Relu(flat) }""")
     onnx.checker.check_model(model, full_check=True)
     return model
 

@@ -77,6 +77,14 @@ def test_every_column_of_ditox_is_filled_without_a_network(run: Run) -> None:
     blamed = {str(row[2]): row[4] for row in findings.rows}
     assert blamed["fuse_transpose_into_gemm"] == "crash"
     assert blamed["fuse_pad_into_conv"] == "accuracy"
+    warnings = {str(row[2]): row[3:] for row in findings.rows if row[5] == "warning"}
+    assert set(warnings) == {"eliminate_nop_reshape", "fuse_pad_into_conv", "all passes"}
+    message, *rest = warnings["eliminate_nop_reshape"]
+    assert str(message).startswith("Removing initializer 'same'. It is not used by any node")
+    assert rest == ["warning", "warning", "the pass", "reshaped.onnx (op. 13)", 1]
+    assert str(warnings["all passes"][0]).startswith("Initializer gpu_0/conv3_0_w_0 appears in")
+    (theirs,) = (t for t in tables if t.title == "DiTOX: the study's findings")
+    assert theirs.rows[12][5] == 1, "unused initializers are left"
     boxes = cells(tables, "DiTOX: detectors")["zoo:canvas-detector", "12"]
     assert boxes[4:9] == pytest.approx([100] * 5, abs=0.01)
 
@@ -179,6 +187,9 @@ def test_every_column_of_the_study_of_converters_is_filled(run: Run) -> None:
     assert stages.rows[-1][2] == 74  # the study's share of the conversion of nodes
     told = {row[0]: row for t in tables if "sequences" in t.title for row in t.rows}
     assert any("NonZero" in str(sequence) for sequence in told), told
+    single = cells(tables, "Converters: operators that occur only in failing sources")
+    assert single["NonZero", "onnx2torch"][2:] == [1, single["NonZero", "onnx2torch"][3], "yes"]
+    assert all(" → " not in operator for operator, _ in single)
 
 
 @pytest.mark.long

@@ -136,6 +136,32 @@ def test_a_warning_that_the_runtime_gives_of_the_optimized_model_alone_is_new(ve
     assert result.verdict == "clean"
 
 
+NOP = """<ir_version: 9, opset_import: ["" : 13]>
+g (float[2,3] x) => (float[2,3] y) <int64[2] s = {2, 3}> { r = Reshape(x, s)  y = Relu(r) }"""
+
+
+def test_a_warning_that_one_pass_brings_is_told_of_that_pass_alone(vet: Vet) -> None:
+    # The default pipeline removes the unused shape again, so the whole of it brings no warning.
+    result = vet(onnx.parser.parse_model(NOP), "onnxoptimizer", strategy="each")
+    assert result.warnings == []
+    warned = {record.name: record.warnings for record in result.passes if record.warnings}
+    (message,) = warned.pop("eliminate_nop_reshape")
+    assert message.startswith("Removing initializer 's'.")
+    assert warned == {}
+
+
+def test_a_warning_is_told_though_another_model_that_computes_the_same_was_run_before(
+    vet: Vet,
+) -> None:
+    made = onnx.parser.parse_model(NOP)
+    both = "eliminate_nop_reshape,eliminate_unused_initializer"
+    assert vet(made, "onnxoptimizer", pipeline=both).warnings == []
+    # The same artifact but for a weight that no node reads.
+    assert told(vet(made, "onnxoptimizer", pipeline="eliminate_nop_reshape")) == [
+        ("load", "Removing initializer 's'.", 0, 1)
+    ]
+
+
 def test_what_the_runtime_says_of_both_models_is_recorded_and_not_new(vet: Vet) -> None:
     result = vet(model(8, extra="spare"), "onnxoptimizer", pipeline="eliminate_identity")
     assert told(result) == [("load", "Removing initializer 'spare'.", 1, 1)]

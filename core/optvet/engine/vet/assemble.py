@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.pipelines import format_pipeline
-from optvet.engine.vet.explain.new_warnings import warnings_of
+from optvet.engine.vet.explain.new_warnings import warnings_of, with_warnings
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.find.pass_records import pass_records
 from optvet.engine.vet.observe.examine import Examiner
@@ -87,7 +87,7 @@ def assemble(
         passes=pass_records(
             session.case.passes.pipeline,
             ledger.findings,
-            alone=records,
+            alone=with_warnings(session.runner, records, detected.samples),
             changing=_reported_changes(session),
         ),
         changing_passes=_changing_passes(session, records),

@@ -199,7 +199,9 @@ class PassRecord(Record):
     it was only applied with the others, so that its own ``effect`` is "not-measured". ``effect`` is
     "failed" if the pass is at fault for ``symptom``, alone or with the rest of the culprit. It is
     "unknown" where a runtime applies the pass as it loads the model, every output stays the same
-    to the bit, and the optimizer does not report what changed.
+    to the bit, and the optimizer does not report what changed. ``warnings`` are those that the pass
+    alone, beyond import and export, makes libraries give: the first of several that differ in names
+    and numbers alone.
     """
 
     name: str
@@ -207,6 +209,7 @@ class PassRecord(Record):
     evidence: Evidence = "alone"
     symptom: Symptom | None = None
     known_limit: str | None = None
+    warnings: list[str] = Field(default_factory=list)
 
 
 class OutputRecord(Record):

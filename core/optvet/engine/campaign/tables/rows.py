@@ -12,6 +12,7 @@ from optvet.engine.campaign.documents import options_in_words, options_of
 from optvet.engine.campaign.results import JobResult
 from optvet.engine.campaign.store_answers import identity
 from optvet.engine.work.cache.cache_key import key
+from optvet.engine.work.sandbox.remote import LEFT_OUT
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.records.convert import ConversionResult
@@ -60,6 +61,7 @@ def row_of(trial: JobResult) -> TrialRow:
         opset=result.model.opsets.get("ai.onnx"),
         faults=faults,
         notes=tuple(f for f in result.findings if f.severity == "note"),
+        warnings=tuple(w for w in result.warnings if w.new and LEFT_OUT not in w.message),
         impact=None if impact is None else impact.model_copy(update={"details": []}),
         error=error,
         noise=noise,

@@ -25,6 +25,7 @@ from optvet.engine.work.trials.raised_errors import failure_of, normalized_messa
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
+from optvet.graph.weights import unused_weights
 from optvet.spec.errors import ContractError
 from optvet.spec.protocols import Decodes, Feeds
 from optvet.spec.runtime_protocols import Runtime, Session
@@ -35,10 +36,10 @@ from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
 class TrialReport:
     """The result of one trial.
 
-    ``digest`` identifies the bytes of the artifact, ``canonical`` what it computes. ``outputs`` has
-    one entry per sample that ran; ``failure`` is the first failure, and ``failed_sample`` the
-    sample during which it happened. ``known``: the trial stopped early, because the caller knows
-    the results of this artifact.
+    ``digest`` identifies the bytes of the artifact, ``canonical`` what it computes and how many
+    weights nothing reads. ``outputs`` has one entry per sample that ran; ``failure`` is the first
+    failure, and ``failed_sample`` the sample during which it happened. ``known``: the trial stopped
+    early, because the caller knows the results of this artifact.
     """
 
     digest: str = ""
@@ -99,7 +100,9 @@ def _examine(
         graph = graph or graph_of(artifact)
         facts = structure.facts(graph.proto, graph.size_bytes)
         _check(order, artifact)
-        canonical = canonical_digest(graph.proto, graph.source)
+        # Runtimes warn of weights that nothing reads, which no result depends on.
+        unused = unused_weights(graph.proto)
+        canonical = canonical_digest(graph.proto, graph.source) + (f"+{unused}" if unused else "")
     except Exception as error:
         return _with(report, failure=failure_of(error))
     report = _with(report, facts=facts, canonical=canonical)
