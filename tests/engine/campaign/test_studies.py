@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 from tests.commands import Run
 
+from optvet.cli.tables import cell_text
 from optvet.plugin import BenchResult, KernelProfile, TrialParts, TrialRow
 from optvet.spec.records.devices import KernelUse
 from optvet.spec.records.report import ReportTable
@@ -64,6 +66,17 @@ def cells(tables: list[ReportTable], title: str) -> Mapping[tuple[str, str], Seq
     return {(str(row[0]), str(row[1])): row for row in table.rows}
 
 
+def assert_shown(tables: list[ReportTable]) -> None:
+    """The page of the studies has these tables, with the columns and the models of now."""
+    page = (STUDIES.parent / "docs" / "studies.md").read_text().replace("\\", "").splitlines()
+    for table in tables:
+        at = page.index(f"| {' | '.join(table.columns)} |")
+        rows = list(takewhile(lambda line: line.startswith("| "), page[at + 2 :]))
+        firsts = [line.split(" | ")[0].removeprefix("| ") for line in rows]
+        here = [cell_text(row[0]) for row in table.rows]
+        assert firsts[: len(here)] == here[: len(firsts)] != [], table.title
+
+
 @pytest.mark.long
 def test_every_column_of_ditox_is_filled_without_a_network(run: Run) -> None:
     require("onnxoptimizer", "pycocotools", "sacrebleu")
@@ -85,6 +98,7 @@ def test_every_column_of_ditox_is_filled_without_a_network(run: Run) -> None:
     assert str(warnings["all passes"][0]).startswith("Initializer gpu_0/conv3_0_w_0 appears in")
     (theirs,) = (t for t in tables if t.title == "DiTOX: the study's findings")
     assert theirs.rows[12][5] == 1, "unused initializers are left"
+    assert_shown(tables[:6])
     boxes = cells(tables, "DiTOX: detectors")["zoo:canvas-detector", "12"]
     assert boxes[4:9] == pytest.approx([100] * 5, abs=0.01)
 
@@ -99,6 +113,11 @@ def test_every_column_of_otx_is_filled_without_a_gpu(run: Run) -> None:
         f"OTX: device {GPU}",
     }
     assert empty_columns(tables) == set()
+    times = next(t for t in tables if t.title == "OTX: time per model and level")
+    assert "warm-up runs" in times.columns
+    (row, *_) = times.rows
+    assert int(str(row[times.columns.index("warm-up runs")])) > 0
+    assert_shown([times.model_copy(update={"rows": times.rows[:3]})])
     detector = cells(tables, "OTX: detectors")["zoo:canvas-detector", "precision"]
     assert detector[2:4] == [1.0, 1.0], "against labels, of both models"
     (scores,) = (t for t in tables if t.title == "OTX: scores per model and level")
@@ -187,6 +206,7 @@ def test_every_column_of_the_study_of_converters_is_filled(run: Run) -> None:
     assert stages.rows[-1][2] == 74  # the study's share of the conversion of nodes
     told = {row[0]: row for t in tables if "sequences" in t.title for row in t.rows}
     assert any("NonZero" in str(sequence) for sequence in told), told
+    assert_shown([t for t in tables if t.title.startswith("Converters")])
     single = cells(tables, "Converters: operators that occur only in failing sources")
     assert single["NonZero", "onnx2torch"][2:] == [1, single["NonZero", "onnx2torch"][3], "yes"]
     assert all(" → " not in operator for operator, _ in single)
@@ -206,6 +226,7 @@ def test_every_column_of_fetafix_is_filled(run: Run) -> None:
         assert run("compare", source, other, *images, *told).code in (0, 1)
     tables = tables_of(run, "fetafix", "--answers", "answers")
     assert empty_columns([t for t in tables if t.title.startswith("FetaFix")]) == set()
+    assert_shown([t for t in tables if t.title.startswith("FetaFix")])
     (labels,) = (t for t in tables if t.title == "FetaFix: labels before and after repair")
     (row,) = labels.rows
     assert (row[0], row[2], row[5], row[7]) == ("digits", 16, 0, "repaired")
