@@ -89,6 +89,7 @@ _MODULES = {
     """,
     "spec.user_model": "UserModel",
     "spec.versions": "version_of",
+    "spec.wanted_output": "readable_outputs",
     "spec.words": "markdown_text printable",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

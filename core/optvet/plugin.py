@@ -184,6 +184,7 @@ if TYPE_CHECKING:
     )
     from optvet.spec.user_model import UserModel
     from optvet.spec.versions import version_of
+    from optvet.spec.wanted_output import readable_outputs
     from optvet.spec.words import markdown_text, printable
 
 # fmt: off
@@ -225,7 +226,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json", "load_model",
     "load_factory", "write_file", "file_sha256", "printable", "markdown_text",
     # Numbers.
-    "may_be_rounded", "KEPT_BITS", "reference_evaluator",
+    "may_be_rounded", "KEPT_BITS", "readable_outputs", "reference_evaluator",
 ]
 # fmt: on
 

@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import (
     Comparator,
     Comparison,
-    InputError,
     Model,
     Sample,
     Suggestion,
     Summary,
     hookimpl,
+    readable_outputs,
 )
 
 _TASK = re.compile(
@@ -157,14 +157,11 @@ def vectors_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
     Raises:
         InputError: There is none.
     """
-    fitting = [n for n, v in outputs.items() if v.ndim and v.dtype.kind in "fiu"]
-    if wanted in fitting:
-        return wanted
-    if wanted or not fitting:
-        raise InputError(
-            f"comparator 'embedding': no output {wanted or 'with vectors'!r} of numbers among "
-            f"{', '.join(map(repr, outputs))}; choose one with the option 'output'"
-        )
+
+    def fits(_: str, value: np.ndarray) -> bool:
+        return value.ndim > 0 and value.dtype.kind in "fiu"
+
+    fitting = readable_outputs("embedding", outputs, wanted, fits, "with vectors", of="of numbers")
     named = [n for n in fitting if _NAME.search(n)]
     return (named or fitting)[0]
 

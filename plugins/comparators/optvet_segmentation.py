@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import (
     Comparator,
     Comparison,
-    InputError,
     Model,
     Sample,
     Suggestion,
     Summary,
     hookimpl,
+    readable_outputs,
 )
 
 NO_CLASS = -1
@@ -160,14 +160,11 @@ def mask_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
     Raises:
         InputError: There is none.
     """
-    fitting = [n for n, v in outputs.items() if 2 <= v.ndim <= 4 and v.dtype.kind in "fiub"]
-    if wanted in fitting:
-        return wanted
-    if wanted or not fitting:
-        raise InputError(
-            f"comparator 'segmentation': no output {wanted or 'with pixels'!r} among "
-            f"{', '.join(map(repr, outputs))}; choose one with the option 'output'"
-        )
+
+    def fits(_: str, value: np.ndarray) -> bool:
+        return 2 <= value.ndim <= 4 and value.dtype.kind in "fiub"
+
+    fitting = readable_outputs("segmentation", outputs, wanted, fits, "with pixels")
     return max(fitting, key=lambda n: outputs[n].ndim)
 
 

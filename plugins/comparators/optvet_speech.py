@@ -25,6 +25,7 @@ from optvet.plugin import (
     hookimpl,
     parse_json,
     read_text,
+    readable_outputs,
 )
 
 _TASK = re.compile(
@@ -169,14 +170,11 @@ def output_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
     Raises:
         InputError: There is none.
     """
-    fitting = [n for n, v in outputs.items() if v.dtype.kind in "fiuOUS" and v.ndim]
-    if wanted in fitting:
-        return wanted
-    if wanted or not fitting:
-        raise InputError(
-            f"comparator 'speech': no output {wanted or 'with frames or symbols'!r} among "
-            f"{', '.join(map(repr, outputs))}; choose one with the option 'output'"
-        )
+
+    def fits(_: str, value: np.ndarray) -> bool:
+        return value.dtype.kind in "fiuOUS" and value.ndim > 0
+
+    fitting = readable_outputs("speech", outputs, wanted, fits, "with frames or symbols")
     words = [n for n in fitting if outputs[n].dtype.kind in "OUS"]
     frames = [n for n in fitting if outputs[n].dtype.kind == "f" and outputs[n].ndim == 3]
     return (words or frames or fitting)[0]

@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import (
     Comparator,
     Comparison,
-    InputError,
     Model,
     Sample,
     Suggestion,
     Summary,
     hookimpl,
+    readable_outputs,
 )
 
 MAX_SHOWN = 20
@@ -137,18 +137,13 @@ def scores_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
     Raises:
         InputError: There is none.
     """
-    fitting = [
-        n
-        for n, v in outputs.items()
-        if v.ndim >= 2 and v.dtype.kind in "fiu" and (v.ndim == 3 or n == wanted) and v.shape[-1]
-    ]
-    if wanted in fitting:
-        return wanted
-    if wanted or not fitting:
-        raise InputError(
-            f"comparator 'token': no output {wanted or 'of shape [batch, positions, tokens]'!r} "
-            f"among {', '.join(map(repr, outputs))}; choose one with the option 'output'"
-        )
+
+    def fits(name: str, v: np.ndarray) -> bool:
+        scored = v.ndim >= 2 and v.dtype.kind in "fiu" and v.shape[-1] > 0
+        return scored and (v.ndim == 3 or name == wanted)
+
+    kind = "of shape [batch, positions, tokens]"
+    fitting = readable_outputs("token", outputs, wanted, fits, kind)
     named = [n for n in fitting if _LOGITS.search(n)]
     return (named or fitting)[0]
 

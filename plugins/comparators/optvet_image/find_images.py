@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from optvet.plugin import InputError
+from optvet.plugin import readable_outputs
 
 
 def image_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
@@ -15,14 +15,11 @@ def image_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
     Raises:
         InputError: There is none.
     """
-    fitting = [n for n, v in outputs.items() if 2 <= v.ndim <= 4 and v.dtype.kind in "fiu"]
-    if wanted in outputs and wanted in fitting:
-        return wanted
-    if wanted or not fitting:
-        raise InputError(
-            f"comparator 'image': no output {wanted or 'with pixels'!r} of rank 2 to 4 among "
-            f"{', '.join(map(repr, outputs))}; choose one with the option 'output'"
-        )
+
+    def fits(_: str, value: np.ndarray) -> bool:
+        return 2 <= value.ndim <= 4 and value.dtype.kind in "fiu"
+
+    fitting = readable_outputs("image", outputs, wanted, fits, "with pixels", of="of rank 2 to 4")
     return max(fitting, key=lambda n: (outputs[n].ndim, outputs[n].size))
 
 
