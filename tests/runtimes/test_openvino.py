@@ -2,6 +2,8 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,3 +206,48 @@ def cross_checked(folder: Path, runtime: str, others: tuple[str, ...]) -> optvet
     )
     (finding,) = result.findings
     return finding
+
+
+_LARGE = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n,1000000] x) => (float[m,1000000] y) { y = Concat<axis = 0>(x, x, x, x, x, x, x, x) }
+"""
+_UNDER_LIMIT = """
+import resource, sys
+import numpy as np
+from optvet import Artifact
+from optvet_openvino.runtime import OpenVinoOptions, OpenVinoRuntime
+runtime, options = OpenVinoRuntime(), OpenVinoOptions()
+artifact = Artifact("onnx", open("model.onnx", "rb").read())
+session, feeds = runtime.load(artifact, options), {"x": np.ones((8, 1000000), np.float32)}
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (100 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+try:
+    print(session.run(feeds)["y"].shape)
+except MemoryError as error:
+    print(error)
+"""
+
+
+def test_a_result_without_memory_is_no_empty_result(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(_LARGE), tmp_path / "model.onnx")
+    ran = subprocess.run(
+        [sys.executable, "-c", _UNDER_LIMIT], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ran.stdout == "OpenVINO had no memory for a result of shape [64,1000000]\n", ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("float[n,4] x) => (int64[2,m] y) { y = NonZero(x) }", (2, 0)),
+        ("float[n,4] x) => (float[m,4] y) { y = Compress<axis = 0>(x, none) }", (0, 4)),
+    ],
+)
+def test_an_empty_result_is_one(text: str, shape: tuple[int, ...], run: Run) -> None:
+    head, _, body = text.partition("{")
+    weights = "<bool[2] none = {0, 0}>" if "none" in body else ""
+    model = f'<ir_version: 8, opset_import: ["" : 17]>\ng ({head}{weights} {{{body}'
+    ran = run(OpenVinoRuntime(), model, feeds={"x": np.zeros((2, 4), np.float32)})
+    assert ran.failure is None, ran.failure
+    assert ran.outputs["s"]["y"].shape == shape

@@ -108,7 +108,7 @@ class OpenVinoRuntime:
             model, properties = _core().read_model(artifact.data), {}
         settings = {**_properties(options), **properties, **more}
         compiled = _core().compile_model(model, "CPU", settings)
-        return OpenVinoSession(compiled, source.graph)
+        return OpenVinoSession(compiled, source.graph, model)
 
     def snippet(self, options: OpenVinoOptions) -> str:
         """A model is compiled with the same options; a compiled one is taken as it is."""
@@ -164,6 +164,7 @@ def _inner_values(model: Any, feeds: Feeds, properties: Mapping[str, Any]) -> li
     for at, value in enumerate(fed):
         request.set_input_tensor(at, _tensor(value))
     request.infer()
+    _require_memory(model, request, fed)
     values = {k: np.array(request.get_output_tensor(i).data) for k, i in index.items()}
     return [Inner(names, op, reads, values[k], places.get(k)) for k, names, op, reads in inner]
 
@@ -184,7 +185,7 @@ _RUN_COMPILED = (
 class OpenVinoSession:
     """A compiled model."""
 
-    def __init__(self, compiled: Any, graph: onnx.GraphProto) -> None:
+    def __init__(self, compiled: Any, graph: onnx.GraphProto, model: Any) -> None:
         weights = {t.name for t in graph.initializer}
         inputs = [i for i in graph.input if i.name not in weights]
         self._dtypes = {i.name: _dtype(i) for i in inputs}
@@ -198,13 +199,16 @@ class OpenVinoSession:
                 f"{len(compiled.outputs)}"
             )
         self._request = compiled.create_infer_request()
+        self._model = model
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Outputs by name, in the graph's order."""
         self._check(feeds)
-        for index, name in enumerate(self._order):
-            self._request.set_input_tensor(index, _tensor(feeds[name]))
+        fed = [feeds[name] for name in self._order]
+        for index, value in enumerate(fed):
+            self._request.set_input_tensor(index, _tensor(value))
         self._request.infer()
+        _require_memory(self._model, self._request, fed)
         return {
             name: _array(self._request.get_output_tensor(i), dtype)
             for i, (name, dtype) in enumerate(self._outputs)
@@ -232,6 +236,27 @@ class OpenVinoSession:
                     raise Unsupported(
                         f"input {name!r} does not fit int32, in which OpenVINO computes integers"
                     )
+
+
+def _require_memory(model: Any, request: Any, fed: Sequence[np.ndarray]) -> None:
+    """Tell a result that is empty from one that there was no memory for.
+
+    OpenVINO gives an empty tensor, and no error, where it cannot allocate a result whose shape the
+    model leaves open.
+
+    Raises:
+        MemoryError: A result is empty, and its shape for these inputs is not.
+    """
+    results = range(len(model.outputs))
+    empty = [i for i in results if 0 in tuple(request.get_output_tensor(i).shape)]
+    if not empty:
+        return
+    sized = model.clone()
+    sized.reshape({at: list(value.shape) for at, value in enumerate(fed)})
+    for index in empty:
+        shape = sized.outputs[index].get_partial_shape()
+        if shape.is_static and 0 not in tuple(shape.to_shape()):
+            raise MemoryError(f"OpenVINO had no memory for a result of shape {shape.to_shape()}")
 
 
 _READABLE = frozenset("f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 boolean".split())
