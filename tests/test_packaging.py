@@ -218,6 +218,7 @@ ENGINE = [
     "models",
     "judge",
     "work",
+    "environment",
     "scripts",
     "vet",
     "convert",

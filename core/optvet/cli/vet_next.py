@@ -37,13 +37,14 @@ def _proposals(result: VetResult, request: VetRequest) -> Iterator[list[str]]:
         more = {"strategy": "auto"}
     elif blamed is not None and not (request.reduce or request.out):
         # The passes by name: the shortest command that shows the same fault.
-        more = {"pipeline": ",".join(blamed.culprit), "exclude": (), "reduce": True}
+        request = request.with_pipeline(",".join(blamed.culprit))
+        more = {"reduce": True}
         if blamed.witness is not None and request.dataset:
             more["dataset"] = (blamed.witness.dataset,)
         if blamed.as_deployed:
             more["as_deployed"] = True
     elif result.safe_pipeline and any(r.met is False for r in result.requirements):
-        more = {"pipeline": result.safe_option, "exclude": ()}
+        request = request.with_pipeline(result.safe_option)
     elif result.verdict == "faulty" and (request.reduce or request.out):
         yield ["optvet", "replay", str(request.out or BUNDLES)]
     elif result.verdict == "faulty":

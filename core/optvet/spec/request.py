@@ -255,6 +255,10 @@ class VetRequest(BaseModel):
             self.dataset_options,
         )
 
+    def with_pipeline(self, pipeline: str) -> VetRequest:
+        """The same request of these passes alone, without the options that narrow a pipeline."""
+        return self.model_copy(update={"pipeline": pipeline, "exclude": ()})
+
     def arguments(self, leave_out: Iterable[str] = ()) -> list[str]:
         """Arguments of ``optvet vet`` that repeat this request."""
         return arguments_of(self, self.model, leave_out)

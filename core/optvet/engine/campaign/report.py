@@ -175,7 +175,7 @@ def _again(request: JobRequest, finding: Finding | None = None) -> str:
     more: dict[str, object] = {"as_deployed": True} if finding.as_deployed else {}
     leave_out: tuple[str, ...] = _OF_THE_STORE
     if finding.culprit:
-        more |= {"pipeline": ",".join(finding.culprit), "exclude": ()}
+        request = request.with_pipeline(",".join(finding.culprit))
         leave_out = (*leave_out, "strategy", "pairs")
     if finding.witness is not None and request.dataset:
         more["dataset"] = (finding.witness.dataset,)

@@ -1,4 +1,4 @@
-"""How large a difference may be: all limits by which outputs are judged, in one place.
+"""How large a difference may be: the limits by which outputs are judged.
 
 ``benchmarks/calibrate.py`` prints how many faults they miss and how many false alarms they raise.
 """
