@@ -69,7 +69,7 @@ class OrtTransformers:
         import onnxruntime
 
         if importlib.util.find_spec("sympy") is None:
-            raise MissingLibrary("sympy", "optvet[transformers]", f"optimizer {self.name!r}")
+            raise MissingLibrary("sympy", "optvet[transformers]")
         return str(onnxruntime.__version__)
 
     def check_options(self, options: OrtTransformersOptions) -> None:

@@ -256,8 +256,7 @@ def test_a_source_that_cannot_be_used_is_told_in_one_message(
     [
         ("gone.py:net", ["plain_to_onnx"], "gone.py: there is no such file"),
         ("source.py", ["plain_to_onnx"], "say which function makes the model"),
-        ("source.py:net", [], "several converters fit; choose one: .*--via plain_to_onnx"),
-        ("model.onnx", [], "choose one: .*; optvet convert model.onnx --via onnx_version; "),
+        ("model.onnx", [], "choose one: .*optvet convert model.onnx --via onnx_version; "),
         ("zoo:digits-nlp", ["onnx_version"], "did you mean 'digits-mlp'"),
         ("source.py:net", ["nope"], "unknown converter 'nope'"),
         ("source.py:net", ["plain_to_onnx", "plain_to_onnx"], "plain_to_onnx makes onnx, but"),
@@ -313,8 +312,17 @@ def test_where_a_file_says_nothing_there_is_a_command_for_each_converter(
     text: str, tmp_path: Path
 ) -> None:
     (tmp_path / "net.py").write_text(text)
-    with pytest.raises(UsageError, match=r"choose one: .*--via skl2onnx"):
-        choose_converter(f"{tmp_path}/net.py:net", Plugins())
+    other = plain.PlainConverter()
+    other.name = "other_to_onnx"
+    words = "several converters fit; choose one: .*--via other_to_onnx; .*--via plain_to_onnx"
+    with pytest.raises(UsageError, match=words):
+        choose_converter(f"{tmp_path}/net.py:net", plain.plugins().register("converter", other))
+
+
+def test_where_no_converter_takes_the_file_the_message_says_what_is_at_hand(tmp_path: Path) -> None:
+    words = "no converter at hand takes .*/net.h5; at hand: .*onnx_version.*: optvet plugins"
+    with pytest.raises(UsageError, match=words):
+        choose_converter(f"{tmp_path}/net.h5", Plugins())
 
 
 def test_the_answer_says_which_converter_was_taken(tmp_path: Path) -> None:

@@ -35,7 +35,10 @@ def choose_converter(model: str, plugins: Plugins) -> tuple[str, ...]:
     shown = found or fitting
     if not shown:
         names = ", ".join(plugins.names("converter")) or "none is installed"
-        raise UsageError(f"--via is missing: name one or several converters ({names})")
+        raise UsageError(
+            f"--via is missing, and no converter at hand takes {model}; at hand: {names}; what "
+            "others need, this lists: optvet plugins"
+        )
     commands = [f"optvet convert {shlex.quote(model)} --via {c.name}" for c in shown]
     raise SeveralFit("--via is missing, and several converters fit; choose one", commands)
 
