@@ -89,7 +89,7 @@ def find_first_fault(
     if isinstance(sought, PortableRequirement):
         return _unmet(found, sought.required, sought.read(examiner, trial, samples))
     if sought is not None:
-        return _sensitive(found)
+        return _noted(found, sought)
     observation = found.observation
     if observation is None:
         return None
@@ -115,17 +115,17 @@ def _signature(observation: Observation) -> Signature:
     return Signature(Symptom(symptom), observation.stage, words, kind)
 
 
-def _sensitive(found: Examination) -> ObservedFault | None:
-    if found.observation is not None or not found.sensitive:
+def _noted(found: Examination, symptom: Symptom) -> ObservedFault | None:
+    """The note on values that is sought, where nothing is wrong."""
+    notes = [n for _, n in found.notes if n.symptom == symptom]
+    if found.observation is not None or not notes:
         return None
-    judgements = tuple({j.output: j for _, j in found.sensitive}.values())
-    first = judgements[0]
+    first, outputs = notes[0], tuple(dict.fromkeys(n.output for n in notes))
     message = f"output {first.output!r}: {first.detail}"
-    outputs = tuple(j.output for j in judgements)
     observation = Observation(
-        "sensitivity", Symptom.SENSITIVITY, "compare", message, outputs, first.error, first.noise
+        "sensitivity", symptom, "compare", message, outputs, first.error, first.noise
     )
-    return ObservedFault(observation, Signature(Symptom.SENSITIVITY, "compare"))
+    return ObservedFault(observation, Signature(symptom, "compare"))
 
 
 def _unmet(

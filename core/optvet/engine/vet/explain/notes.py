@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from optvet.engine.vet.find.confirm import note
 from optvet.engine.vet.find.detect import Detected
+from optvet.engine.vet.observe.observation import first_notes
 from optvet.engine.vet.properties import (
     GROWN,
     LostInputs,
     LostMetadata,
+    NotedValue,
     OtherShapes,
     Portability,
-    Sensitivity,
 )
 from optvet.engine.vet.session import VetSession
 from optvet.graph import structure
@@ -31,11 +32,8 @@ def take_notes(session: VetSession, detected: Detected) -> None:
         for grown in (of(original) for of in GROWN):
             if grown.shows(result):
                 note(session, grown)
-    seen: set[str] = set()
-    for sample, judgement in detected.found.sensitive:
-        if judgement.output not in seen:
-            seen.add(judgement.output)
-            note(session, Sensitivity(detected.examiner, sample, judgement))
+    for sample, noted in first_notes(detected.found.notes):
+        note(session, NotedValue(detected.examiner, sample, noted))
 
 
 def _note_interface(session: VetSession, original: Facts, result: Facts) -> None:

@@ -276,7 +276,7 @@ def _those_that_end(
 def let_go(examiner: Examiner, samples: Sequence[Sample], found: Examination) -> None:
     """Drop ``samples`` from memory, except for the first chunk and the failing samples."""
     seen = found.observation
-    witnesses = {s.id for s, _ in found.sensitive}
+    witnesses = {s.id for s, _ in found.notes}
     if seen is not None and seen.sample is not None:
         witnesses.add(seen.sample.id)
     known = {s.id for s in examiner.samples}

@@ -30,6 +30,7 @@ from optvet.engine.judge.sample import (
 )
 from optvet.engine.judge.sizes import largest_difference
 from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
+from optvet.engine.judge.value_notes import ValueNote, value_notes
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.vet.observe.layers import Layers
 from optvet.engine.vet.observe.observation import (
@@ -171,10 +172,10 @@ class Examiner:
         found = Examination()
         worst: tuple[SampleVerdict, Sample] | None = None
         for sample in samples:
-            verdict = self._verdict(trial, sample)
+            verdict, notes = self._verdict(trial, sample)
             for j in verdict.judgements:
                 keep_worst(found.judgements, j)
-            found.sensitive += [(sample, j) for j in verdict.judgements if j.call == "sensitivity"]
+            found.notes += [(sample, noted) for noted in notes]
             if not verdict.right and (worst is None or verdict.exceeds > worst[0].exceeds):
                 worst = (verdict, sample)
         if worst is not None:
@@ -192,11 +193,13 @@ class Examiner:
         args = self._judge_arguments(trial, sample)
         return [] if args is None else judge_outputs(*args, review=self._review(trial, sample))
 
-    def _verdict(self, trial: Trial, sample: Sample) -> SampleVerdict:
+    def _verdict(self, trial: Trial, sample: Sample) -> tuple[SampleVerdict, list[ValueNote]]:
         args = self._judge_arguments(trial, sample)
         if args is None:
-            return SampleVerdict("same")
-        return judge_sample(*args, review=self._review(trial, sample))
+            return SampleVerdict("same"), []
+        expected, came, _, _ = args
+        verdict = judge_sample(*args, review=self._review(trial, sample))
+        return verdict, list(value_notes(verdict, expected, came))
 
     def _judge_arguments(
         self, trial: Trial, sample: Sample

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.sample import SampleVerdict
+from optvet.engine.judge.value_notes import ValueNote
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
@@ -62,25 +64,29 @@ class Examination:
     """What examining one trial gave: at most one observation, notes, and a verdict per output."""
 
     observation: Observation | None = None
-    sensitive: list[tuple[Sample, Judgement]] = field(default_factory=list)
+    notes: list[tuple[Sample, ValueNote]] = field(default_factory=list)
     judgements: dict[str, Judgement] = field(default_factory=dict)
 
     def add(self, other: Examination) -> None:
         """Merge the examination of the same passes on more samples, keeping the worst results.
 
-        Of sensitive samples, the first one for each output is kept.
+        Of notes, the first one of its kind for each output is kept.
         """
         for judgement in other.judgements.values():
             keep_worst(self.judgements, judgement)
-        seen = {j.output for _, j in self.sensitive}
-        for sample, judgement in other.sensitive:
-            if judgement.output not in seen:
-                seen.add(judgement.output)
-                self.sensitive.append((sample, judgement))
+        self.notes = first_notes([*self.notes, *other.notes])
         if other.observation is not None and (
             self.observation is None or other.observation.rank > self.observation.rank
         ):
             self.observation = other.observation
+
+
+def first_notes(notes: Iterable[tuple[Sample, ValueNote]]) -> list[tuple[Sample, ValueNote]]:
+    """The first note of each kind for each output, in their order."""
+    found: dict[tuple[Symptom, str], tuple[Sample, ValueNote]] = {}
+    for sample, note in notes:
+        found.setdefault((note.symptom, note.output), (sample, note))
+    return list(found.values())
 
 
 def finite(value: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.vet.properties.fault import Fault
-from optvet.engine.vet.properties.sensitivity import Sensitivity
+from optvet.engine.vet.properties.noted_value import NotedValue
 from optvet.engine.vet.properties.structural import (
     GROWN,
     Bloat,
@@ -18,8 +18,8 @@ __all__ = [
     "Fault",
     "LostInputs",
     "LostMetadata",
+    "NotedValue",
     "OtherShapes",
     "Portability",
     "Property",
-    "Sensitivity",
 ]

@@ -19,7 +19,10 @@ class Property(ABC):
     culprit. The other methods have defaults.
     """
 
-    symptom: Symptom
+    @property
+    @abstractmethod
+    def symptom(self) -> Symptom:
+        """What a trial shows; a class attribute where it is always the same."""
 
     @property
     def samples(self) -> Sequence[Sample]:

@@ -29,7 +29,7 @@ class Fault(Property):
     _seen: dict[tuple[str, ...], Observation | None] = field(default_factory=dict, compare=False)
 
     @property
-    def symptom(self) -> Symptom:  # type: ignore[override]  # read only here
+    def symptom(self) -> Symptom:
         """The symptom of the observation."""
         return self.observation.symptom
 

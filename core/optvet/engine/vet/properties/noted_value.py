@@ -1,11 +1,11 @@
-"""A discrete decision of the model, such as an argmax, that differs because of rounding."""
+"""A note on the values of an output, such as a decision that differs because of rounding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optvet.engine.judge.judgement import Judgement
+from optvet.engine.judge.value_notes import ValueNote
 from optvet.engine.vet.find.localize import Answer
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import finite
@@ -17,13 +17,17 @@ from optvet.spec.types import Sample
 
 
 @dataclass(frozen=True)
-class Sensitivity(Property):
-    """An output differs no more than it does if the original's inputs are perturbed by rounding."""
+class NotedValue(Property):
+    """An output has a note; ``noted`` is the one that the whole pipeline gives."""
 
     examiner: Examiner
     sample: Sample
-    judgement: Judgement
-    symptom = Symptom.SENSITIVITY
+    noted: ValueNote
+
+    @property
+    def symptom(self) -> Symptom:
+        """What the note is about."""
+        return self.noted.symptom
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -31,24 +35,24 @@ class Sensitivity(Property):
         return (self.sample,)
 
     def answer(self, trial: Trial) -> Answer:
-        """Whether the output differs in this way; unresolved if the trial shows a fault."""
+        """Whether the output has the note; unresolved if the trial shows a fault."""
         found = self.examiner.examine(trial, self.samples)
         if found.observation is not None:
             return "unresolved"
-        judgement = found.judgements.get(self.judgement.output)
-        return "fails" if judgement and judgement.call == "sensitivity" else "passes"
+        wanted = (self.noted.symptom, self.noted.output)
+        noted = any((n.symptom, n.output) == wanted for _, n in found.notes)
+        return "fails" if noted else "passes"
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
-        """How the output differs after the whole pipeline."""
-        name = self.judgement.output
+        """What the whole pipeline gives."""
         return Finding(
             symptom=self.symptom,
             severity="note",
             stage="compare",
             culprit=list(culprit),
             confirmed=True,
-            outputs=[name],
-            error=finite(self.judgement.error),
-            noise_floor=finite(self.judgement.noise),
-            message=f"output {name!r}: {self.judgement.detail}",
+            outputs=[self.noted.output],
+            error=finite(self.noted.error),
+            noise_floor=finite(self.noted.noise),
+            message=f"output {self.noted.output!r}: {self.noted.detail}",
         )
