@@ -37,6 +37,7 @@ from optvet.spec.executor import Executor
 from optvet.spec.generators import Mutator, Pool
 from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.protocols import Comparator, Dataset, Evaluates, ModelSource, Preferred, Reporter
+from optvet.spec.provides import provides
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.studies import Study
 from optvet.spec.user_model import UserModel
@@ -158,7 +159,7 @@ class Plugins:
         return [
             self.runtime(e.name)
             for e in sorted(usable, key=lambda e: e.name)
-            if format in e.plugin.accepts and isinstance(e.plugin, Evaluates) and e.plugin.evaluates
+            if format in e.plugin.accepts and provides(e.plugin, Evaluates) and e.plugin.evaluates
         ]
 
     def _get(self, family: Family, name: str, *, checked: bool = True) -> Any:
@@ -244,7 +245,7 @@ class Plugins:
     def pool(self, name: str) -> Pool:
         """The pool of that name; UnknownName or PluginError if there is none."""
         entry = self._of("generator").get(name)
-        if entry is None or isinstance(entry.plugin, Mutator):
+        if entry is None or provides(entry.plugin, Mutator):
             raise self._unknown("pool", name, self.pools())
         plugin = self._get("generator", name)
         found: Pool = plugin
@@ -253,7 +254,7 @@ class Plugins:
     def pools(self) -> list[str]:
         """Names of the usable pools, sorted."""
         of = self._of("generator")
-        return [n for n in self.names("generator") if isinstance(of[n].plugin, Pool)]
+        return [n for n in self.names("generator") if provides(of[n].plugin, Pool)]
 
     def mutators(self) -> list[Mutator]:
         """All usable mutators, sorted by name."""
@@ -269,4 +270,4 @@ def _find_preferred(family: Family, entries: Iterable[Loaded]) -> str:
 
 
 def _preference(entry: Loaded) -> int:
-    return entry.plugin.preference if isinstance(entry.plugin, Preferred) else 0
+    return entry.plugin.preference if provides(entry.plugin, Preferred) else 0

@@ -67,7 +67,10 @@ class _WrongGroup(TypeError):
 def _call_by_pluggy(hook: str, function: Any) -> list[list[Any]]:
     """What pluggy gets from the hook: wrappers and other options of its marker are pluggy's."""
     manager = pluggy.PluginManager("optvet")
-    manager.add_hookspecs(hooks)
+    # Of this hook alone, since pluggy looks at every name it is given.
+    specification = ModuleType("hooks")
+    setattr(specification, hook, getattr(hooks, hook))
+    manager.add_hookspecs(specification)
     holder = ModuleType("hooks")
     setattr(holder, hook, function)
     manager.register(holder)

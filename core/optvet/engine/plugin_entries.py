@@ -19,6 +19,7 @@ from optvet.spec.executor import Executor
 from optvet.spec.generators import Generator
 from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.protocols import Comparator, Dataset, ModelSource, Reporter, SetsEnvironment, Wants
+from optvet.spec.provides import provides
 from optvet.spec.pythons import NeedsPython
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.studies import Study
@@ -99,13 +100,13 @@ def entry_of(family: Family, protocol: type, plugin: Any, module: Loaded) -> Loa
     lacks: tuple[str, ...] = ()
     problem = version = absent = None
     elsewhere = ""
-    if not isinstance(plugin, protocol):
+    if not provides(plugin, protocol):
         problem = describe_missing(protocol, plugin)
     else:
         problem = describe_wrong_attribute(family, plugin) or describe_wrong_signature(
             family, protocol, plugin
         )
-    if problem is None and isinstance(plugin, Wants):
+    if problem is None and provides(plugin, Wants):
         lacks = tuple(m for m in plugin.wants if find_spec(m) is None)
     if problem is None:
         set_environment(plugin)
@@ -115,7 +116,7 @@ def entry_of(family: Family, protocol: type, plugin: Any, module: Loaded) -> Loa
         except Exception as error:
             raised = "" if isinstance(error, ImportError) else "version() raised "
             problem, absent = raised + words_of_error(error), absence_of(error)
-            if isinstance(error, ImportError) and isinstance(plugin, NeedsPython):
+            if isinstance(error, ImportError) and provides(plugin, NeedsPython):
                 elsewhere, absent = plugin.python_environment.name, None
                 problem = (
                     f"it needs the environment {elsewhere!r}, which is missing; make it: "
@@ -142,7 +143,7 @@ def set_environment(*plugins: Any) -> None:
     Variables that are already set are kept, since the user has set them.
     """
     for plugin in plugins:
-        if isinstance(plugin, SetsEnvironment):
+        if provides(plugin, SetsEnvironment):
             for name, value in plugin.environment.items():
                 os.environ.setdefault(name, value)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping, Set
-from typing import Any, Generic, Protocol
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -23,12 +23,13 @@ from optvet.spec.protocols import (
     TakesSuggestions,
     Wants,
 )
+from optvet.spec.provides import members_of, provides
 from optvet.spec.types import LogFormat, Suggestion, Traits
 
 
 def describe_missing(protocol: type, plugin: Any) -> str:
     """Which members of ``protocol`` a plugin lacks, and which near names it has instead."""
-    members = _members(protocol)
+    members = members_of(protocol)
     missing = [m for m in sorted(members) if not hasattr(plugin, m)]
     if not getattr(protocol, "_is_protocol", False):
         return f"is {kind_of(plugin)}, expected an instance of {protocol.__name__}: inherit from it"
@@ -36,18 +37,6 @@ def describe_missing(protocol: type, plugin: Any) -> str:
     near = [n for m in missing for n in difflib.get_close_matches(m, own, n=1, cutoff=0.7)]
     advice = f"; did you mean {missing[0]} by {near[0]}?" if near else ""
     return f"does not provide {', '.join(missing)}{advice}"
-
-
-def _members(protocol: type) -> set[str]:
-    """Names of attributes and methods of a protocol, those of its bases too."""
-    bases = [base for base in protocol.__mro__ if base not in (object, Protocol, Generic)]
-    named = {name for base in bases for name in (*vars(base), *_annotations(base))}
-    return {name for name in named if not name.startswith("_")}
-
-
-def _annotations(base: type) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = vars(base).get("__annotations__", {})
-    return found
 
 
 def describe_wrong_attribute(family: str, plugin: Any) -> str | None:
@@ -69,7 +58,7 @@ def describe_wrong_attribute(family: str, plugin: Any) -> str | None:
         if wrong := _no_generator(plugin):
             return wrong
         numbers = {"needs_argument": (bool, "True or False")}
-        expected |= numbers if isinstance(plugin, Pool) else {"weight": ((int, float), "a number")}
+        expected |= numbers if provides(plugin, Pool) else {"weight": ((int, float), "a number")}
     if family == "executor":
         expected["shares_disk"] = (bool, "True or False")
     if family == "converter":
@@ -77,37 +66,37 @@ def describe_wrong_attribute(family: str, plugin: Any) -> str | None:
         expected["produces"] = (str, "a text")
     if family in ("optimizer", "runtime", "converter"):
         expected["preload"] = ((list, tuple), "a list of modules")
-    if isinstance(plugin, Preferred):
+    if provides(plugin, Preferred):
         expected["preference"] = (int, "a whole number")
-    if isinstance(plugin, Wants):
+    if provides(plugin, Wants):
         expected["wants"] = ((list, tuple), "a list of modules")
-    if isinstance(plugin, Ragged):
+    if provides(plugin, Ragged):
         expected["ragged"] = (bool, "True or False")
-    if isinstance(plugin, TakesSuggestions):
+    if provides(plugin, TakesSuggestions):
         expected["suggestions"] = ((list, tuple), "a list of Suggestion")
-    if isinstance(plugin, NeedsNetwork):
+    if provides(plugin, NeedsNetwork):
         expected["needs_network"] = (bool, "True or False")
-    if isinstance(plugin, SetsEnvironment):
+    if provides(plugin, SetsEnvironment):
         expected["environment"] = (Mapping, "a mapping to texts")
-    if isinstance(plugin, Logs):
+    if provides(plugin, Logs):
         expected["log_format"] = (LogFormat, "LogFormat")
     for name, (types, words) in expected.items():
         wrong = mismatch(f"attribute {name!r}", getattr(plugin, name), types, words)
         if wrong is not None:
             return wrong.replace(" gave ", " is ", 1)
-    if isinstance(plugin, TakesSuggestions):
+    if provides(plugin, TakesSuggestions):
         for item in plugin.suggestions:
             if wrong := mismatch("attribute 'suggestions'", item, Suggestion, "Suggestion"):
                 return wrong.replace(" gave ", " holds ", 1)
-    if isinstance(plugin, SetsEnvironment) and (wrong := _variables(plugin.environment)):
+    if provides(plugin, SetsEnvironment) and (wrong := _variables(plugin.environment)):
         return wrong
     return _describe_outdated(plugin) if family == "optimizer" else None
 
 
 def _no_generator(plugin: Any) -> str | None:
-    if isinstance(plugin, Pool) == isinstance(plugin, Mutator):
+    if provides(plugin, Pool) == provides(plugin, Mutator):
         nearer = Pool if hasattr(plugin, "needs_argument") else Mutator
-        lacks = "" if isinstance(plugin, nearer) else f"{describe_missing(nearer, plugin)}; "
+        lacks = "" if provides(plugin, nearer) else f"{describe_missing(nearer, plugin)}; "
         return f"{lacks}it must be a pool (fragments, needs_argument) or a mutator (mutate, weight)"
     return None
 

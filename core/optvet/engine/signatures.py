@@ -10,6 +10,7 @@ import inspect
 import pickle
 from collections.abc import Iterator
 from functools import lru_cache
+from types import FunctionType, MethodType
 from typing import Any
 
 from optvet.spec import (
@@ -21,6 +22,7 @@ from optvet.spec import (
     runtime_protocols,
 )
 from optvet.spec.generators import Mutator, Pool
+from optvet.spec.provides import provides
 
 _OPTIONAL: dict[str, tuple[type, ...]] = {
     "optimizer": (
@@ -64,7 +66,7 @@ _SENT = ("optimizer", "runtime", "comparator", "dataset", "generator", "converte
 
 def describe_wrong_signature(family: str, protocol: type, plugin: Any) -> str | None:
     """Which method of ``plugin`` cannot be called as its protocols say; None if all can."""
-    optional = (p for p in (*_OPTIONAL.get(family, ()), *_EVERY_FAMILY) if isinstance(plugin, p))
+    optional = (p for p in (*_OPTIONAL.get(family, ()), *_EVERY_FAMILY) if provides(plugin, p))
     for kind in (protocol, *optional):
         for name, expected in _methods(kind):
             if wrong := _compare(name, getattr(plugin, name), expected):
@@ -86,7 +88,7 @@ def _compare(name: str, method: Any, expected: tuple[inspect.Parameter, ...]) ->
     if not callable(method):
         return f"attribute {name!r} is {type(method).__qualname__}, expected a method"
     try:
-        own = inspect.signature(method)
+        own = _signature(method)
     except (TypeError, ValueError):
         return None  # of a compiled library, which tells no signature
     named = [p.name for p in expected if p.kind is p.KEYWORD_ONLY]
@@ -96,6 +98,19 @@ def _compare(name: str, method: Any, expected: tuple[inspect.Parameter, ...]) ->
         takes, wanted = (_words(s) for s in (tuple(own.parameters.values()), expected))
         return f"{name}() takes {takes}, expected {wanted}"
     return None
+
+
+def _signature(method: Any) -> inspect.Signature:
+    """The signature of a method, for several objects of one class looked up once."""
+    function = getattr(method, "__func__", None)
+    if not inspect.ismethod(method) or not inspect.isfunction(function):
+        return inspect.signature(method)
+    return _signature_of_bound(function)
+
+
+@lru_cache(maxsize=1024)
+def _signature_of_bound(function: FunctionType) -> inspect.Signature:
+    return inspect.signature(MethodType(function, object()))
 
 
 def _words(parameters: tuple[inspect.Parameter, ...]) -> str:
