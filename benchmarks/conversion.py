@@ -52,6 +52,7 @@ CONVERTERS = {
     "TFLiteConverter": "tflite",
     "tf2onnx --tflite": "tflite2onnx",
     "planted in torch.onnx dynamo=False": PLANTED,
+    "planted in ONNX": PLANTED,
 }
 WORDS = ("onnx2torch", "openvino", "tvm")
 """Converters whose name is part of what the manifest calls them."""
@@ -140,6 +141,7 @@ def main() -> None:
         found[name] = machine.library_version(name)
     print(machine.describe(found), flush=True)
     cases = json.loads((options.folder / "manifest.json").read_text())
+    cases = cases["cases"] if isinstance(cases, dict) else cases
     cases = [c for c in cases if not options.only or c["id"] in options.only]
     scored, converted, missing = [], [], []
     keep_servers()

@@ -2,7 +2,8 @@
 
 A case module makes a model and calls a function that converts and compares it (``observe``, ``skl``
 or ``boost``). Here these functions note what they are given, and do nothing. Of a module that calls
-none of them, the model is looked for in what it gives to ``differential``. This module is imported
+none of them, the model is looked for in what it gives to ``differential``. A module with
+``source_of`` tells model and inputs itself. This module is imported
 in worker processes: it executes code of the cases.
 """
 
@@ -66,8 +67,11 @@ class _Noted(Exception):
 
 def given(folder: str, module: str, id: str) -> Given:
     """What the case converts."""
-    sys.path[:0] = [folder]
+    sys.path[:0] = [folder, str(Path(__file__).parent)]
     cases = importlib.import_module(module)
+    if hasattr(cases, "source_of"):
+        made = cases.source_of(id)
+        return Given(made.model, made.inputs, dict(made.dynamic or {}))
     if hasattr(cases, "build"):
         source, _, _, feeds = cases.build(id.removeprefix("planted_"))
         return Given(source, [tuple(feeds)])
@@ -238,7 +242,7 @@ class PlantedConverter:
     """Gives the faulty model of a planted case, whatever it is asked to convert."""
 
     name = PLANTED
-    consumes = frozenset({"torch"})
+    consumes = frozenset({"torch", "estimator"})
     produces = "onnx"
     preload: Sequence[str] = ("torch",)
     options = NoOptions()
@@ -256,8 +260,10 @@ class PlantedConverter:
 
     def convert(self, source: Artifact, options: NoOptions, folder: Path) -> Iterator[Artifact]:
         """The faulty model."""
-        sys.path[:0] = [str(self.folder)]
-        _, _, faulty, _ = importlib.import_module(self.module).build(
-            self.id.removeprefix("planted_")
-        )
+        sys.path[:0] = [str(self.folder), str(Path(__file__).parent)]
+        cases = importlib.import_module(self.module)
+        if hasattr(cases, "source_of"):
+            faulty = cases.source_of(self.id).converted
+        else:
+            _, _, faulty, _ = cases.build(self.id.removeprefix("planted_"))
         yield Artifact("onnx", faulty.SerializeToString())

@@ -80,8 +80,10 @@ def _headline(result: RepairResult) -> Text:
 def _screen(result: RepairResult, request: RepairRequest) -> Iterator[RenderableType]:
     if result.reason:
         yield text(f"because {result.reason}", "yellow")
-    if result.place is not None and (words := result.place.words()):
-        yield text(one_line(f"the fault: {words}", _LINE_CHARS))
+    named = [words for place in result.places if (words := place.words())]
+    for index, words in enumerate(named, 1):
+        which = "the fault" if len(named) == 1 else f"fault {index}"
+        yield text(one_line(f"{which}: {words}", _LINE_CHARS))
     for edit in result.edits:
         yield text(one_line(f"{edit.kind}: {edit.about}", _LINE_CHARS))
     if result.before:

@@ -31,8 +31,23 @@ from optvet.spec.records.vet import Control, CrossCheck, Skipped
 from optvet.spec.types import Artifact, Failure, StageKind
 
 _MESSAGE_CHARS = 4000
-Found = tuple[Blame, bool, list[CrossCheck], ConversionPlace | None]
+_FURTHER = "another fault, which shows once what is wrong before it is set right"
 State = Literal["same", "drift", "fault", "fails", "not-run", "not-reached"]
+
+
+@dataclass(frozen=True)
+class FoundFault:
+    """A blame with what is known of it.
+
+    ``message`` is what a runtime says of a further fault of the model, empty where it runs.
+    """
+
+    blame: Blame
+    confirmed: bool
+    checks: list[CrossCheck]
+    place: ConversionPlace | None
+    further: bool = False
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +71,7 @@ class ConversionEvidence:
     complaints: Sequence[str]
     refused: tuple[int, Failure | None] | None
     refused_place: ConversionPlace | None = None
-    blames: Sequence[Found] = ()
+    blames: Sequence[FoundFault] = ()
     skipped: dict[str, Failure] = field(default_factory=dict)
     undefined: Mapping[str, str] = field(default_factory=dict)
     quantized: Sequence[int | None] = ()
@@ -137,8 +152,8 @@ def _source(conversion: Conversion, answer: ConversionEvidence) -> SourceRecord:
     )
 
 
-def _finding(answer: ConversionEvidence, found: Found) -> ConversionFinding:
-    blame, confirmed, checks, place = found
+def _finding(answer: ConversionEvidence, found: FoundFault) -> ConversionFinding:
+    blame, checks, place = found.blame, found.checks, found.place
     witness = blame.inputs[0]
     seen = answer.stage_results[blame.last].seen[witness.sample.id]
     if seen.symptom == answer.seen[witness.sample.id].symptom:
@@ -157,11 +172,11 @@ def _finding(answer: ConversionEvidence, found: Found) -> ConversionFinding:
         stages=names,
         kind=kind,
         culprit=culprit,
-        confirmed=confirmed,
+        confirmed=found.confirmed,
         outputs=list(seen.outputs),
-        error=seen.error,
-        noise=seen.noise,
-        message=cut(seen.message, _MESSAGE_CHARS),
+        error=None if found.further else seen.error,
+        noise=None if found.further else seen.noise,
+        message=cut(_message(found, seen), _MESSAGE_CHARS),
         witness=ConversionWitness(
             sample=witness.sample.id, origin=witness.origin, about=witness.about
         ),
@@ -169,6 +184,12 @@ def _finding(answer: ConversionEvidence, found: Found) -> ConversionFinding:
         cross_check=checks,
         place=place,
     )
+
+
+def _message(found: FoundFault, seen: SampleVerdict) -> str:
+    if not found.further:
+        return seen.message
+    return f"{_FURTHER}: {found.message}" if found.message else _FURTHER
 
 
 def _refusal(answer: ConversionEvidence, index: int, failure: Failure | None) -> ConversionFinding:

@@ -96,7 +96,28 @@ def locate(
         return _by_parameters(model, inside, "the outputs of the source are not known inside it")
     names = [o.name for o in model.graph.output]
     region = broken_region(model, inside, known, names[outputs[0]], place)
-    return _describe_region(model, inside, known, region)
+    return describe_region(model, inside, known, region)
+
+
+def first_wrong_output(
+    model: ModelProto,
+    inside: SourceInside,
+    allowed: Tolerances,
+    values: Mapping[str, np.ndarray],
+) -> tuple[str, int] | None:
+    """The first output that is not the source's, with its place there; None if all are right."""
+    for output, place in zip(model.graph.output, inside.outputs, strict=False):
+        if place is None:
+            continue
+        value, wanted = values.get(output.name), inside.values[place].value
+        if value is None or value.shape != wanted.shape or value.dtype != wanted.dtype:
+            return output.name, place
+        with np.errstate(invalid="ignore"):
+            off = np.abs(value.astype(np.float64) - wanted.astype(np.float64))
+        same = (off <= allowed.values[place]) | (value == wanted)
+        if not bool(np.all(same | (np.isnan(off) & np.isnan(value) & np.isnan(wanted)))):
+            return output.name, place
+    return None
 
 
 def _by_parameters(model: ModelProto, inside: SourceInside, note: str) -> ConversionPlace:
@@ -111,9 +132,10 @@ def _parameters(model: ModelProto, inside: SourceInside) -> list[DifferingParame
     ]
 
 
-def _describe_region(
+def describe_region(
     model: ModelProto, inside: SourceInside, known: Known, region: SuspectRegion
 ) -> ConversionPlace:
+    """The place of a fault between values that are known and a wrong output."""
     constants = constants_of(model)
     nodes = [node_text(model.graph.node[i], constants) for i in region.nodes[:LISTED_NODES]]
     first = None if region.first is None else inside.values[region.first]

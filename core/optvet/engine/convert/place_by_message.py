@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto
 
@@ -26,6 +27,14 @@ from optvet.spec.types import Artifact, Sample
 
 _MLIR = re.compile(r"'([a-z]\w{0,40}\.\w{1,80})' op\b")
 _REFUSED = re.compile(r"operator '?(\w+::\w+)|^\w+: (\w+)\(\): argument")
+_NAMED = re.compile(r"\b(?:[Nn]ode|[Nn]ame)(?:\s*:\s*|\s*\(|\s+)'?([^\s'()]{1,200})")
+"""``node name: /CumSum``, ``Name:'/CumSum'``, ``in node (/CumSum)``."""
+_RESULTS = re.compile(r"-> \(([^)]{1,400})\)")
+"""``-> ("y",)``, what a node computes that may have no name."""
+_OPERATOR = re.compile(
+    r"\b(?:op_type|OpType|Op|Optype|operator|running|OP|for)(?:\s*:\s*|\s*\(|\s+)([A-Z]\w{1,80})"
+)
+"""``op_type:CumSum``, ``Optype (Add)``, ``No Op registered for SiluV2``."""
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,200})['"]""")
 
 
@@ -51,7 +60,7 @@ def place_in_message(
     """
     model = onnx.load_from_string(artifact.data)
     constants = constants_of(model)
-    named = _find_nodes_in_message(model, message)
+    named = find_nodes_in_message(model, message)
     if not named:
         return _asked_for(model, inputs)
     origin = {p.key: p.value for p in named[0].metadata_props}
@@ -84,39 +93,58 @@ def operator_before(
     not its result.
     """
     model = onnx.load_from_string(artifact.data)
-    named = _find_nodes_in_message(model, message)
-    if not recorded or len(named) != 1:
+    named = find_nodes_in_message(model, message)
+    if not recorded or len(named) != 1 or named[0] not in model.graph.node:
         return None
     inside, *moved = recorded
-    read = list(reads(named[0]))
-    if named[0] not in model.graph.node:
-        return None
-    number = list(model.graph.node).index(named[0])
-    del model.graph.node[number:], model.graph.output[:]
-    every = dict(fed_to(artifact, sample.feeds))
     enter("run")
-    if number:
-        every |= record_values(model.SerializeToString(), every, config)
-    values = {name: value for name, value in every.items() if value.dtype != object}
+    fed = fed_to(artifact, sample.feeds)
     allowed = Tolerances.of(inside, moved)
-    known = known_values(model, values, inside, allowed)
-    places = [place for place in inside.outputs if place is not None]
-    had = {known.target[name] for name in read if name in known.target}
-    first = reader_of(inside, values, allowed, had)
-    if first is None:
-        first = first_lacking(inside, known, places)
+    first = source_operator_of(model, named[0], fed, config, inside, allowed)
     return None if first is None else ConversionPlace(**of_source(inside.values[first]))
 
 
-def _find_nodes_in_message(model: ModelProto, message: str) -> list[NodeProto]:
-    """Nodes that an error names: by name, or by the class of their kernel; else foreign ones."""
-    quoted = set(_QUOTED.findall(message)) | set(re.findall(r"Name:\s?'?([^'\s]+)", message))
+def source_operator_of(
+    model: ModelProto,
+    node: NodeProto,
+    fed: Mapping[str, np.ndarray],
+    config: RuntimeConfig,
+    inside: SourceInside,
+    allowed: Tolerances,
+) -> int | None:
+    """The place in the source of what ``node`` should compute, by what the nodes before it do."""
+    before = ModelProto()
+    before.CopyFrom(model)
+    number = list(model.graph.node).index(node)
+    del before.graph.node[number:], before.graph.output[:]
+    every = dict(fed)
+    if number:
+        every |= record_values(before.SerializeToString(), every, config)
+    values = {name: value for name, value in every.items() if value.dtype != object}
+    known = known_values(before, values, inside, allowed)
+    places = [place for place in inside.outputs if place is not None]
+    had = {known.target[name] for name in reads(node) if name in known.target}
+    first = reader_of(inside, values, allowed, had)
+    return first_lacking(inside, known, places) if first is None else first
+
+
+def find_nodes_in_message(model: ModelProto, message: str) -> list[NodeProto]:
+    """Nodes that an error names: by name or result, by the class of their kernel, or by operator.
+
+    Else those that no operator set defines. A checker and a runtime may each have a word for the
+    same node; the first node named is the one that they stopped at.
+    """
+    named = {word.rstrip(".:,") for word in (*_QUOTED.findall(message), *_NAMED.findall(message))}
+    made = {word for results in _RESULTS.findall(message) for word in _QUOTED.findall(results)}
     kernels = set(re.findall(r"::(\w+)", message))
-    nodes, foreign = list(model.graph.node), list(foreign_nodes(model))
+    operators = set(_OPERATOR.findall(message))
+    nodes = list(model.graph.node)
     return (
-        [n for n in nodes if n.name and n.name in quoted]
+        [n for n in nodes if n.name and n.name in named]
+        or [n for n in nodes if made.intersection(n.output)]
         or [n for n in nodes if n.op_type in kernels]
-        or foreign
+        or list(foreign_nodes(model))
+        or [n for n in nodes if n.op_type in operators]
     )
 
 

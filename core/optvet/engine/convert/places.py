@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from optvet.engine.convert.further_faults import (
+    FurtherFault,
+    further_faults,
+    further_faults_beside,
+)
 from optvet.engine.convert.guilty_stage import Blame, StageResult
 from optvet.engine.convert.locate import (
     locate,
@@ -80,6 +85,29 @@ def locate_fault(
         words = describe(outcome.failure)[:300]
         return ConversionPlace(note=f"not looked for: {words}")
     return outcome.value
+
+
+def locate_further(
+    conversion: Conversion,
+    stage_artifacts: Sequence[HasArtifact],
+    configs: Sequence[RuntimeConfig | None],
+    blame: Blame,
+) -> list[FurtherFault]:
+    """Faults of the guilty artifact behind the one that was blamed; none if that cannot be told."""
+    artifact, config = stage_artifacts[blame.last].artifact, configs[blame.last]
+    if artifact is None or config is None or artifact.format != "onnx" or not artifact.data:
+        return []
+    if blame.lossy or blame.outside_domain:
+        return []
+    about = (config, artifact, blame.inputs[0].sample)
+    if conversion.source_is_here:
+        source = (conversion.reference, conversion.source.artifact)
+        return (
+            conversion.sandbox.call(further_faults_beside, *source, *about, role="judging").value
+            or []
+        )
+    recorded, _ = recorded_inside(conversion, blame.inputs[0].sample)
+    return conversion.sandbox.call(further_faults, recorded, *about, role="judging").value or []
 
 
 def _with_operator(

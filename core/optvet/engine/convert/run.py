@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from optvet.engine.convert.answer import ConversionEvidence, result_of
+from optvet.engine.convert.answer import ConversionEvidence, FoundFault, result_of
 from optvet.engine.convert.chain import Link
 from optvet.engine.convert.compare_outputs import Judge, judge_pair
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
@@ -17,7 +17,7 @@ from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
 from optvet.engine.convert.match_interface import match_outputs
 from optvet.engine.convert.opening_conversion import open_conversion
 from optvet.engine.convert.other_runtimes import cross_check
-from optvet.engine.convert.places import locate_fault, refused_place
+from optvet.engine.convert.places import locate_fault, locate_further, refused_place
 from optvet.engine.convert.session import Conversion, reference_of
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.undefined_inputs import undefined_inside
@@ -31,6 +31,7 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import NothingTested
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Failure
 
 
@@ -186,7 +187,7 @@ def judge_stages(
         named = refused_place(conversion, answer.refused[1].message, inputs[0].sample)
         answer = replace(answer, refused_place=named)
     blames = blame_stages(stage_results[: last + 1], inputs) if last >= 0 else []
-    found = []
+    found: list[FoundFault] = []
     for blame in blames:
         place = locate_fault(conversion, stage_artifacts, configs, stage_results, blame)
         config, artifact = configs[blame.last], stage_artifacts[blame.last].artifact
@@ -194,8 +195,28 @@ def judge_stages(
         if config is not None and artifact is not None and "runtime" in blame.symptom.info.blames:
             about = (conversion, artifact, blame, judge, tolerance)
             checks = list(cross_check(*about, config, place))
-        found.append((blame, _is_confirmed(judge, observed, blame), checks, place))
+        found.append(FoundFault(blame, _is_confirmed(judge, observed, blame), checks, place))
+    if any(not blame.outside_domain for blame in blames):
+        found += _further(conversion, stage_artifacts, configs, found)
     return replace(answer, blames=found)
+
+
+def _further(
+    conversion: Conversion,
+    stage_artifacts: Sequence[StageArtifact],
+    configs: Sequence[RuntimeConfig | None],
+    found: Sequence[FoundFault],
+) -> list[FoundFault]:
+    """Faults of the first guilty artifact that the one blamed hides."""
+    first = next(each for each in found if not each.blame.outside_domain)
+    known = {each.place.words() for each in found if each.place is not None}
+    further = []
+    for fault in locate_further(conversion, stage_artifacts, configs, first.blame):
+        if fault.place.words() not in known:
+            symptom = first.blame.symptom if fault.message else Symptom.WRONG_OUTPUT
+            blame = replace(first.blame, symptom=symptom)
+            further.append(FoundFault(blame, first.confirmed, [], fault.place, True, fault.message))
+    return further
 
 
 def _count_quantized_operators(

@@ -21,6 +21,7 @@ from optvet.engine.convert.align import (
     equal_up_to_layout,
     known_values,
 )
+from optvet.engine.convert.locate import first_wrong_output
 from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
@@ -208,21 +209,9 @@ def _wrong(
     values: Mapping[str, np.ndarray],
 ) -> tuple[str, int] | None:
     """The first output that is not the source's, or else the first of all; with its place."""
-    pairs = [
-        (o.name, place)
-        for o, place in zip(model.graph.output, inside.outputs, strict=False)
-        if place is not None
-    ]
-    for name, place in pairs:
-        value, wanted = values.get(name), inside.values[place].value
-        if value is None or value.shape != wanted.shape or value.dtype != wanted.dtype:
-            return name, place
-        with np.errstate(invalid="ignore"):
-            off = np.abs(value.astype(np.float64) - wanted.astype(np.float64))
-        same = (off <= allowed.values[place]) | (value == wanted)
-        if not bool(np.all(same | (np.isnan(off) & np.isnan(value) & np.isnan(wanted)))):
-            return name, place
-    return pairs[0] if pairs else None
+    pairs = zip(model.graph.output, inside.outputs, strict=False)
+    first = next(((o.name, place) for o, place in pairs if place is not None), None)
+    return first_wrong_output(model, inside, allowed, values) or first
 
 
 def _values(

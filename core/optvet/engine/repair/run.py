@@ -24,6 +24,7 @@ from optvet.engine.repair.acceptance import AcceptanceCheck, MeasuredModel, numb
 from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.edits import apply_edits
 from optvet.engine.repair.propose.rank import proposals, proposals_beside
+from optvet.engine.repair.propose.templates import KNOWN_OPERATORS
 from optvet.engine.repair.propose.tried_candidates import count_worker_deaths
 from optvet.engine.repair.reference_models import references_of
 from optvet.engine.repair.repair_search import Propose, RepairSearch, load_model
@@ -34,7 +35,7 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceInside
 from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
-from optvet.spec.records.convert import ConversionResult
+from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.records.repair import Patch, RepairNumbers, RepairResult
 from optvet.spec.repair import RepairRequest
 from optvet.spec.types import Artifact, Failure, Sample
@@ -116,7 +117,8 @@ def _refuse_other_formats(conversion: Conversion) -> None:
 class _Repair:
     """One repair, after the conversion was judged.
 
-    ``recorded`` is what a source in another environment computes inside, by sample.
+    ``recorded`` is what a source in another environment computes inside, by sample; ``references``
+    are other converters' models of the source.
     """
 
     request: RepairRequest
@@ -126,6 +128,7 @@ class _Repair:
     before: ConversionResult
     progress: Progress
     recorded: dict[str, tuple[SourceInside, ...]] = field(default_factory=dict)
+    references: dict[str, bytes] = field(default_factory=dict)
 
     def nothing(self) -> RepairResult:
         """The answer where there is no fault to repair."""
@@ -161,11 +164,12 @@ class _Repair:
             self.conversion, self.judge, config, *parts(inputs, wrong, number)
         )
         self.judge.meter.of([d.sample for d in inputs])
+        self.references.update(references_of(self.conversion, artifact.data, inputs))
         start = acceptance.measure(artifact.data)
         search = RepairSearch(
             acceptance,
             load_model(artifact.data),
-            self._proposer(config, references_of(self.conversion, artifact.data, inputs)),
+            self._proposer(config, self.references),
             self.request.tries,
             self.request.jobs or min(8, os.cpu_count() or 1),
             lambda n: self.progress("repairing: models tried", n, self.request.tries),
@@ -173,7 +177,7 @@ class _Repair:
         end = search.run()
         before, after = search.acceptance.numbers(start), search.acceptance.numbers(end)
         if not search.edits:
-            reason = "no tried edit makes the model better without making an input worse"
+            reason = self._why_none(search.tried)
             return self._answer(
                 verdict="not-repaired", reason=reason, before=before, tried=search.tried
             )
@@ -194,6 +198,21 @@ class _Repair:
             reason = "the edits that fix the known inputs make others worse; nothing was written"
             return answer.model_copy(update={"verdict": "not-repaired", "reason": reason})
         return answer.model_copy(update={"files": self._write(artifact.data, data, answer)})
+
+    def _why_none(self, tried: int) -> str:
+        """Why nothing was edited: no edit is known for the place, or none of those tried holds."""
+        if tried:
+            return "no tried edit makes the model better without making an input worse"
+        places = [words for place in self._places() if (words := place.words())]
+        where = f" at {places[0]}" if places else ""
+        others = " and no other converter's result has this part" if self.references else ""
+        known = ", ".join(KNOWN_OPERATORS)
+        return f"no edit is known{where}{others}; there are templates of {known}"
+
+    def _places(self) -> list[ConversionPlace]:
+        """Where the model breaks, in order, each place once."""
+        faults = [f for f in self.before.findings if f.severity == "fault"]
+        return [f.place for f in faults if f.place is not None]
 
     def _proposer(self, config: RuntimeConfig, references: Mapping[str, bytes]) -> Propose:
         numbers = itertools.count(1)
@@ -266,15 +285,16 @@ class _Repair:
         return ["repaired.onnx", "patch.json"]
 
     def _answer(self, **about: object) -> RepairResult:
-        faults = [f for f in self.before.findings if f.severity == "fault"]
         artifact = self.converted.artifact
+        places = self._places()
         data = b"" if artifact is None else artifact.data
         shared: Mapping[str, object] = {
             "schema": "optvet.repair/1",
             "source": self.conversion.request.model,
             "digest": hashlib.sha256(data).hexdigest() if data else "",
             "converters": self.before.converters,
-            "place": next((f.place for f in faults if f.place is not None), None),
+            "place": places[0] if places else None,
+            "places": places,
             "verdict_before": self.before.verdict,
             "seed": self.request.seed,
         }

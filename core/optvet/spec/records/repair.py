@@ -175,8 +175,9 @@ class RepairResult(Result):
     """The result of ``repair``.
 
     ``witnesses`` are inputs that the edits were chosen on, ``held_out`` those that no edit was
-    chosen by, ``fresh`` those that were drawn after the last edit; each before and after. ``place``
-    is where the model broke. ``edits`` are those of the patch; ``needless`` were left out again.
+    chosen by, ``fresh`` those that were drawn after the last edit; each before and after.
+    ``places`` are where the model broke, mended or not, and ``place`` the first of them. ``edits``
+    are those of the patch; ``needless`` were left out again.
     """
 
     schema_: Literal["optvet.repair/1"] = Field("optvet.repair/1", alias="schema")
@@ -186,6 +187,7 @@ class RepairResult(Result):
     verdict: RepairVerdict
     reason: str = ""
     place: ConversionPlace | None = None
+    places: list[ConversionPlace] = Field(default_factory=list)
     edits: list[Edit] = Field(default_factory=list)
     needless: list[str] = Field(default_factory=list)
     steps: list[RepairStep] = Field(default_factory=list)

@@ -46,6 +46,8 @@ _TEMPLATES: Mapping[str, tuple[str, str]] = {
     "addmm": ("x y0 z0", "m = MatMul(y0, z0) y = Add(m, x)"),
 }
 """By operator: what it reads, and how it is computed."""
+KNOWN_OPERATORS = tuple(sorted(_TEMPLATES))
+"""Names of the operators that a template is known of, as PyTorch calls them."""
 _ALIASES: Mapping[str, str] = {
     "floordiv": "floor_divide",
     "floor_div": "floor_divide",
