@@ -27,6 +27,7 @@ import optvet.cli
 from optvet import InputError, Sample, VetRequest
 from optvet.engine import discovery
 from optvet.engine.discovery import Plugins
+from optvet.engine.environment import releases
 from optvet.engine.models.opening import open_model
 from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.plugin import Comparison
@@ -130,6 +131,7 @@ def place(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     monkeypatch.setattr(discovery, "entry_points", lambda **_: installed)
     monkeypatch.setenv("OPTVET_CACHE", str(caches / "results"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(caches / "home"))
+    monkeypatch.setattr(releases, "_data_folder", lambda: caches / "data")
     monkeypatch.chdir(tmp_path)
     ((_, detector), *_) = blocks(ROOT / "docs" / "tutorial.md", "python")
     exec(compile(detector, "tutorial.md", "exec"), {})

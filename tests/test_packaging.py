@@ -225,6 +225,7 @@ ENGINE = [
     "repair",
     "reduce",
     "bundle",
+    "bisect",
     "campaign",
     "hunt",
     "generate",

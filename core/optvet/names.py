@@ -69,6 +69,7 @@ _MODULES = {
     "spec.records.placement": "Placement",
     "spec.records.timing": "Timing",
     "spec.records.vet": "Finding PassRecord VetResult WarningRecord",
+    "spec.releases": "HasReleases ReleasedPackage",
     "spec.repair": "RepairRequest",
     "spec.request": "VetRequest",
     "spec.runtime_protocols": """

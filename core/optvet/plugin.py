@@ -131,6 +131,7 @@ if TYPE_CHECKING:
     )
     from optvet.spec.records.timing import Timing
     from optvet.spec.records.vet import Finding, PassRecord, VetResult, WarningRecord
+    from optvet.spec.releases import HasReleases, ReleasedPackage
     from optvet.spec.request import VetRequest
     from optvet.spec.runtime_protocols import (
         ExplainsRuntime,
@@ -203,7 +204,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Probe", "Run", "ModelCard", "ConversionStage", "Factory", "FactoryResult", "SourceFacts",
     "SourceOperand", "SourceValue", "SourceInside", "SourcePart", "PartScript", "Reading", "Meter",
     "KernelLaunch", "Candidate", "Fragment", "Pattern", "PoolRequest", "Vocabulary", "Report",
-    "Workers", "WorkerLost", "PythonEnvironment", "Installation", "Collision", "Ran", "Unmet",
+    "Workers", "WorkerLost", "PythonEnvironment", "ReleasedPackage", "Installation", "Collision",
+    "Ran", "Unmet",
     "Unimportable", "Check", "Sensitive", "Harmless", "FindingFiles", "VetRequest", "VetResult",
     "Finding", "WarningRecord", "CampaignReport", "ReportedFinding", "ReportedTrial", "ReportTable",
     "Sighting", "Chart", "BarChart", "IntervalChart", "PointChart", "NOTES",
@@ -213,7 +215,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "KernelProfile", "Edit", "ModelComparison", "RepairResult", "PassRecord", "Placement", "Timing",
     # Optional capabilities; docs/plugins.md says what each brings.
     "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
-    "UsesLibraries", "ImportsOthers", "NeedsPython", "TakesFiles", "ReportsChanges", "Saves",
+    "UsesLibraries", "ImportsOthers", "NeedsPython", "HasReleases", "TakesFiles", "ReportsChanges",
+    "Saves",
     "DependsOnOptions",
     "Explains", "ExplainsSimply", "ExplainsTogether", "CarriesFiles", "Evaluates", "LoadsFiles",
     "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",

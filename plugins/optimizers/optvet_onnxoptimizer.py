@@ -20,6 +20,7 @@ from optvet.plugin import (
     KnownLimit,
     Optimizer,
     Pass,
+    ReleasedPackage,
     Symptom,
     Traits,
     hookimpl,
@@ -67,6 +68,9 @@ class OnnxOptimizer:
     preference = 100
     preload: Sequence[str] = ("onnx", "onnxoptimizer")
     libraries: Mapping[str, str] = {"onnxoptimizer": "onnxoptimizer"}
+    released = ReleasedPackage(
+        "onnxoptimizer", "onnxoptimizer", "onnxoptimizer.get_available_passes()", ("numpy<2",)
+    )
     options: OnnxOptimizerOptions = OnnxOptimizerOptions()
     # Serialized models above 2 GiB do not fit a protobuf message.
     traits = Traits(repeatable=True, max_model_bytes=2**31 - 1)

@@ -14,7 +14,16 @@ from contextlib import ExitStack
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet.plugin import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl, version_of
+from optvet.plugin import (
+    Artifact,
+    Optimizer,
+    Pass,
+    ReleasedPackage,
+    Traits,
+    UnknownName,
+    hookimpl,
+    version_of,
+)
 
 
 class OnnxslimOptions(BaseModel):
@@ -33,6 +42,12 @@ class Onnxslim:
 
     name = "onnxslim"
     preload: Sequence[str] = ("onnx", "onnxslim", "onnxslim.core")
+    released = ReleasedPackage(
+        "onnxslim",
+        "onnxslim",
+        "from onnxslim.core import OptimizationSettings\n"
+        "from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS",
+    )
     options: OnnxslimOptions = OnnxslimOptions()
     # Patterns are tried in the order of their registration, round after round.
     traits = Traits(ordered=False, composable=False, max_model_bytes=2**31 - 1)

@@ -28,10 +28,10 @@ with temporary_files_in_one_folder():
 """
 INSTALLS = """
 import os, sys
-from optvet.engine.environment.environments import _run_below
+from optvet.engine.environment.child_process import run_below
 code = "import os,subprocess,time; p=subprocess.Popen(['sleep','99']); " \\
     "open('pids','w').write(f'{os.getpid()} {p.pid}'); time.sleep(99)"
-_run_below([sys.executable, "-c", code], os.environ)
+run_below([sys.executable, "-c", code], os.environ)
 """
 
 

@@ -75,7 +75,9 @@ COMMANDS = {
     "cache info": Use((), "all results"),
     "cache clear": Use((), "removed"),
     "env list": Use((), "environment"),
-    # What installs packages is asked for something that is not there.
+    # What installs or removes packages is asked for something that is not there.
+    "bisect": Use(("models/clean.onnx", "--index", "models"), "has no wheel of it", (2,)),
+    "env clear": Use(("no-such-package",), "unknown release", (2,)),
     "env make": Use(("no-such-environment",), "unknown environment", (2,)),
 }
 """Uses of each command, in an order in which each finds what it needs."""

@@ -24,6 +24,7 @@ COMMANDS = {
     "compare": "Compare two models value by value, and show where they first differ.",
     "bench": "Time optimized models beside the original.",
     "replay": "Judge findings again under the installed versions: fixed, still there, or changed.",
+    "bisect": "Find the release of a package that broke a model, and the pass that is to blame.",
     "report": "Write a report of a campaign, for people or for machines.",
     "doctor": "Check the environment: packages, providers, plugins, sandbox, cache; "
     "say what to do.",
@@ -37,7 +38,7 @@ GROUPS = {
     "plugins": "List and describe installed plugins.",
     "models": "List, fetch and make models to vet by name.",
     "cache": "Show or clear the cache.",
-    "env": "Make and list environments for plugins whose libraries conflict with optvet's.",
+    "env": "Make and list environments of plugins, and the releases that bisect installs.",
 }
 """Commands with others below them, each the ``app`` of the module of its name."""
 _LAST = {"campaign": "campaign_tables", "models": "models_generate"}

@@ -1,4 +1,4 @@
-"""``optvet env``: environments of their own for plugins."""
+"""``optvet env``: environments of their own for plugins, and kept releases of packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from optvet.cli.commands import Group, add
 from optvet.cli.options import Debug, Environments, mapping_of
 from optvet.cli.output import Json, write_document
-from optvet.cli.render import count, table_of, text
+from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import (
@@ -20,11 +20,13 @@ from optvet.engine.environment.environments import (
     list_environments,
     make,
 )
-from optvet.spec.records import EnvironmentList
+from optvet.engine.environment.releases import KeptRelease, ReleaseStore, releases_root
+from optvet.spec.errors import UnknownName
+from optvet.spec.records import EnvironmentList, ReleaseEntry, ReleasesCleared
 
 app = typer.Typer(
     cls=Group,
-    help="Make and list environments for plugins whose libraries conflict with optvet's.",
+    help="Make and list environments of plugins, and the releases that bisect installs.",
     no_args_is_help=True,
 )
 
@@ -67,12 +69,16 @@ def _list(
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """List the environments that plugins declare: what they are for, and whether they are made."""
+    """List the environments that plugins declare, whether they are made, and kept releases."""
     terminal = context.ensure_object(Terminal)
     entries = list_environments(Plugins().all(), pythons_of(environments))
+    releases = ReleaseStore(releases_root()).kept()
     if json_to is not None:
         document = EnvironmentList(
-            schema="optvet.environments/1", root=str(environments_root()), environments=entries
+            schema="optvet.environments/2",
+            root=str(environments_root()),
+            environments=entries,
+            releases=[_entry(release) for release in releases],
         )
         write_document(terminal, json_to, document.to_json())
     if json_to == "-":
@@ -85,3 +91,66 @@ def _list(
         table.add_row(text(e.name), text(", ".join(e.plugins)), text(e.python or ""), state)
     terminal.show(table)
     terminal.show(text(f"{count(len(entries), 'environment')}, in {environments_root()}", "dim"))
+    if releases:
+        kept = table_of(("release", ""), ("size", ""), ("folder", "dim"))
+        for r in releases:
+            row = (f"{r.package} {r.version}", size(r.size_bytes), str(r.folder))
+            kept.add_row(*map(text, row))
+        total = size(sum(r.size_bytes for r in releases))
+        terminal.show(text(""), kept)
+        terminal.show(text(f"{count(len(releases), 'release')} of bisect, {total}", "dim"))
+
+
+@add(app, "clear")
+def _clear(
+    context: typer.Context,
+    packages: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PACKAGE|PACKAGE==VERSION]…",
+            help="What to remove; all without one.",
+            show_default=False,
+        ),
+    ] = None,
+    json_to: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Remove releases that bisect has installed; the next bisect installs them again."""
+    terminal = context.ensure_object(Terminal)
+    terminal.keeps = False
+    store = ReleaseStore(releases_root())
+    kept = store.kept()
+    names = {r.package for r in kept} | {_spelled(r) for r in kept}
+    for wanted in packages or ():
+        if wanted not in names:
+            raise UnknownName("release", wanted, names, "(see: optvet env list)")
+    chosen = [r for r in kept if not packages or {r.package, _spelled(r)} & set(packages)]
+    removed = [r for r in chosen if store.remove(r)]
+    store.clear_left()
+    busy = [r for r in chosen if r not in removed]
+    if json_to is not None:
+        document = ReleasesCleared(
+            schema="optvet.env-clear/1",
+            removed=[_entry(r) for r in removed],
+            in_use=[_entry(r) for r in busy],
+        )
+        write_document(terminal, json_to, document.to_json())
+    if json_to == "-":
+        return
+    total = size(sum(r.size_bytes for r in removed))
+    words = f"removed {count(len(removed), 'release')} ({total}) from {store.root}"
+    in_use = f"; in use: {', '.join(map(_spelled, busy))}" if busy else ""
+    terminal.show(text(words + in_use), soft_wrap=True)
+
+
+def _spelled(release: KeptRelease) -> str:
+    return f"{release.package}=={release.version}"
+
+
+def _entry(release: KeptRelease) -> ReleaseEntry:
+    return ReleaseEntry(
+        package=release.package,
+        version=release.version,
+        folder=str(release.folder),
+        size_bytes=release.size_bytes,
+    )

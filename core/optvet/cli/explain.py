@@ -32,6 +32,7 @@ TERMS = {
     "pipeline": "A sequence of passes.",
     "reference": "What the candidate is compared with: the original, or the empty pipeline's "
     "artifact.",
+    "release": "A version of a package as it was published; bisect skips those that it cannot try.",
     "requirement": "A bound that the user sets, on a metric or on the error of an output.",
     "runtime": "What loads a model and runs it.",
     "sample": "One set of inputs of a model.",

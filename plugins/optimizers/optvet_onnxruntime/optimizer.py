@@ -22,6 +22,7 @@ from optvet.plugin import Artifact, Pass, Sensitive, Traits
 from optvet_onnxruntime.installed_passes import PassRow, list_installed
 from optvet_onnxruntime.pass_log import Ablations, changed_in_log, optimization_log
 from optvet_onnxruntime.pass_names import ALL_PASSES, UNNAMED_IN_LOG
+from optvet_onnxruntime.released import RELEASED
 from optvet_onnxruntime.sessions import create_session, optimization_level, save_optimized
 from optvet_onnxruntime.snippets import run_code, session_code
 
@@ -66,6 +67,7 @@ class OrtOptimizer:
     name = "onnxruntime"
     preload: Sequence[str] = ("onnxruntime",)
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
+    released = RELEASED
     options: OrtOptimizerOptions = OrtOptimizerOptions()
     # Rules wait for each other's work, so a pass alone says little; sets are what can be searched.
     traits = Traits(

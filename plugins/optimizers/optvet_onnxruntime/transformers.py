@@ -28,6 +28,7 @@ from optvet.plugin import (
     UnknownName,
     UsageError,
 )
+from optvet_onnxruntime.released import RELEASED
 
 _LOSSY = {"enable_gelu_approximation": 1e-2}
 """Gelu by tanh is off by at most 5e-4, layer by layer."""
@@ -59,6 +60,7 @@ class OrtTransformers:
     name = "ort_transformers"
     preload: Sequence[str] = ("onnx", "onnxruntime", "onnxruntime.transformers.optimizer")
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
+    released = RELEASED
     options: OrtTransformersOptions = OrtTransformersOptions()
     traits = Traits(
         ordered=False, composable=False, single=False, max_model_bytes=2**31 - 1, dialect=True

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import venv
@@ -25,6 +24,7 @@ from pathlib import Path
 import platformdirs
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.environment.child_process import run_below
 from optvet.engine.plugin_entries import Loaded
 from optvet.engine.work.sandbox import Interpreter
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
@@ -271,39 +271,6 @@ def make(environment: PythonEnvironment, target: Path, *, force: bool, say: Say)
     return target / "bin" / "python"
 
 
-_DIES_WITH_PARENT = """\
-import ctypes, os, signal, subprocess, sys
-signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
-ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
-os.getppid() == int(sys.argv[1]) or sys.exit(1)
-status = subprocess.call(sys.argv[2:])
-sys.exit(status if status >= 0 else 128 - status)
-"""
-"""Runs the command in its arguments, and kills it, with all that it has started, when the process
-ends that started this one."""
-
-
-def _run_below(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Exit status and stderr of a command that ends with this process, with all of its group."""
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(environment),
-        start_new_session=True,
-    )
-    try:
-        _, words = process.communicate()
-    finally:
-        # What it started is of its group; after a Ctrl-C it goes on otherwise.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return process.returncode, words
-
-
 def _refuse_to_replace(name: str, target: Path, force: bool) -> None:
     if not target.exists():
         return
@@ -321,25 +288,23 @@ def _bootstrap(folder: Path) -> None:
     """Put pip into a virtual environment, as ``venv`` does; but this ends with its parent."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     command = [str(folder / "bin" / "python"), "-m", "ensurepip", "--upgrade", "--default-pip"]
-    status, words = _run_below(command, {**variables, "VIRTUAL_ENV": str(folder)})
-    if status:
-        lines = [line for line in words.splitlines() if line.strip()]
+    ended = run_below(command, {**variables, "VIRTUAL_ENV": str(folder)})
+    if ended.status:
         raise InfrastructureError(
-            f"pip cannot be put into {folder}: {' '.join(lines[-_LOG_LINES:])}; check that this "
+            f"pip cannot be put into {folder}: {ended.last_lines(_LOG_LINES)}; check that this "
             "Python has ensurepip (Debian: python3-venv), then run again"
         )
 
 
 def _install(python: Path, wanted: Iterable[str]) -> None:
     quiet = ("--disable-pip-version-check", "--no-input", "--quiet")
-    status, words = _run_below(
+    ended = run_below(
         [str(python), "-m", "pip", "install", *quiet, *wanted],
         {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")},
     )
-    if status:
-        lines = [line for line in words.splitlines() if line.strip()]
+    if ended.status:
         raise InfrastructureError(
-            f"pip cannot install {' '.join(wanted)}: {' '.join(lines[-_LOG_LINES:])}; check the "
+            f"pip cannot install {' '.join(wanted)}: {ended.last_lines(_LOG_LINES)}; check the "
             "network and pip's configuration, then run again"
         )
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Slowdown,
         StepFailure,
     )
+    from optvet.spec.records.bisect import BisectResult
     from optvet.spec.records.bundle import Replayed, ReplayOutcome, Replays, Reproduction
     from optvet.spec.records.campaign import (
         Baseline,
@@ -76,6 +77,8 @@ if TYPE_CHECKING:
         PluginList,
         PulledModel,
         PulledModels,
+        ReleaseEntry,
+        ReleasesCleared,
         VersionReport,
     )
     from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement, Placements
@@ -131,6 +134,7 @@ __all__ = [
     "Baseline",
     "BenchResult",
     "BenchVariant",
+    "BisectResult",
     "CacheCleared",
     "CacheContents",
     "CacheKind",
@@ -201,6 +205,8 @@ __all__ = [
     "PulledModels",
     "Quantized",
     "Record",
+    "ReleaseEntry",
+    "ReleasesCleared",
     "ReplayOutcome",
     "Replayed",
     "Replays",
@@ -243,6 +249,7 @@ _HOMES = (
     "error",
     "compare",
     "bundle",
+    "bisect",
     "charts",
     "bench",
     "doctor",

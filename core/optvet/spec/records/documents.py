@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from optvet.spec.records.base import Record
 from optvet.spec.records.bench import BenchResult
+from optvet.spec.records.bisect import BisectResult
 from optvet.spec.records.bundle import Replayed, Replays, Reproduction
 from optvet.spec.records.campaign import (
     Baseline,
@@ -27,6 +28,7 @@ from optvet.spec.records.listing import (
     PluginDescriptions,
     PluginList,
     PulledModels,
+    ReleasesCleared,
     VersionReport,
 )
 from optvet.spec.records.repair import Patch, RepairResult
@@ -45,6 +47,7 @@ DOCUMENTS: dict[str, type[Record]] = {
     "finding": Reproduction,
     "replay": Replayed,
     "replays": Replays,
+    "bisect": BisectResult,
     "compare": ModelComparison,
     "campaign": CampaignSummary,
     "campaign-status": CampaignStatus,
@@ -63,6 +66,7 @@ DOCUMENTS: dict[str, type[Record]] = {
     "pull": PulledModels,
     "generated": GeneratedModels,
     "environments": EnvironmentList,
+    "env-clear": ReleasesCleared,
     "cache": CacheContents,
     "cache-clear": CacheCleared,
     "version": VersionReport,

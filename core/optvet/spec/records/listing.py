@@ -154,12 +154,36 @@ class EnvironmentEntry(Record):
     cure: str = ""
 
 
-class EnvironmentList(Record):
-    """Environments that plugins declare: what ``optvet env list --json`` writes."""
+class ReleaseEntry(Record):
+    """A release of a package that ``optvet bisect`` has installed, and keeps."""
 
-    schema_: Literal["optvet.environments/1"] = Field("optvet.environments/1", alias="schema")
+    package: str
+    version: str
+    folder: str
+    size_bytes: int
+
+
+class EnvironmentList(Record):
+    """Environments that plugins declare, and kept releases: what ``optvet env list --json`` writes.
+
+    Before version 2 there were no ``releases``.
+    """
+
+    schema_: Literal["optvet.environments/2"] = Field("optvet.environments/2", alias="schema")
     root: str
     environments: list[EnvironmentEntry]
+    releases: list[ReleaseEntry] = Field(default_factory=list)
+
+
+class ReleasesCleared(Record):
+    """Releases that were removed: what ``optvet env clear --json`` writes.
+
+    ``in_use`` are those that another process uses, which stay.
+    """
+
+    schema_: Literal["optvet.env-clear/1"] = Field("optvet.env-clear/1", alias="schema")
+    removed: list[ReleaseEntry]
+    in_use: list[ReleaseEntry]
 
 
 class CacheKind(Record):

@@ -1,0 +1,1 @@
+"""Which release of a package broke a model: a binary search over releases."""

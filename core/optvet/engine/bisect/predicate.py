@@ -1,0 +1,210 @@
+"""What makes a release bad: the answer of ``vet`` under it, or the exit code of a command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from packaging.version import InvalidVersion, Version
+
+from optvet.engine.bisect.overlay import Overlay
+from optvet.engine.bisect.search import State
+from optvet.engine.reduce.check_command import PLACE
+from optvet.spec.errors import InfrastructureError, UsageError
+from optvet.spec.records import ErrorRecord, Finding, Replayed, VetResult
+from optvet.spec.records.bisect import Shown
+from optvet.spec.request import VetRequest
+from optvet.spec.scratch import temporary_folder
+
+_MODULE = "optvet.engine.bisect.in_release"
+_LONGEST_S = 3600.0
+_ABOUT_CHARS = 400
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one release does.
+
+    Attributes:
+        state: Good, bad, or skipped for ``reason``.
+        verdict: Of ``vet``, or the exit code of a command in words.
+        findings: In words.
+        error: The answer in place of a result, if there was none.
+    """
+
+    state: State
+    reason: str = ""
+    verdict: str | None = None
+    findings: tuple[str, ...] = ()
+    error: ErrorRecord | None = None
+
+
+class Predicate(Protocol):
+    """Says whether a release is bad."""
+
+    @property
+    def words(self) -> str:
+        """What makes a release bad."""
+        ...
+
+    def __call__(self, overlay: Overlay, *, again: bool = False) -> Told:
+        """What the release does; ``again``: without what an earlier run has kept."""
+        ...
+
+
+@dataclass(frozen=True)
+class VetPredicate:
+    """A release is bad if ``vet`` finds there what is looked for."""
+
+    request: VetRequest
+    symptom: str | None = None
+    culprit: str | None = None
+
+    @property
+    def words(self) -> str:
+        """What makes a release bad."""
+        sought = [f"symptom {self.symptom}"] if self.symptom else []
+        sought += [f"culprit {self.culprit}"] if self.culprit else []
+        return " with ".join(sought) or "verdict faulty, or a requirement is not met"
+
+    def matches(self, finding: Finding) -> bool:
+        """Whether this finding makes a release bad."""
+        if self.symptom or self.culprit:
+            return is_of(finding, self.symptom, self.culprit)
+        counted = finding.severity in ("fault", "requirement")
+        return counted or finding.symptom in self.request.fail_on
+
+    def __call__(self, overlay: Overlay, *, again: bool = False) -> Told:
+        """The answer of ``vet`` there."""
+        request = self.request.model_copy(update={"cache": False}) if again else self.request
+        answer = vet_there(overlay, request)
+        if isinstance(answer, ErrorRecord):
+            return Told("skipped", shortened(answer.message), error=answer)
+        found = [f for f in answer.findings if self.matches(f)]
+        words = tuple(f"{f.symptom}: {f.blamed()}" for f in (found or answer.findings))
+        if found:
+            return Told("bad", "", answer.verdict, words)
+        if answer.verdict == "undecided":
+            return Told("skipped", "the verdict is undecided", answer.verdict, words)
+        return Told("good", "", answer.verdict, words)
+
+
+@dataclass(frozen=True)
+class CommandPredicate:
+    """A release is good if a command exits with 0 there, and skipped if with 125."""
+
+    command: Sequence[str]
+    model: Path
+    timeout_s: float
+
+    SKIP = 125
+
+    def __post_init__(self) -> None:
+        """Refuse what is no program, before anything is installed."""
+        if shutil.which(self.command[0]) is None:
+            raise UsageError(
+                f"--check: {self.command[0]!r} is no program on the path; give its full path"
+            )
+
+    @property
+    def words(self) -> str:
+        """What makes a release bad."""
+        return f"{' '.join(self.command)} exits neither with 0 nor with {self.SKIP}"
+
+    def __call__(self, overlay: Overlay, *, again: bool = False) -> Told:
+        """How the command ends there."""
+        words = [word.replace(PLACE, str(self.model)) for word in self.command]
+        ended = overlay.run_program(words, timeout_s=self.timeout_s)
+        if ended.status is None:
+            return Told("skipped", f"the command takes more than {self.timeout_s:g} s")
+        if ended.status == self.SKIP:
+            return Told("skipped", f"the command exits with {self.SKIP}")
+        if ended.status > 128:
+            return Told("bad", "", f"signal {ended.status - 128}")
+        return Told("good" if ended.status == 0 else "bad", "", f"exit code {ended.status}")
+
+
+def vet_there(
+    overlay: Overlay, request: VetRequest, *, symptom: str | None = None, culprit: str | None = None
+) -> VetResult | ErrorRecord:
+    """The answer of ``vet`` under a release, with bundles if the request names a folder.
+
+    Bundles are written of findings with that symptom and that culprit only, if any are named.
+
+    Raises:
+        InfrastructureError: Another version than the release's was vetted.
+    """
+    task = {"kind": "vet", "about": request.model, "request": request.model_dump(mode="json")}
+    answer = _ask(overlay, task | {"symptom": symptom, "culprit": culprit})
+    if not isinstance(answer, dict):
+        return answer
+    result = VetResult.model_validate(answer)
+    if not _same(result.optimizer.version, overlay.version):
+        raise InfrastructureError(
+            f"optimizer {result.optimizer.name} {result.optimizer.version} was vetted in place of "
+            f"{overlay.version}; the package does not give the optimizer its version"
+        )
+    return result
+
+
+def shown_there(overlay: Overlay, bundle: Path, *, trust: bool) -> Shown:
+    """Whether a bundle shows its finding under a release."""
+    answer = _ask(
+        overlay, {"kind": "replay", "about": bundle.name, "bundle": str(bundle), "trust": trust}
+    )
+    if not isinstance(answer, dict):
+        return "no such pass" if answer.message.startswith("unknown pass") else "not judged"
+    outcome = Replayed.model_validate(answer).outcome
+    shown: dict[str, Shown] = {"fixed": "gone", "still there": "shows", "changed": "changed"}
+    return shown[outcome]
+
+
+def is_of(finding: Finding, symptom: str | None, culprit: str | None) -> bool:
+    """Whether a finding has that symptom and that culprit; None for any."""
+    return symptom in (None, finding.symptom) and (culprit is None or culprit in finding.culprit)
+
+
+def shortened(message: str) -> str:
+    """A message on one line, cut where it is long."""
+    line = " ".join(message.split())
+    return line if len(line) <= _ABOUT_CHARS else f"{line[: _ABOUT_CHARS - 1]}…"
+
+
+def _ask(overlay: Overlay, task: dict[str, Any]) -> dict[str, Any] | ErrorRecord:
+    """The document that a task gives in a process with the release, or why there is none."""
+    with temporary_folder("optvet-bisect-") as folder:
+        file = Path(folder) / "answer.json"
+        ended = overlay.run(
+            ["-m", _MODULE, str(file)], timeout_s=_LONGEST_S, given=json.dumps(task)
+        )
+        if file.is_file():
+            answer: dict[str, Any] = json.loads(file.read_text())
+            failed = answer.get("schema") == "optvet.error/1"
+            return ErrorRecord.model_validate(answer) if failed else answer
+    if ended.status is None:
+        words = f"no answer after {_LONGEST_S:g} s"
+    elif ended.status > 128:
+        words = f"the process ended with signal {ended.status - 128}"
+    else:
+        words = ended.last_lines(1) or f"the process ended with status {ended.status}"
+    return ErrorRecord.model_validate(
+        {
+            "schema": "optvet.error/1",
+            "model": {"source": str(task["about"])},
+            "error": "InfrastructureError",
+            "message": words,
+            "exit_code": 3,
+        }
+    )
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two spellings are one version; a local part such as ``+cpu`` may be left out."""
+    try:
+        return Version(one).public == Version(other).public
+    except InvalidVersion:
+        return one == other

@@ -1,0 +1,359 @@
+"""From a request to the answer: list releases, search, check, blame, replay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from optvet.engine.bisect.overlay import Overlays
+from optvet.engine.bisect.predicate import (
+    CommandPredicate,
+    Predicate,
+    Told,
+    VetPredicate,
+    shortened,
+    shown_there,
+    vet_there,
+)
+from optvet.engine.bisect.search import Change, NoneDecided, Search, State
+from optvet.engine.discovery import Plugins
+from optvet.engine.environment.package_index import (
+    NotInstallable,
+    PackageIndex,
+    available,
+    choose,
+    find,
+)
+from optvet.engine.environment.releases import ReleaseStore, releases_root
+from optvet.engine.models.sources import resolve_model
+from optvet.engine.reduce.check_command import parse_command
+from optvet.engine.work.cache.disk import cache_root
+from optvet.engine.work.trials.trial_runner import Progress
+from optvet.spec.bisect import BisectRequest
+from optvet.spec.errors import NothingTested, PluginError, UnknownName, UsageError
+from optvet.spec.records import ErrorRecord
+from optvet.spec.records.bisect import (
+    BisectResult,
+    ReleaseAtFault,
+    ReleaseChange,
+    Shown,
+    TriedRelease,
+)
+from optvet.spec.releases import HasReleases, ReleasedPackage
+from optvet.spec.scratch import temporary_folder
+from optvet.spec.symptoms import Symptom
+
+_MOST_BUNDLES = 3
+"""Bundles that are replayed on all releases."""
+
+
+def bisect(request: BisectRequest, plugins: Plugins, *, progress: Progress) -> BisectResult:
+    """Find the releases at which the answer changes, and the pass at fault in the first bad one.
+
+    Raises:
+        UsageError: An option is wrong, or there is no release.
+        NothingTested: Every release was skipped.
+        InfrastructureError: The disk is full, or the index is out of reach.
+    """
+    started = time.monotonic()
+    optimizer, package = _package_of(request, plugins)
+    request = _checked(request, optimizer, plugins)
+    index = PackageIndex(request.index)
+    progress(f"releases of {package.distribution}", 0, None)
+    versions, good, bad = _range(request, available(package.distribution, index, pre=request.pre))
+    store = ReleaseStore(releases_root(), request.room)
+    overlays = Overlays(package, store, index, lambda words: progress(words, 0, None))
+    bench = _Bench(versions, overlays, _predicate(request), progress)
+    width = 1 if request.measure else request.jobs or 1
+    search = Search(len(versions), bench.ask, width)
+    low, high = _ends(search, bench, good, bad)
+    changes = search.changes(low, high)
+    search.check_within(low, high, changes)
+    changes = search.changes(low, high)
+    stable = bench.repeat([low, high])
+    with _bundles(request) as out:
+        fault = _blame(request, bench, changes, low, high, out)
+        bundles = [out / name for name in fault.bundles[:_MOST_BUNDLES]] if fault else []
+        shown = bench.replay(bundles, trust=request.trust)
+    return BisectResult(
+        schema="optvet.bisect/1",
+        model=request.model,
+        package=package.distribution,
+        optimizer=optimizer,
+        predicate=bench.predicate.words,
+        releases=bench.records(search.states, shown),
+        changes=[_recorded(c, versions) for c in changes],
+        stable=stable,
+        at_fault=fault,
+        installed=len(overlays.installed),
+        runs=bench.runs,
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def released_packages(plugins: Plugins) -> dict[str, list[tuple[str, ReleasedPackage]]]:
+    """Optimizers by the package whose releases they can be tried with."""
+    found: dict[str, list[tuple[str, ReleasedPackage]]] = {}
+    for entry in plugins.all():
+        if entry.family == "optimizer" and isinstance(entry.plugin, HasReleases):
+            released = entry.plugin.released
+            found.setdefault(released.distribution, []).append((entry.name, released))
+    return found
+
+
+def _package_of(request: BisectRequest, plugins: Plugins) -> tuple[str, ReleasedPackage]:
+    """The optimizer to vet, and its package."""
+    known = released_packages(plugins)
+    by_optimizer = {name: released for several in known.values() for name, released in several}
+    optimizer = request.optimizer
+    if not request.package:
+        optimizer = optimizer or plugins.default("optimizer")
+        if optimizer not in by_optimizer:
+            plugins.optimizer_without_passes(optimizer)
+            raise UsageError(
+                f"optimizer {optimizer!r} declares no package whose releases can be tried; "
+                f"--package takes {', '.join(sorted(known))}"
+            )
+        return optimizer, by_optimizer[optimizer]
+    if request.package not in known:
+        raise UnknownName("package", request.package, known)
+    several = dict(known[request.package])
+    if optimizer is None:
+        optimizer = request.package if request.package in several else min(several)
+    if optimizer not in several:
+        raise UsageError(
+            f"--optimizer {optimizer}: {request.package} is the package of "
+            f"{', '.join(sorted(several))}"
+        )
+    return optimizer, several[optimizer]
+
+
+def _checked(request: BisectRequest, optimizer: str, plugins: Plugins) -> BisectRequest:
+    """The request about one file, with what does not depend on a release looked at."""
+    if request.symptom is not None and request.symptom not in set(Symptom):
+        raise UnknownName("symptom", request.symptom, [s.value for s in Symptom])
+    if request.check is not None and (request.symptom or request.culprit):
+        raise UsageError("--check decides alone; leave --symptom and --culprit out")
+    models = resolve_model(request.model, plugins, request.cache_dir or cache_root())
+    if len(models) != 1:
+        raise UsageError(f"{request.model}: {len(models)} models; bisect one at a time")
+    for name in request.dataset:
+        if name.partition(":")[0] not in ("auto", *plugins.names("dataset")):
+            plugins.dataset(name.partition(":")[0])
+    if request.comparator is not None:
+        plugins.comparator(request.comparator)
+    path = str(models[0].path.absolute()) if Path(request.model).exists() else request.model
+    return request.model_copy(update={"model": path, "optimizer": optimizer})
+
+
+def _predicate(request: BisectRequest) -> Predicate:
+    if request.check is not None:
+        words = parse_command(request.check)
+        return CommandPredicate(words, Path(request.model), request.check_timeout)
+    return VetPredicate(request.of_vet(), request.symptom, request.culprit)
+
+
+def _range(request: BisectRequest, versions: list[str]) -> tuple[list[str], str, str]:
+    """The releases to look at, oldest first, with the good and the bad end that the user names."""
+    if request.versions is not None:
+        versions = choose(versions, request.versions)
+    good = "" if request.good is None else find(versions, request.good, "--good")
+    bad = "" if request.bad is None else find(versions, request.bad, "--bad")
+    if good and good == bad:
+        raise UsageError(f"--good and --bad are both {good}; name two releases")
+    places = sorted(versions.index(v) for v in (good, bad) if v)
+    if len(places) == 2:
+        versions = versions[places[0] : places[1] + 1]
+    elif good:
+        versions = versions[places[0] :]
+    elif bad:
+        versions = versions[: places[0] + 1]
+    if len(versions) < 2:
+        raise UsageError(f"only release {versions[0]} is left to try; give a wider range")
+    return versions, good, bad
+
+
+def _ends(search: Search, bench: _Bench, good: str, bad: str) -> tuple[int, int]:
+    """The outermost decided releases; those that the user names are what he says.
+
+    Raises:
+        UsageError: A release that the user names is not as he says, or was skipped.
+        NothingTested: All releases were skipped.
+    """
+    try:
+        low, high = search.ends()
+    except NoneDecided:
+        raise bench.nothing() from None
+    for named, state in ((good, "good"), (bad, "bad")):
+        if not named:
+            continue
+        told = bench.told[bench.versions.index(named)]
+        if told.state != state:
+            words = told.reason or "; ".join(told.findings) or f"verdict {told.verdict}"
+            raise UsageError(
+                f"--{state} {named}: it is {told.state} ({words}); name another release, or what "
+                "to look for with --symptom or --culprit"
+            )
+    return low, high
+
+
+def _blame(
+    request: BisectRequest,
+    bench: _Bench,
+    changes: Sequence[Change],
+    low: int,
+    high: int,
+    out: Path,
+) -> ReleaseAtFault | None:
+    """The findings of the first bad release after the last change to bad, with bundles."""
+    broke = [c.first for c in changes if c.to == "bad"]
+    mended = [c.last for c in changes if c.to == "good"]
+    if broke or mended:
+        number = broke[-1] if broke else mended[-1]
+    elif bench.told[high].state == "bad":
+        number = high
+    else:
+        return None
+    version = bench.versions[number]
+    if not isinstance(bench.predicate, VetPredicate):
+        return ReleaseAtFault(version=version, note="a command decides, so no pass was looked for")
+    bench.progress(f"the pass at fault in {version}", 0, None)
+    asked = request.of_vet(reduce=request.reduce, out=out)
+    with bench.overlays.using(version) as overlay:
+        answer = vet_there(overlay, asked, symptom=request.symptom, culprit=request.culprit)
+    if isinstance(answer, ErrorRecord):
+        return ReleaseAtFault(version=version, note=shortened(answer.message))
+    found = [f for f in answer.findings if bench.predicate.matches(f)]
+    names = list(dict.fromkeys(f.bundle for f in found if f.bundle is not None))
+    return ReleaseAtFault(version=version, findings=found, bundles=names)
+
+
+@contextmanager
+def _bundles(request: BisectRequest) -> Iterator[Path]:
+    """The folder of bundles: the user's, else one that is removed at the end."""
+    if request.out is not None:
+        yield request.out
+        return
+    with temporary_folder("optvet-bisect-") as folder:
+        yield Path(folder)
+
+
+def _recorded(change: Change, versions: Sequence[str]) -> ReleaseChange:
+    return ReleaseChange(
+        last=versions[change.last],
+        first=versions[change.first],
+        to="bad" if change.to == "bad" else "good",
+        between=list(versions[change.last + 1 : change.first]),
+    )
+
+
+@dataclass
+class _Bench:
+    """Asks releases, and keeps what they answer."""
+
+    versions: Sequence[str]
+    overlays: Overlays
+    predicate: Predicate
+    progress: Progress
+    told: dict[int, Told] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> int:
+        """How often a release was asked."""
+        return sum(self.counts.values())
+
+    def ask(self, numbers: Sequence[int]) -> Mapping[int, State]:
+        """The states of releases, which are tried at the same time."""
+        for number, told in zip(numbers, self._together(self._try, numbers), strict=True):
+            self.told[number] = told
+        self._refuse_what_holds_for_all()
+        return {number: self.told[number].state for number in numbers}
+
+    def repeat(self, numbers: Sequence[int]) -> bool:
+        """Whether releases answer the same once more, without what is kept of the first time."""
+        again = [self._try(number, again=True).state for number in dict.fromkeys(numbers)]
+        return again == [self.told[number].state for number in dict.fromkeys(numbers)]
+
+    def replay(self, bundles: Sequence[Path], *, trust: bool) -> Mapping[int, list[Shown]]:
+        """What each release that was tried shows of each bundle."""
+        if not bundles:
+            return {}
+        usable = [n for n in sorted(self.told) if self._is_usable(n)]
+
+        def shown(number: int) -> list[Shown]:
+            version = self.versions[number]
+            self.progress(f"replaying on {version}", usable.index(number), len(usable))
+            with self.overlays.using(version) as overlay:
+                return [shown_there(overlay, bundle, trust=trust) for bundle in bundles]
+
+        return {number: shown(number) for number in usable}
+
+    def records(
+        self, states: Mapping[int, State], shown: Mapping[int, list[Shown]]
+    ) -> list[TriedRelease]:
+        """A record of each release, oldest first."""
+        records = []
+        for number, version in enumerate(self.versions):
+            told = self.told.get(number)
+            if told is None:
+                records.append(TriedRelease(version=version))
+                continue
+            records.append(
+                TriedRelease(
+                    version=version,
+                    state=states[number],
+                    reason=told.reason,
+                    verdict=told.verdict,
+                    findings=list(told.findings),
+                    bundles=shown.get(number, []),
+                    runs=self.counts.get(number, 0),
+                )
+            )
+        return records
+
+    def nothing(self) -> NothingTested:
+        """That every release was skipped, with the reasons of the outermost."""
+        newest, oldest = max(self.told), min(self.told)
+        words = "; ".join(
+            f"{self.versions[n]}: {self.told[n].reason}" for n in dict.fromkeys((newest, oldest))
+        )
+        return NothingTested(f"no release of {len(self.told)} could be tried: {words}")
+
+    def _refuse_what_holds_for_all(self) -> None:
+        """Stop where the first two releases have the same error of usage: all would have it."""
+        errors = [told.error for told in self.told.values()]
+        if len(errors) != 2 or None in errors:
+            return
+        first, second = (error for error in errors if error is not None)
+        same = (first.error, first.message) == (second.error, second.message)
+        if same and first.error in ("UsageError", "UnknownName", "InputError"):
+            raise UsageError(first.message)
+        if same and first.error in ("PluginError", "MissingLibrary"):
+            raise PluginError(first.message)
+
+    def _is_usable(self, number: int) -> bool:
+        told = self.told[number]
+        return told.state != "skipped" or told.error is not None
+
+    def _try(self, number: int, *, again: bool = False) -> Told:
+        version = self.versions[number]
+        done = len(self.told)
+        self.progress(f"{self.overlays.package.distribution} {version}", done, None)
+        try:
+            with self.overlays.using(version) as overlay:
+                self.counts[number] = self.counts.get(number, 0) + 1
+                return self.predicate(overlay, again=again)
+        except NotInstallable as error:
+            return Told("skipped", shortened(str(error)))
+
+    @staticmethod
+    def _together(task: Callable[[int], Told], numbers: Sequence[int]) -> list[Told]:
+        if len(numbers) == 1:
+            return [task(numbers[0])]
+        with ThreadPoolExecutor(len(numbers)) as pool:
+            return list(pool.map(task, numbers))

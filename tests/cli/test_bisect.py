@@ -1,0 +1,120 @@
+"""``optvet bisect`` and the releases it keeps, with wheels of a toy optimizer in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Write
+from tests.commands import CLEAN, Run
+from tests.wheels import library, write_plugin, write_wheel
+
+FAULTY_IN = ("3.0", "4.0")
+ALL = ("1.0", "2.0", *FAULTY_IN)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Four releases, the last two with a fault; the plugin is installed here and in children."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for version in ALL:
+        write_wheel(folder, version, library(version, faulty=version in FAULTY_IN))
+    write_plugin(tmp_path / "plugin")
+    monkeypatch.syspath_prepend(str(tmp_path / "plugin"))
+    paths = [str(tmp_path / "plugin"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in paths if p))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return folder
+
+
+@pytest.mark.long
+def test_the_first_bad_release_and_its_pass_are_found(
+    run: Run, write: Write, wheels: Path, tmp_path: Path
+) -> None:
+    model, out = write("relu.onnx", CLEAN), tmp_path / "bundles"
+    options = ("--package", "acme-opt", "--index", wheels, "--limit", "1", "--out", out)
+    ran = run("bisect", model, *options, "--json", tmp_path / "answer.json")
+    assert ran.code == 1, ran.err
+    assert "first bad acme-opt 3.0 (the last good one is 2.0)" in ran.out
+    assert "culprit   tidy: wrong-output, in 3.0" in ran.out
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    assert answer["changes"] == [{"last": "2.0", "first": "3.0", "to": "bad", "between": []}]
+    (name,) = answer["at_fault"]["bundles"]
+    assert (out / name / "finding.json").is_file()
+    shown = {r["version"]: r["bundles"] for r in answer["releases"]}
+    assert shown == {v: ["shows" if v in FAULTY_IN else "gone"] for v in ALL}
+    listed = run("env", "list").out
+    assert all(f"acme-opt {version}" in listed for version in ALL)
+    assert "removed 1 release" in run("env", "clear", "acme-opt==1.0").out
+    assert "removed 3 releases" in run("env", "clear").out
+    # Nobody installed anything where optvet is.
+    assert not (Path(os.__file__).parent / "site-packages" / "acme_opt.py").exists()
+
+
+def test_a_command_can_decide_and_skips_with_125(
+    run: Run, write: Write, wheels: Path, tmp_path: Path
+) -> None:
+    model = write("relu.onnx", CLEAN)
+    script = tmp_path / "check.py"
+    script.write_text(
+        "import sys, acme_opt\n"
+        "assert sys.argv[1].endswith('relu.onnx')\n"
+        "sys.exit({'2.0': 125, '3.0': 3, '4.0': 3}.get(acme_opt.__version__, 0))\n"
+    )
+    command = ("--check", f"python -P {script} {{model}}")
+    ran = run("bisect", model, "--package", "acme-opt", "--index", wheels, *command)
+    assert ran.code == 1, ran.err
+    first = "first bad acme-opt 3.0 (the last good one is 1.0); or one that was skipped: 2.0"
+    assert first in " ".join(ran.out.split())
+    assert "the command exits with 125" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--package", "acme-optt"), "unknown package 'acme-optt'; did you mean 'acme-opt'"),
+        (("--package", "acme-opt", "--optimizer", "onnxslim"), "is the package of acme"),
+        (("--symptom", "wrong"), "unknown symptom 'wrong'; did you mean 'wrong-output'"),
+        (("--good", "7.0"), "--good 7.0: there is no such release; there are 1.0 … 4.0"),
+        (("--good", "2.0", "--bad", "2.0"), "--good and --bad are both 2.0"),
+        (("--versions", "1.0"), "only release 1.0 is left to try"),
+        (("--check", "no-such-program {model}"), "is no program on the path"),
+        (("--check", "true"), "expected {model} where the model's path"),
+        (("--check", "true {model}", "--symptom", "crash"), "--check decides alone"),
+        (("--dataset", "no-such-data"), "unknown dataset 'no-such-data'"),
+        (("--index", "no-such-folder"), "expected a folder of wheels"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_installed(
+    run: Run, write: Write, wheels: Path, tmp_path: Path, options: tuple[str, ...], says: str
+) -> None:
+    given = [] if "--package" in options else ["--optimizer", "acme"]
+    given += [] if "--index" in options else ["--index", str(wheels)]
+    ran = run("bisect", write("relu.onnx", CLEAN), *given, *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_end_that_is_not_as_the_user_says_is_an_error(
+    run: Run, write: Write, wheels: Path
+) -> None:
+    command = ("--check", "true {model}", "--index", wheels, "--optimizer", "acme")
+    ran = run("bisect", write("relu.onnx", CLEAN), *command, "--good", "1.0", "--bad", "2.0")
+    assert ran.code == 2
+    assert "--bad 2.0: it is good (" in ran.err
+
+
+def test_releases_that_cannot_be_used_are_skipped_and_all_of_them_are_no_answer(
+    run: Run, write: Write, wheels: Path
+) -> None:
+    for version in ALL:
+        write_wheel(wheels, version, "raise ImportError('needs a library of old')")
+    command = ("--check", "true {model}", "--index", wheels, "--optimizer", "acme")
+    ran = run("bisect", write("relu.onnx", CLEAN), *command)
+    assert ran.code == 5
+    assert "no release of 4 could be tried" in ran.err
+    assert "needs a library of old" in ran.err

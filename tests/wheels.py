@@ -1,0 +1,87 @@
+"""Wheels of a toy optimizer, release after release, and the plugin that knows it."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+LIBRARY = """
+__version__ = "{version}"
+
+def tidy(model):
+    for node in model.graph.node:
+        if {faulty} and node.op_type == "Relu":
+            node.op_type = "Neg"
+    return model
+
+def sweep(model):
+    return model
+"""
+PLUGIN = """
+from collections.abc import Sequence
+from pydantic import BaseModel
+from optvet.plugin import Artifact, Pass, ReleasedPackage, Traits, hookimpl
+
+class Options(BaseModel):
+    pass
+
+class Acme:
+    name = "acme"
+    released = ReleasedPackage("acme-opt", "acme_opt", "acme_opt.tidy")
+    preload = ("acme_opt",)
+    options = Options()
+    traits = Traits(repeatable=True)
+
+    def version(self):
+        import acme_opt
+        return acme_opt.__version__
+
+    def passes(self):
+        return [Pass("sweep", "rewrite"), Pass("tidy", "rewrite")]
+
+    def pipelines(self):
+        return {"default": ("sweep", "tidy"), "all": ("sweep", "tidy")}
+
+    def apply(self, source, passes, options):
+        import acme_opt
+        import onnx
+        model = onnx.load_from_string(source.data)
+        for name in passes:
+            model = getattr(acme_opt, name)(model)
+        return Artifact("onnx", model.SerializeToString(deterministic=True))
+
+@hookimpl
+def optvet_optimizers():
+    return [Acme()]
+"""
+
+
+def write_wheel(
+    folder: Path, version: str, code: str, *, name: str = "acme_opt", tag: str = "py3-none-any"
+) -> Path:
+    """A wheel with one module, as small as pip takes it."""
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+    wheel = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n"
+    files = {f"{name}.py": code, f"{info}/METADATA": metadata, f"{info}/WHEEL": wheel}
+    record = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    path = folder / f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for inner, text in (files | {f"{info}/RECORD": record}).items():
+            archive.writestr(inner, text)
+    return path
+
+
+def write_plugin(folder: Path) -> None:
+    """An installed plugin: its module, and the metadata that registers it."""
+    folder.mkdir()
+    (folder / "optvet_acme.py").write_text(PLUGIN)
+    info = folder / "optvet_acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: optvet-acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[optvet]\nacme = optvet_acme\n")
+
+
+def library(version: str, *, faulty: bool) -> str:
+    """The code of a release; a faulty one makes a Neg of each Relu."""
+    return LIBRARY.format(version=version, faulty=faulty)
