@@ -33,6 +33,7 @@ FEEDS = {"a": np.ones((3, 2), np.float32), "b": np.ones((3, 4), np.float32)}
         (keywords.BenchOptions, optvet.BenchRequest, {"model", "dataset"}),
         (keywords.ConvertOptions, optvet.ConvertRequest, {"model", "dataset"}),
         (keywords.RepairOptions, optvet.RepairRequest, {"model", "dataset", "out", "apply"}),
+        (keywords.PrecisionOptions, optvet.PrecisionRequest, {"model", "dataset"}),
         (keywords.HuntOptions, optvet.HuntRequest, {"optimizer"}),
     ],
 )
@@ -43,7 +44,8 @@ def test_keywords_are_the_fields_of_the_request(
 
 
 @pytest.mark.parametrize(
-    "name", ["vet", "bench", "compare", "convert", "repair", "hunt", "reduce", "replay", "Campaign"]
+    "name",
+    "vet bench compare convert precision repair hunt reduce replay Campaign".split(),
 )
 def test_every_parameter_of_a_function_has_a_type_of_its_own(name: str) -> None:
     function = getattr(optvet, name)
@@ -78,7 +80,8 @@ def test_a_script_of_a_user_is_checked(tmp_path: Path) -> None:
         "hunted: optvet.HuntSummary = optvet.hunt('onnxsim', budget='60s', out=path)\n"
         "again: optvet.Replayed = optvet.replay(path, trust=False)\n"
         "small: onnx.ModelProto = optvet.reduce(path, 'grep {model}', jobs=2)\n"
-        "for answer in (timed, layers, right, mended, hunted, again):\n"
+        "kept: optvet.PrecisionResult = optvet.precision(path, to='fp16', keep=['a'], rank=True)\n"
+        "for answer in (kept, timed, layers, right, mended, hunted, again):\n"
         "    print(answer.to_dict(), answer._repr_html_())\n"
         "print(timed.to_dataframe(), layers.to_dataframe())\n"
         'found: optvet.VetResult = optvet.vet("m.onnx", timeout=60, exclude=["a"], reduce=True)\n'

@@ -221,6 +221,7 @@ ENGINE = [
     "environment",
     "scripts",
     "vet",
+    "precision",
     "convert",
     "repair",
     "reduce",

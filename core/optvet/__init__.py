@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         compare,
         convert,
         hunt,
+        precision,
         reduce,
         repair,
         replay,
@@ -41,12 +42,14 @@ if TYPE_CHECKING:
         UsageError,
     )
     from optvet.spec.hunt import HuntRequest
+    from optvet.spec.precision import PrecisionRequest
     from optvet.spec.records.bench import BenchResult
     from optvet.spec.records.bundle import Replayed
     from optvet.spec.records.campaign import CampaignSummary
     from optvet.spec.records.compare import ModelComparison
     from optvet.spec.records.convert import ConversionResult
     from optvet.spec.records.hunt import HuntSummary
+    from optvet.spec.records.precision import PrecisionResult
     from optvet.spec.records.repair import RepairResult
     from optvet.spec.records.report import CampaignReport
     from optvet.spec.records.vet import Finding, VetResult
@@ -78,6 +81,8 @@ __all__ = [
     "NothingTested",
     "OptvetError",
     "PluginError",
+    "PrecisionRequest",
+    "PrecisionResult",
     "Progress",
     "RepairRequest",
     "RepairResult",
@@ -95,6 +100,7 @@ __all__ = [
     "compare",
     "convert",
     "hunt",
+    "precision",
     "reduce",
     "reference_evaluator",
     "repair",

@@ -19,6 +19,7 @@ from optvet.spec.keywords import (
     ConvertOptions,
     HuntOptions,
     PathLike,
+    PrecisionOptions,
     RepairOptions,
     VetOptions,
 )
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from optvet.spec.protocols import Feeds
     from optvet.spec.records import BenchResult, HuntSummary, ModelComparison, Replayed
     from optvet.spec.records.convert import ConversionResult
+    from optvet.spec.records.precision import PrecisionResult
     from optvet.spec.records.repair import RepairResult
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
@@ -218,6 +220,35 @@ def repair(
     with resolve_inputs(model, dataset) as (reference, plugins, names):
         fields = {"model": reference, "dataset": names, **options, "out": out}
         return repair_model(request_of(RepairRequest, fields), plugins, progress=progress)
+
+
+def precision(
+    model: Source,
+    *,
+    dataset: Data = (),
+    progress: Progress = ignore_progress,
+    **options: Unpack[PrecisionOptions],
+) -> PrecisionResult:
+    """Find the fewest nodes to keep as they are while the rest becomes less precise.
+
+    Args:
+        model: As ``vet`` takes it.
+        dataset: Where the inputs come from, as ``vet`` takes it.
+        progress: Called with what is being done.
+        options: The other fields of ``PrecisionRequest``.
+
+    Raises:
+        UsageError: What was given is wrong, or no node can be converted.
+        NothingTested: The original runs on no sample.
+        PluginError: A plugin is missing or broken.
+    """
+    from optvet.engine.precision.run import find_precision
+    from optvet.engine.vetting import resolve_inputs
+    from optvet.spec.precision import PrecisionRequest
+
+    with resolve_inputs(model, dataset) as (reference, plugins, names):
+        request = request_of(PrecisionRequest, {"model": reference, "dataset": names, **options})
+        return find_precision(request, plugins, progress=progress)
 
 
 def hunt(

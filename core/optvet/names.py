@@ -11,7 +11,7 @@ from typing import Any
 
 _MODULES = {
     "api": """
-        Data Progress Source bench compare convert hunt reduce repair replay vet
+        Data Progress Source bench compare convert hunt precision reduce repair replay vet
         write_bundles
     """,
     "campaigns": "Campaign",
@@ -42,8 +42,8 @@ _MODULES = {
     "spec.hunt": "HuntRequest",
     "spec.memory": "announced_bytes check_size",
     "spec.optimizer_protocols": """
-        CarriesFiles DependsOnOptions Explains ExplainsSimply ExplainsTogether Optimizer
-        ReportsChanges Saves TakesFiles
+        CarriesFiles DependsOnModel DependsOnOptions Explains ExplainsSimply ExplainsTogether
+        LowersPrecision Optimizer ReportsChanges Saves TakesFiles
     """,
     "spec.parsing": "parse_json read_json read_toml",
     "spec.protocols": """
@@ -62,6 +62,8 @@ _MODULES = {
     "spec.records.devices": "DeviceUse KernelProfile",
     "spec.records.doctor": "Check",
     "spec.records.hunt": "HuntSummary",
+    "spec.precision": "PrecisionRequest",
+    "spec.records.precision": "PrecisionResult",
     "spec.records.repair": "Edit RepairResult",
     "spec.records.report": """
         CampaignReport ReportTable ReportedFinding ReportedTrial Sighting

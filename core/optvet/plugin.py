@@ -76,10 +76,12 @@ if TYPE_CHECKING:
     from optvet.spec.memory import announced_bytes, check_size
     from optvet.spec.optimizer_protocols import (
         CarriesFiles,
+        DependsOnModel,
         DependsOnOptions,
         Explains,
         ExplainsSimply,
         ExplainsTogether,
+        LowersPrecision,
         Optimizer,
         ReportsChanges,
         Saves,
@@ -217,7 +219,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
     "UsesLibraries", "ImportsOthers", "NeedsPython", "HasReleases", "TakesFiles", "ReportsChanges",
     "Saves",
-    "DependsOnOptions",
+    "DependsOnOptions", "DependsOnModel", "LowersPrecision",
     "Explains", "ExplainsSimply", "ExplainsTogether", "CarriesFiles", "Evaluates", "LoadsFiles",
     "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",
     "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",

@@ -40,6 +40,7 @@ COMMANDS = {
     "repair": Use(
         ("models/clean.onnx", "--converted", "models/clean.onnx", "--random", "1"), "RIGHT"
     ),
+    "precision": Use(("models/clean.onnx", "--limit", "1"), "KEEP NOTHING"),
     "compare": Use(("models/clean.onnx", "models/clean.onnx"), "no value differs"),
     # A busy machine leaves the ratio undecided.
     "bench": Use(("models/clean.onnx", "--repeats", "3", "--limit", "1"), "Structure", (0, 4)),

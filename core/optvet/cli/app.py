@@ -21,6 +21,7 @@ COMMANDS = {
     "reduce": "Reduce a model to the smallest one for which a command still exits 0.",
     "convert": "Say whether converters keep a model intact, and which of their stages is to blame.",
     "repair": "Repair a wrong conversion, and say what was wrong with it.",
+    "precision": "Find the fewest nodes to keep as they are while the rest becomes less precise.",
     "compare": "Compare two models value by value, and show where they first differ.",
     "bench": "Time optimized models beside the original.",
     "replay": "Judge findings again under the installed versions: fixed, still there, or changed.",

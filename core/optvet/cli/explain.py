@@ -12,6 +12,7 @@ from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UnknownName
 
 TERMS = {
+    "absorption": "A summand that has no effect, since the sum has too few digits for it.",
     "bundle": "A folder with the evidence of one finding: model, inputs, script, issue text.",
     "candidate": "The optimized model under test.",
     "control": "A test that must pass before a pass is blamed: the original agrees with itself, "
@@ -20,11 +21,14 @@ TERMS = {
     "divergence": "The earliest place in the graph where original and candidate differ "
     "beyond noise.",
     "drift": "A difference that rounding explains.",
+    "emulation": "Rounding each value to a short type in float32, on a runtime that computes the "
+    "type in float32.",
     "failing sample": "A sample that shows a finding.",
     "finding": "A confirmed symptom, with its culprit and a failing sample.",
     "fingerprint": "A digest that findings of one defect share.",
     "import and export": "Reading a model and writing it again without any pass; "
     "also called round trip.",
+    "kept node": "A node that stays as it is while the rest of a model is converted.",
     "lowering": "The fixed part of a compilation, before and after the optional passes.",
     "noise": "How far rounding moves the outputs of the original, measured on each sample.",
     "original": "The model as the user gave it.",

@@ -256,4 +256,4 @@ def project_defaults(command: str, kind: type[BaseModel], trust: bool) -> Mappin
     return _check_options(kind, {**(shared if name == "vet" else {}), **own}, where, trust)
 
 
-_PROJECT_TABLES = ("vet", "bench", "convert", "repair", "hunt")
+_PROJECT_TABLES = ("vet", "bench", "convert", "repair", "precision", "hunt")

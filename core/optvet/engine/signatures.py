@@ -30,6 +30,8 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
         optimizer_protocols.ReportsChanges,
         optimizer_protocols.Saves,
         optimizer_protocols.DependsOnOptions,
+        optimizer_protocols.DependsOnModel,
+        optimizer_protocols.LowersPrecision,
         optimizer_protocols.Explains,
         optimizer_protocols.ExplainsSimply,
         optimizer_protocols.ExplainsTogether,

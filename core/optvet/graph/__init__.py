@@ -16,10 +16,18 @@ from optvet.graph.compose import (
     type_of,
     types_of,
 )
+from optvet.graph.half_nodes import (
+    constants_beside,
+    float_nodes,
+    group_nodes,
+    half_nodes,
+    join_casts,
+)
+from optvet.graph.half_types import has_half_types, round_half_types
 from optvet.graph.opsets import at_opset
 from optvet.graph.sequences import sequences_of
 from optvet.graph.synthetic import is_synthetic
-from optvet.graph.types import numpy_dtype, values_outside
+from optvet.graph.types import element_types, numpy_dtype, values_outside
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     RANDOM_OPERATORS,
@@ -29,6 +37,7 @@ from optvet.graph.walk import (
     domain_of,
     graphs,
     is_onnx,
+    name_nodes,
     nodes_of,
     operator_of,
     opset_versions,
@@ -45,18 +54,27 @@ __all__ = [
     "attribute_of",
     "bodies_of",
     "candidate_of",
+    "constants_beside",
     "domain_of",
+    "element_types",
+    "float_nodes",
     "graphs",
+    "group_nodes",
+    "half_nodes",
+    "has_half_types",
     "ir_version_of",
     "is_onnx",
     "is_synthetic",
     "join",
+    "join_casts",
+    "name_nodes",
     "nodes_of",
     "numpy_dtype",
     "operator_of",
     "opset_versions",
     "reads",
     "rename_node_values",
+    "round_half_types",
     "schema_of",
     "sequences_of",
     "to_opset",

@@ -165,3 +165,24 @@ def all_names(nodes: Iterable[NodeProto]) -> set[str]:
         for body in bodies_of(node):
             names |= local_names(body) | all_names(body.node)
     return names
+
+
+def name_nodes(model: ModelProto) -> list[str]:
+    """Name the nodes of ``model`` that have no name, or one that another node has too.
+
+    Returns:
+        The new names, which depend on operators and order alone.
+    """
+    taken = {node.name for node in nodes_of(model.graph) if node.name}
+    seen, new, counts = set[str](), list[str](), dict[str, int]()
+    for node in nodes_of(model.graph):
+        if not node.name or node.name in seen:
+            number = counts.get(node.op_type, 0)
+            while f"{node.op_type}_{number}" in taken:
+                number += 1
+            counts[node.op_type] = number + 1
+            node.name = f"{node.op_type}_{number}"
+            taken.add(node.name)
+            new.append(node.name)
+        seen.add(node.name)
+    return new

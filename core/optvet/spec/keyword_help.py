@@ -15,6 +15,7 @@ _REQUESTS = {
     "convert": "ConvertRequest",
     "hunt": "HuntRequest",
     "repair": "RepairRequest",
+    "precision": "PrecisionRequest",
     "vet": "VetRequest",
 }
 """Requests by the function that takes their fields as keywords."""

@@ -148,3 +148,34 @@ class CompareOptions(TypedDict, total=False):
     seed: int
     cache_dir: PathLike | None
     trust: bool
+
+
+class PrecisionOptions(TypedDict, total=False):
+    """Fields of ``PrecisionRequest`` beside the model and its inputs."""
+
+    to: str
+    optimizer: str | None
+    optimizer_options: Options
+    keep: Strings
+    rank: bool
+    max_trials: int
+    runtime: str | None
+    runtime_options: Options
+    comparator: str | None
+    comparator_options: Options
+    require: Strings
+    rtol: Tolerances
+    atol: Tolerances
+    dataset_options: Options
+    start: int
+    limit: int | None
+    shuffle: bool
+    on_bad: OnBad
+    seed: int
+    jobs: int | None
+    timeout: Seconds
+    memory: Size
+    cache: bool
+    cache_dir: PathLike | None
+    trust: bool
+    out: PathLike | None

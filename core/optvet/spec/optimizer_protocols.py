@@ -116,6 +116,60 @@ class DependsOnOptions(Protocol[OptionsT_contra]):
 
 
 @runtime_checkable
+class DependsOnModel(Protocol[OptionsT_contra]):
+    """Optional part of an optimizer whose passes are parts of the model, such as its nodes."""
+
+    def for_model(self, source: Artifact, options: OptionsT_contra) -> Optimizer:
+        """The same optimizer with the passes that it has for ``source``.
+
+        Called once, after ``configured`` and before ``passes``. A pass of this model whose part
+        another model lacks has no effect there: parts disappear when a finding is reduced.
+        """
+        ...
+
+
+@runtime_checkable
+class LowersPrecision(Protocol[OptionsT]):
+    """Optional part of an optimizer whose passes each compute a part of the model less precisely.
+
+    ``optvet precision`` searches the passes to leave out.
+
+    Attributes:
+        precision: What it converts to, as ``--to`` names it, such as "fp16".
+        requirement: What the result must meet where the user requires nothing, in the form of
+            ``--require``.
+        always: Requirements that hold beside any other, such as that what is finite stays so.
+        parts: Names of the nodes that each pass converts, by its name.
+    """
+
+    precision: str
+    requirement: str
+    always: Sequence[str]
+    parts: Mapping[str, Sequence[str]]
+
+    def emulated(self, options: OptionsT) -> OptionsT | None:
+        """Options with which the result rounds as the type does, on a runtime that lacks it.
+
+        None if the result needs no such runtime.
+        """
+        ...
+
+    def on_inputs(self, options: OptionsT, inputs: Path) -> OptionsT | None:
+        """Options with which ranges are measured on ``inputs``; None if it measures none.
+
+        ``inputs`` is an ``.npz`` file of arrays, each named by the number of its sample, a slash
+        and the name of the model's input.
+        """
+        ...
+
+    def recipes(
+        self, source: Artifact, kept: Sequence[str], options: OptionsT
+    ) -> Mapping[str, str]:
+        """What to paste into a call of the library to leave out the passes ``kept``, by title."""
+        ...
+
+
+@runtime_checkable
 class Explains(Protocol[OptionsT_contra]):
     """Optional part of an optimizer: its call of the library as source code, for bug reports."""
 

@@ -21,10 +21,11 @@ def optvet_converters() -> Iterable[Converter]:
 @hookimpl
 def optvet_optimizers() -> Iterable[Optimizer]:
     """The optimizers of this library."""
+    from optvet_onnxruntime.half import OrtFp16
     from optvet_onnxruntime.optimizer import OrtOptimizer
     from optvet_onnxruntime.transformers import OrtTransformers
 
-    return [OrtOptimizer(), OrtTransformers()]
+    return [OrtOptimizer(), OrtTransformers(), OrtFp16()]
 
 
 @hookimpl

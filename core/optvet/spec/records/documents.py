@@ -31,6 +31,7 @@ from optvet.spec.records.listing import (
     ReleasesCleared,
     VersionReport,
 )
+from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.records.repair import Patch, RepairResult
 from optvet.spec.records.report import CampaignReport
 from optvet.spec.records.tables import CampaignTables
@@ -49,6 +50,7 @@ DOCUMENTS: dict[str, type[Record]] = {
     "replays": Replays,
     "bisect": BisectResult,
     "compare": ModelComparison,
+    "precision": PrecisionResult,
     "campaign": CampaignSummary,
     "campaign-status": CampaignStatus,
     "campaign-diff": CampaignDiff,

@@ -18,6 +18,7 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import (
     choose_runtime,
     configure,
+    fit_to_model,
     reference_for,
     require_format,
 )
@@ -155,6 +156,8 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
     optimizer = configure(optimizer, options)
     require_format(optimizer, model)
+    large.check_size(model.source, model.size_bytes, optimizer, ())
+    optimizer = fit_to_model(optimizer, options, model)
     runtime = choose_runtime(plugins, optimizer, request.runtime)
     candidate = RuntimeConfig(
         runtime, parse_options(runtime.name, runtime.options, request.runtime_options)
@@ -193,7 +196,7 @@ def case_from(
 
     optimizer = plugins.optimizer(record.optimizer)
     options = options_of(optimizer, "optimizer_options")
-    optimizer = configure(optimizer, options)
+    optimizer = fit_to_model(configure(optimizer, options), options, model)
     passes = PassTable.of(optimizer, record.passes)
     for name in record.passes:
         if name not in passes.passes:

@@ -12,16 +12,24 @@ from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.raised_errors import objection
 from optvet.spec.errors import InputError, PluginError, UsageError
-from optvet.spec.optimizer_protocols import DependsOnOptions, Optimizer
+from optvet.spec.optimizer_protocols import DependsOnModel, DependsOnOptions, Optimizer
 from optvet.spec.protocols import ChecksOptions
 from optvet.spec.runtime_protocols import Runtime
-from optvet.spec.types import Model
+from optvet.spec.types import Artifact, Model
 
 
 def configure(optimizer: Optimizer, options: BaseModel) -> Optimizer:
     """``optimizer`` configured by ``options``, if it depends on them."""
     if isinstance(optimizer, DependsOnOptions):
         return optimizer.configured(options.model_copy(deep=True))
+    return optimizer
+
+
+def fit_to_model(optimizer: Optimizer, options: BaseModel, model: Model) -> Optimizer:
+    """``optimizer`` with the passes that it has for ``model``, if they depend on it."""
+    if isinstance(optimizer, DependsOnModel):
+        source = Artifact(model.format, model.blob.read_bytes())
+        return optimizer.for_model(source, options.model_copy(deep=True))
     return optimizer
 
 

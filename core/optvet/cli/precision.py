@@ -1,0 +1,182 @@
+"""``optvet precision``: which nodes must keep their precision for the rest to be converted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED
+from optvet.cli.options import Debug
+from optvet.cli.output import Json, check_file, write_document
+from optvet.cli.render import count, number, table_of, text
+from optvet.cli.request import takes
+from optvet.cli.terminal import Terminal, one_line
+from optvet.spec.precision import PrecisionRequest
+
+if TYPE_CHECKING:
+    from optvet.spec.records.precision import PrecisionReading, PrecisionResult
+
+_COLOURS = {"found": "green", "nothing-to-keep": "green", "unmet": "red", "undecided": "yellow"}
+_CODES = {
+    "found": CLEAN,
+    "nothing-to-keep": CLEAN,
+    "unmet": FINDINGS,
+    "undecided": UNDECIDED,
+}
+_STATES = {True: ("met", "green"), False: ("not met", "red"), None: ("not measured", "yellow")}
+_SHOWN = 20
+_RANKED = 12
+_LINE_CHARS = 240
+
+
+@takes(PrecisionRequest, "model")
+def command(
+    context: typer.Context,
+    request: PrecisionRequest,
+    json_to: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Find the fewest nodes to keep as they are while the rest becomes less precise."""
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.precision.run import find_precision
+
+    terminal = context.ensure_object(Terminal)
+    if request.out is not None:
+        check_file("--out", str(request.out))
+    with terminal.progress() as progress:
+        result = find_precision(request, Plugins(), progress=progress)
+    if json_to is not None:
+        write_document(terminal, json_to, result.to_json())
+    if json_to != "-":
+        terminal.show(_headline(result), soft_wrap=True)
+        terminal.show(*_screen(result))
+    raise typer.Exit(_CODES[result.verdict])
+
+
+def _headline(result: PrecisionResult) -> Text:
+    words = {
+        "found": f"KEEP {len(result.kept)} OF {result.parts}",
+        "nothing-to-keep": "KEEP NOTHING",
+        "unmet": "NOT MET",
+        "undecided": "UNDECIDED",
+    }[result.verdict]
+    line = Text(f"{words}  ", style=f"bold {_COLOURS[result.verdict]}")
+    about = f"{result.model.source} → {result.precision} by {result.optimizer.name}"
+    return line.append_text(text(f"{about} {result.optimizer.version}", "not bold default"))
+
+
+def _screen(result: PrecisionResult) -> Iterator[RenderableType]:
+    for line in _about(result):
+        yield text(line, "dim")
+    if result.reason:
+        yield text(one_line(f"because {result.reason}", _LINE_CHARS), "yellow")
+    if result.kept:
+        yield Padding(_kept_table(result), (1, 0, 1, 0))
+    yield from _effect(result)
+    if result.curve:
+        yield Padding(_curve_table(result), (1, 0, 1, 0))
+    if result.ranking:
+        yield Padding(_ranking_table(result), (0, 0, 1, 0))
+    for title, code in result.recipes.items():
+        yield text(f"{title}={code}")
+    if result.recipes and result.unnamed:
+        words = f"{count(result.unnamed, 'node')} had no name of their own and got one in --out"
+        yield text(words, "yellow")
+    if result.files:
+        yield text(f"wrote {', '.join(result.files)}")
+
+
+def _about(result: PrecisionResult) -> Iterator[str]:
+    requirement = " and ".join(result.requirements)
+    own = " (none was given: these are the optimizer's own)"
+    default = own if result.default_requirement else ""
+    yield f"required: {requirement}{default}"
+    runtime = f"{result.runtime.name} {result.runtime.version}"
+    yield f"judged by {runtime} on {count(result.samples, 'sample')}"
+    if result.emulated:
+        yield (
+            f"{result.runtime.name} does not round each {result.precision} value here, so rounding "
+            "is emulated: each value is rounded to the type, sums are accumulated in float32"
+        )
+
+
+def _kept_table(result: PrecisionResult) -> Table:
+    table = table_of(("keep", ""), ("operator", ""), ("because", ""))
+    table.columns[0].no_wrap = False
+    for part in result.kept[:_SHOWN]:
+        words = ", ".join(part.operators[:3])
+        nodes = f" ({part.nodes} nodes)" if part.nodes > 1 else ""
+        table.add_row(text(part.name), text(words + nodes), text(part.reason))
+    if len(result.kept) > _SHOWN:
+        table.add_row(text(f"… {len(result.kept) - _SHOWN} more"), text(""), text(""))
+    return table
+
+
+def _effect(result: PrecisionResult) -> Iterator[RenderableType]:
+    """What was measured with nothing kept, with the list, and with everything kept."""
+    yield from _readings("all converted", result.whole)
+    if result.kept:
+        yield from _readings("with the list kept", result.chosen)
+    yield from _readings("none converted", result.none if result.verdict == "unmet" else [])
+    yield from _readings(f"as {result.runtime.name} computes it", result.computed)
+    if result.kept:
+        yield text(
+            "measured again in new processes; no part can be left out"
+            if result.minimal
+            else "measured again in new processes; a part might be left out",
+            "green" if result.minimal else "yellow",
+        )
+    size = ""
+    if result.mixed_size_bytes is not None:
+        share = result.mixed_size_bytes / max(result.model.size_bytes, 1)
+        size = f", {result.mixed_size_bytes:,} bytes, {share:.0%} of the original"
+    inferences = count(result.inferences, "inference")
+    yield text(f"{count(result.trials, 'list')} tried, {inferences}{size}", "dim")
+
+
+def _readings(label: str, readings: list[PrecisionReading]) -> Iterator[RenderableType]:
+    """One line: whether all requirements are met, and what was measured; nothing of nothing."""
+    if not readings:
+        return
+    states = [reading.met for reading in readings]
+    met = False if False in states else None if None in states else True
+    words, colour = _STATES[met]
+    line = text(f"{label}: ")
+    line.append(words, colour)
+    details = "; ".join(reading.detail for reading in readings)
+    yield line.append_text(text(one_line(f", {details}", _LINE_CHARS)))
+
+
+def _curve_table(result: PrecisionResult) -> Table:
+    table = table_of(("kept", ""))
+    for requirement in result.requirements:
+        table.add_column(requirement, justify="right")
+        table.add_column("", no_wrap=True)
+    for point in result.curve:
+        cells = [text(f"{point.kept:,} of {result.parts:,}")]
+        for reading in point.readings:
+            cells.append(text("–" if reading.measured is None else number(reading.measured)))
+            cells.append(text(*_STATES[reading.met]))
+        table.add_row(*cells)
+    return table
+
+
+def _ranking_table(result: PrecisionResult) -> Table:
+    table = table_of(("converted alone", ""), ("operator", ""))
+    table.columns[0].no_wrap = False
+    table.add_column("loss", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for part in result.ranking[:_RANKED]:
+        loss = "not finite" if part.loss is None else number(part.loss)
+        operators = ", ".join(part.operators[:3])
+        table.add_row(text(part.name), text(operators), text(loss), text(*_STATES[part.met]))
+    if len(result.ranking) > _RANKED:
+        left = len(result.ranking) - _RANKED
+        table.add_row(text(f"… {left} more, in --json"), text(""), text(""), text(""))
+    return table

@@ -1,0 +1,109 @@
+"""The mixed model that an answer stands for, judged as it is and written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+from optvet.engine.vet.observe.observation import finite
+from optvet.engine.vet.require.metrics import RequirementMeter
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.spec.errors import InfrastructureError
+from optvet.spec.files import write_file
+from optvet.spec.optimizer_protocols import Optimizer
+from optvet.spec.precision import PrecisionRequest
+from optvet.spec.records.precision import PrecisionReading, PrecisionResult
+from optvet.spec.types import Artifact
+
+CONFIG = "precision.toml"
+
+
+def write_answer(
+    plain: VetSession, meter: RequirementMeter, request: PrecisionRequest, result: PrecisionResult
+) -> PrecisionResult:
+    """``result`` with the size of the mixed model, and what the runtime computes of it.
+
+    If the request says so and a list was found, the model and ``precision.toml`` are written.
+    """
+    if result.verdict not in ("found", "nothing-to-keep"):
+        return result
+    case = plain.case
+    kept = {part.name for part in result.kept}
+    passes = tuple(name for name in case.passes.pipeline if name not in kept)
+    data = case.model.blob.read_bytes()
+    outcome = plain.runner.sandbox.call(_apply, case.optimizer, data, passes, case.options)
+    if outcome.failure is not None or outcome.value is None:
+        words = describe(outcome.failure) if outcome.failure is not None else "no result"
+        raise InfrastructureError(f"{case.optimizer.name} did not repeat its conversion: {words}")
+    update: dict[str, Any] = {"mixed_size_bytes": len(outcome.value)}
+    if result.emulated:
+        update["computed"] = _computed(meter, passes)
+    if request.out is not None:
+        update["files"] = _write(request, result, outcome.value)
+    return result.model_copy(update=update)
+
+
+def _apply(optimizer: Optimizer, data: bytes, passes: tuple[str, ...], options: BaseModel) -> bytes:
+    """The optimizer's result. Called in a worker."""
+    enter("build")
+    return bytes(optimizer.apply(Artifact("onnx", data), passes, options).data)
+
+
+def _computed(meter: RequirementMeter, passes: tuple[str, ...]) -> list[PrecisionReading]:
+    """The requirements on the mixed model as the runtime itself computes it."""
+    return [
+        PrecisionReading(
+            requirement=str(required),
+            met=reading.met,
+            measured=finite(reading.value),
+            detail=reading.words,
+        )
+        for required in meter.required
+        if (reading := meter.read(required, passes)) is not None
+    ]
+
+
+def _write(request: PrecisionRequest, result: PrecisionResult, data: bytes) -> list[str]:
+    assert request.out is not None
+    config = request.out.parent / CONFIG
+    write_file(request.out, data)
+    write_file(config, _config(request, result).encode())
+    return [str(request.out), str(config)]
+
+
+def _config(request: PrecisionRequest, result: PrecisionResult) -> str:
+    """Options with which ``optvet precision MODEL --config`` judges the same list again."""
+    left_out = {"model", "out", "keep", "cache_dir", "rank", "jobs"}
+    chosen = {
+        name: value
+        for name, value in request.model_dump(mode="json", exclude=left_out).items()
+        if value != _default(name)
+    }
+    chosen |= {"to": request.to, "optimizer": result.optimizer.name}
+    chosen["keep"] = [part.name for part in result.kept]
+    if not request.rtol and not request.atol:
+        chosen["require"] = list(result.requirements)
+    head = (
+        f"# {result.model.source}, sha256 {result.model.digest}\n"
+        f"# {result.optimizer.name} {result.optimizer.version}, judged by "
+        f"{result.runtime.name} {result.runtime.version} on {result.samples} samples\n"
+    )
+    return head + "".join(f"{name} = {_toml(value)}\n" for name, value in chosen.items())
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML, which shares all but its objects with JSON."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _default(name: str) -> Any:
+    default = PrecisionRequest.model_fields[name].get_default(call_default_factory=True)
+    return list(default) if isinstance(default, tuple) else default

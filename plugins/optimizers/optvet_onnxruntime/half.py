@@ -1,0 +1,147 @@
+"""ONNX Runtime's converter to float16: each node that it may convert is a pass.
+
+It rounds what flows between two nodes that stay in float32, which undoes what they are kept for
+(onnxruntime#21345); the option ``join_casts`` takes these casts out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import onnx
+from onnx import ModelProto
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet.graph import (
+    constants_beside,
+    float_nodes,
+    group_nodes,
+    half_nodes,
+    join_casts,
+    name_nodes,
+    round_half_types,
+)
+from optvet.plugin import Artifact, Pass, Traits, UnknownName
+
+By = Literal["node", "operator", "layer"]
+
+
+class HalfOptions(BaseModel):
+    """How the model is converted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    by: By = "node"
+    """What a pass is: a node, all nodes of an operator, or all nodes of a layer, which is what
+    their names have before the last slash."""
+    join_casts: bool = True
+    """Whether values between two nodes that stay in float32 stay so too."""
+    emulated: bool = False
+    """Make a model of float32 that rounds each value to float16, for runtimes without kernels."""
+    tolerance: float = Field(default=0.01, gt=0)
+    """The error that the conversion may cause, as a share of an output's largest value."""
+
+
+class OrtFp16:
+    """``convert_float_to_float16`` of ``onnxruntime.transformers.float16``."""
+
+    name = "ort_fp16"
+    precision = "fp16"
+    requirement = "max_change<=0.01"
+    always: Sequence[str] = ("nonfinite<=0",)
+    preload: Sequence[str] = ("onnx", "onnxruntime.transformers.float16")
+    environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
+    options: HalfOptions = HalfOptions()
+    traits = Traits(ordered=False, composable=True, max_model_bytes=2**31 - 1)
+
+    def __init__(
+        self, parts: Mapping[str, Sequence[str]] | None = None, tolerance: float = 0.01
+    ) -> None:
+        self.parts, self._tolerance = parts or {}, tolerance
+
+    def version(self) -> str:
+        """Version of ONNX Runtime."""
+        import onnxruntime
+
+        return str(onnxruntime.__version__)
+
+    def for_model(self, source: Artifact, options: HalfOptions) -> OrtFp16:
+        """One pass for each part that may be of float16."""
+        model = onnx.load_from_string(source.data)
+        name_nodes(model)
+        parts = group_nodes(half_nodes(model, self.blocked_operators()), options.by)
+        return type(self)(parts, options.tolerance)
+
+    def passes(self) -> Sequence[Pass]:
+        """The parts of the model."""
+        return [Pass(name, "convert", lossy=True, tolerance=self._tolerance) for name in self.parts]
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        """All that may be converted."""
+        return {"default": tuple(self.parts)}
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: HalfOptions) -> Artifact:
+        """Convert exactly the parts ``passes``."""
+        model = onnx.load_from_string(source.data)
+        name_nodes(model)
+        parts = self.parts or group_nodes(half_nodes(model, self.blocked_operators()), options.by)
+        for name in passes:
+            if name not in parts:
+                raise UnknownName(f"node of the model for {self.name}", name, parts)
+        converted = {node for name in passes for node in parts[name]}
+        kept = [node.name for node in model.graph.node if node.name not in converted]
+        half = self.convert(model, self._block_list(model, kept)) if converted else model
+        half = join_casts(half) if options.join_casts else half
+        half = round_half_types(half) if options.emulated else half
+        return Artifact("onnx", half.SerializeToString(deterministic=True))
+
+    def emulated(self, options: HalfOptions) -> HalfOptions:
+        """Options with which a model of float32 rounds as float16 does."""
+        return options.model_copy(update={"emulated": True})
+
+    def on_inputs(self, options: HalfOptions, inputs: Path) -> None:
+        """None: no range is measured."""
+
+    def recipes(
+        self, source: Artifact, kept: Sequence[str], options: HalfOptions
+    ) -> Mapping[str, str]:
+        """``node_block_list``, and ``op_block_list`` of operators."""
+        model = onnx.load_from_string(source.data)
+        name_nodes(model)
+        nodes = [node for name in kept for node in self.parts[name]]
+        found = {"node_block_list": repr(self._block_list(model, nodes))}
+        if options.by == "operator":
+            found["op_block_list"] = f"[*DEFAULT_OP_BLOCK_LIST, {', '.join(map(repr, kept))}]"
+        return found
+
+    def convert(self, model: ModelProto, kept: Sequence[str]) -> ModelProto:
+        """``model`` in float16 but for the nodes ``kept``, by the library."""
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+
+        half: ModelProto = convert_float_to_float16(
+            model, keep_io_types=True, node_block_list=list(kept)
+        )
+        return half
+
+    def blocked_operators(self) -> Collection[str]:
+        """Operators that the library leaves in float32 unless it is told otherwise."""
+        from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
+
+        blocked: list[str] = DEFAULT_OP_BLOCK_LIST
+        return blocked
+
+    def _block_list(self, model: ModelProto, kept: Collection[str]) -> list[str]:
+        """The nodes to name: those ``kept``, and those that can never be of float16."""
+        blocked, able = self.blocked_operators(), self._able(model)
+        nodes = [
+            node.name
+            for node in float_nodes(model)
+            if node.op_type not in blocked and (node.name in kept or node.name not in able)
+        ]
+        fixed = [node.name for node in model.graph.node if node.op_type in blocked]
+        return [*nodes, *constants_beside(model, [*nodes, *fixed])]
+
+    def _able(self, model: ModelProto) -> set[str]:
+        return {node.name for node in half_nodes(model, self.blocked_operators())}

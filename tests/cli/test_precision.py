@@ -1,0 +1,70 @@
+"""``optvet precision``: what is shown, written and refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from tests.commands import HEAD, Run
+
+pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
+
+OVERFLOW = (
+    HEAD
+    + """g (float[1,8] x) => (float[1,8] y)
+<float big = {2000}>
+{ a = Tanh(x)  b = Mul(a, big)  c = Mul(b, b)  d = Sqrt(c)  e = Div(d, big)  y = Add(e, a) }"""
+)
+Write = Callable[[str, str], Path]
+
+
+def test_the_answer_is_shown_written_and_replayed(
+    run: Run, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("model.onnx", OVERFLOW)
+    ran = run("precision", "model.onnx", "--limit", "4", "--out", "mixed.onnx", "--json", "a.json")
+    assert ran.code == 0, ran.err
+    assert "KEEP 2 OF 6" in ran.out
+    assert "rounding is emulated" in " ".join(ran.out.split())
+    assert "node_block_list=['Mul_1', 'Sqrt_0']" in ran.out
+    answer = json.loads(Path("a.json").read_text())
+    assert [part["name"] for part in answer["kept"]] != []
+    assert [point["kept"] for point in answer["curve"]] == [0, 1, 2, 6]
+    onnx.checker.check_model(onnx.load("mixed.onnx"), full_check=True)
+    again = run("precision", "model.onnx", "--config", "precision.toml")
+    assert again.code == 0, again.err
+    assert "KEEP 2 OF 6" in again.out
+    less = run("precision", "model.onnx", "--limit", "4", "--keep", "Mul_1")
+    assert less.code == 1
+    assert "NOT MET" in less.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--to", "fp15"), "unknown precision for --to 'fp15'"),
+        (("--keep", "no_such"), "no_such"),
+        (("--require", "bogus>=1"), "there is no metric 'bogus'"),
+        (("--optimizer", "onnxoptimizer"), "converts to no other precision"),
+        (("--optimizer-option", "by=colour"), "by"),
+        (("--out", "no/such/folder.onnx"), "does not exist"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_the_work(
+    run: Run, write: Write, arguments: tuple[str, ...], says: str
+) -> None:
+    ran = run("precision", write("model.onnx", OVERFLOW), *arguments)
+    assert ran.code == 2
+    assert says in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_a_model_without_floats_is_refused(run: Run, write: Write) -> None:
+    text = HEAD + "g (int64[2] x) => (int64[2] y) { y = Add(x, x) }"
+    ran = run("precision", write("whole.onnx", text))
+    assert ran.code == 2
+    assert "can convert no node of it to fp16" in ran.err
