@@ -40,9 +40,9 @@ from optvet.spec.records.precision import (
     KeptPart,
     PrecisionReading,
     PrecisionResult,
+    PrecisionRisk,
     PrecisionVerdict,
     RankedPart,
-    Suspicion,
 )
 from optvet.spec.request import VetRequest
 from optvet.spec.requirement import Requirement, parse_requirement
@@ -228,7 +228,7 @@ class FoundPrecision:
 
     verdict: PrecisionVerdict
     found: FoundList
-    suspicions: Mapping[str, Sequence[Suspicion]]
+    suspicions: Mapping[str, Sequence[PrecisionRisk]]
     reason: str = ""
     chosen: Sequence[RequirementReading] = ()
     without: Mapping[str, Sequence[RequirementReading]] | None = None
@@ -264,7 +264,7 @@ def _answer(
 def _ranked(
     setting: PrecisionSetting,
     request: PrecisionRequest,
-    suspicions: Mapping[str, Sequence[Suspicion]],
+    suspicions: Mapping[str, Sequence[PrecisionRisk]],
 ) -> FoundList:
     """The loss of each part alone, where no part has to be kept."""
     runner = setting.session.runner
@@ -283,7 +283,7 @@ def _unsteady(measure: Measure) -> str | None:
 def _confirm(
     setting: PrecisionSetting,
     found: FoundList,
-    suspicions: Mapping[str, Sequence[Suspicion]],
+    suspicions: Mapping[str, Sequence[PrecisionRisk]],
 ) -> FoundPrecision:
     """The list, and each list with one part less, measured again in new processes."""
     measure = setting.measure
@@ -305,7 +305,7 @@ def _confirm(
     return FoundPrecision(verdict, found, suspicions, "", chosen, without, minimal)
 
 
-def _suspicions(setting: PrecisionSetting) -> dict[str, list[Suspicion]]:
+def _suspicions(setting: PrecisionSetting) -> dict[str, list[PrecisionRisk]]:
     """Suspicions by part, as far as the values of the original can be observed."""
     case, sandbox = setting.case, setting.session.runner.sandbox
     optimizer = case.optimizer
@@ -317,7 +317,7 @@ def _suspicions(setting: PrecisionSetting) -> dict[str, list[Suspicion]]:
     if by_node is None:  # values cannot be recorded: what the graph alone says is left
         outcome = sandbox.call(suspects, data, [], case.reference, optimizer.precision)
         by_node = outcome.value or {}
-    found: dict[str, list[Suspicion]] = {}
+    found: dict[str, list[PrecisionRisk]] = {}
     for part, nodes in optimizer.parts.items():
         known = [suspicion for node in nodes for suspicion in by_node.get(node, [])]
         if known:
@@ -411,7 +411,7 @@ def _kept_parts(
     return sorted(found, key=lambda part: -measure.shortfall(without.get(part.name, ())))
 
 
-def _reason(suspicions: Sequence[Suspicion], without: Sequence[RequirementReading]) -> str:
+def _reason(suspicions: Sequence[PrecisionRisk], without: Sequence[RequirementReading]) -> str:
     """The gravest suspicion that values bear out, else what is measured without the part."""
     strong = [s for s in suspicions if s.kind not in ("operator", "long-sum")]
     if strong:

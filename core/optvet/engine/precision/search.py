@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from optvet.engine.precision.measure import Measure, TrialsSpent, loss_of
 from optvet.engine.vet.find.localize import first_bad_prefix, minimal_set
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.spec.records.precision import Suspicion
+from optvet.spec.records.precision import PrecisionRisk
 from optvet.spec.types import Sample
 
 
@@ -43,7 +43,7 @@ def search(
     measure: Measure,
     runner: TrialRunner,
     samples: Sequence[Sample],
-    suspicions: Mapping[str, Sequence[Suspicion]],
+    suspicions: Mapping[str, Sequence[PrecisionRisk]],
     *,
     rank: bool,
 ) -> FoundList:
@@ -80,13 +80,13 @@ def search(
     return found
 
 
-def _by_severity(suspicions: Mapping[str, Sequence[Suspicion]]) -> tuple[str, ...]:
+def _by_severity(suspicions: Mapping[str, Sequence[PrecisionRisk]]) -> tuple[str, ...]:
     """Suspects, the most severe first; the order of the model decides among equal ones."""
     return tuple(sorted(suspicions, key=lambda name: -suspicions[name][0].severity))
 
 
 def _by_loss(
-    parts: Sequence[str], found: FoundList, suspicions: Mapping[str, Sequence[Suspicion]]
+    parts: Sequence[str], found: FoundList, suspicions: Mapping[str, Sequence[PrecisionRisk]]
 ) -> tuple[str, ...]:
     """All parts: first those that alone break a requirement, then by their loss."""
 

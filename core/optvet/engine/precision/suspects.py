@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
 from optvet.graph.walk import attribute_of, is_onnx, name_nodes
-from optvet.spec.records.precision import Suspicion
+from optvet.spec.records.precision import PrecisionRisk
 from optvet.spec.words import show
 
 Values = Mapping[str, np.ndarray]
@@ -67,7 +67,7 @@ _DELICATE = frozenset(
 
 def suspects(
     data: bytes, feeds: Sequence[Values], config: RuntimeConfig, precision: str
-) -> dict[str, list[Suspicion]]:
+) -> dict[str, list[PrecisionRisk]]:
     """Suspicions by node, the most severe first. Called in a worker; raises what a runtime raises.
 
     Args:
@@ -78,7 +78,7 @@ def suspects(
     """
     model = onnx.load_from_string(data)
     name_nodes(model)
-    found: dict[str, dict[str, Suspicion]] = {}
+    found: dict[str, dict[str, PrecisionRisk]] = {}
     kept, constants = RANGES.get(precision), _constants(model)
     for node, suspicion in _from_graph(model, constants, kept):
         _keep_worst(found, node, suspicion)
@@ -92,7 +92,7 @@ def suspects(
 
 
 def _keep_worst(
-    found: dict[str, dict[str, Suspicion]], node: NodeProto, suspicion: Suspicion
+    found: dict[str, dict[str, PrecisionRisk]], node: NodeProto, suspicion: PrecisionRisk
 ) -> None:
     kinds = found.setdefault(node.name, {})
     known = kinds.get(suspicion.kind)
@@ -105,10 +105,10 @@ def _keep_worst(
 
 def _from_values(
     model: ModelProto, values: Values, half: HalfRange | None
-) -> Iterator[tuple[NodeProto, Suspicion]]:
+) -> Iterator[tuple[NodeProto, PrecisionRisk]]:
     if half is None:
         return
-    about: dict[str, list[Suspicion]] = {}
+    about: dict[str, list[PrecisionRisk]] = {}
     for node in model.graph.node:
         for where, names in (("output", node.output), ("input", node.input)):
             for name in names:
@@ -123,7 +123,7 @@ def _from_values(
             yield from ((node, s) for s in _absorbed(node, values, half))
 
 
-def _of_value(value: np.ndarray, half: HalfRange) -> Iterator[Suspicion]:
+def _of_value(value: np.ndarray, half: HalfRange) -> Iterator[PrecisionRisk]:
     size = np.abs(value[np.isfinite(value)])
     used = size[size > 0]
     if not used.size:
@@ -133,19 +133,19 @@ def _of_value(value: np.ndarray, half: HalfRange) -> Iterator[Suspicion]:
         # How far beyond, so that of two the worse is tried first.
         severity = _OVERFLOW + min(math.log10(most / half.largest) / 100, 0.9)
         words = f"max |x| = {most:,.6g}, beyond {half.largest:,.6g},"
-        yield Suspicion(kind="overflow", severity=severity, words=words)
+        yield PrecisionRisk(kind="overflow", severity=severity, words=words)
     lost = float(np.mean(rounded == 0))
     if lost >= _FEW_SHARE:
         severity = _LOST if lost > 0.5 else _SHARE + lost
         words = f"{lost:.0%} of the values that are not 0 become 0"
-        yield Suspicion(kind="underflow", severity=severity, words=words)
+        yield PrecisionRisk(kind="underflow", severity=severity, words=words)
     few = float(np.mean(used < half.normal))
     if few >= _FEW_DIGITS_SHARE:
         words = f"{few:.0%} of the values are below {half.normal:.2g}, where digits are lost,"
-        yield Suspicion(kind="few-digits", severity=_SHARE, words=words)
+        yield PrecisionRisk(kind="few-digits", severity=_SHARE, words=words)
 
 
-def _absorbed(node: NodeProto, values: Values, half: HalfRange) -> Iterator[Suspicion]:
+def _absorbed(node: NodeProto, values: Values, half: HalfRange) -> Iterator[PrecisionRisk]:
     """Whether one summand has no effect on the sum once all are rounded."""
     weights = [values.get(name) for name in node.input]
     if any(w is None or w.dtype != np.float32 for w in weights) or len(weights) != 2:
@@ -160,7 +160,7 @@ def _absorbed(node: NodeProto, values: Values, half: HalfRange) -> Iterator[Susp
         if share >= _ABSORBED_SHARE:
             words = f"adding {show(name)} changes nothing in {share:.0%} of the sums"
             severity = _LOST if share > 0.5 else _SHARE + share
-            yield Suspicion(kind="absorption", severity=severity, words=words)
+            yield PrecisionRisk(kind="absorption", severity=severity, words=words)
 
 
 # --- from the graph -------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def _absorbed(node: NodeProto, values: Values, half: HalfRange) -> Iterator[Susp
 
 def _from_graph(
     model: ModelProto, constants: Values, half: HalfRange | None
-) -> Iterator[tuple[NodeProto, Suspicion]]:
+) -> Iterator[tuple[NodeProto, PrecisionRisk]]:
     sums = _long_sums(model)
     for node in model.graph.node:
         if half is not None:
@@ -178,10 +178,10 @@ def _from_graph(
         if (length := sums.get(node.name, 0)) >= _LONG_SUM:
             words = f"sums {length:,} products"
             severity = _HINT + min(length / 1e7, 0.5)
-            yield node, Suspicion(kind="long-sum", severity=severity, words=words)
+            yield node, PrecisionRisk(kind="long-sum", severity=severity, words=words)
         if node.op_type in _DELICATE and is_onnx(node):
             words = f"{node.op_type} needs range or digits"
-            yield node, Suspicion(kind="operator", severity=_HINT, words=words)
+            yield node, PrecisionRisk(kind="operator", severity=_HINT, words=words)
 
 
 def _constants(model: ModelProto) -> dict[str, np.ndarray]:
@@ -198,7 +198,7 @@ def _constants(model: ModelProto) -> dict[str, np.ndarray]:
     return found
 
 
-def _of_constant(name: str, value: np.ndarray, half: HalfRange) -> Iterable[Suspicion]:
+def _of_constant(name: str, value: np.ndarray, half: HalfRange) -> Iterable[PrecisionRisk]:
     size = np.abs(value[np.isfinite(value)])
     used = size[size > 0]
     if not used.size:
@@ -206,10 +206,10 @@ def _of_constant(name: str, value: np.ndarray, half: HalfRange) -> Iterable[Susp
     most, least = float(used.max()), float(used.min())
     if most > half.largest:
         words = f"the constant {show(name)} has {most:,.6g}, beyond {half.largest:,.6g}"
-        yield Suspicion(kind="constant", severity=_OVERFLOW, words=words)
+        yield PrecisionRisk(kind="constant", severity=_OVERFLOW, words=words)
     if value.size <= _SCALARS and least < half.smallest:
         words = f"the constant {show(name)} of {least:.3g} is below {half.smallest:.2g}"
-        yield Suspicion(kind="constant", severity=_LOST, words=words)
+        yield PrecisionRisk(kind="constant", severity=_LOST, words=words)
 
 
 def _long_sums(model: ModelProto) -> dict[str, int]:

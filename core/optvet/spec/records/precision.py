@@ -22,7 +22,7 @@ class PrecisionReading(Record):
     detail: str = ""
 
 
-class Suspicion(Record):
+class PrecisionRisk(Record):
     """Why a node may need its precision."""
 
     kind: Literal[
@@ -39,7 +39,7 @@ class KeptPart(Record):
     operators: list[str]
     nodes: int = 1
     reason: str
-    suspicions: list[Suspicion] = Field(default_factory=list)
+    suspicions: list[PrecisionRisk] = Field(default_factory=list)
     without: list[PrecisionReading] = Field(default_factory=list)
     """What is measured if this part alone is converted too."""
 
