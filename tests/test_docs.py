@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -34,6 +35,10 @@ from optvet.plugin import Comparison
 from optvet.spec import hooks
 from optvet.spec.request import OnBad
 from optvet.testing import check_comparator
+
+with contextlib.suppress(ImportError):
+    # It puts its folder on sys.path when it is first imported, which monkeypatch would undo.
+    import onnxruntime.transformers  # noqa: F401
 
 ROOT = Path(__file__).parent.parent
 LESSONS = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
