@@ -124,6 +124,7 @@ def _parameter(
         return _keyword(name, Annotated[kind, about], inspect.Parameter.empty)
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     kind, flags = _kind_of(name, field)
+    flags += [str(also)] if (also := extra.get("also")) else []
     kind = list[kind] if repeated else kind  # type: ignore[valid-type]  # read at run time
     about = typer.Option(
         *flags,

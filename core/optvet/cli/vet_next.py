@@ -49,6 +49,8 @@ def _proposals(result: VetResult, request: VetRequest) -> Iterator[list[str]]:
         yield ["optvet", "replay", str(request.out or BUNDLES)]
     elif result.verdict == "faulty":
         more = {"reduce": True}
+    elif result.judge is not None:
+        more = {"dataset": ("files:YOUR_INPUTS.npz",)}
     elif request.strategy != "each":
         more = {"strategy": "each"}
     elif not request.as_deployed:

@@ -54,7 +54,7 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
     faults = _faults(result)
     yield Padding(_subject(result, request), (0, 0, 1 if faults else 0, 0))
     if faults:
-        yield _findings(faults)
+        yield _findings(faults, result.runtime.name if result.judge else "")
     rows: list[tuple[str, RenderableType]] = []
     if result.reason:
         rows.append(("because", text(message_words(result.reason), "yellow")))
@@ -129,12 +129,12 @@ def _append_line(to: Text, words: str, style: str) -> None:
 
 
 def _subject(result: VetResult, request: VetRequest) -> Table:
-    optimizer, runtime = result.optimizer, result.runtime
+    optimizer, judge = result.optimizer, result.judge or result.runtime
     passes = count(len(optimizer.pipeline), "pass", "es")
     pipeline = f"{request.pipeline}, {passes}" if _is_named(result, request) else passes
     words = (
         f"{optimizer.name} {optimizer.version} ({pipeline}), "
-        f"judged by {runtime.name} {runtime.version} on {count(result.samples, 'sample')}"
+        f"judged by {judge.name} {judge.version} on {count(result.samples, 'sample')}"
     )
     return labelled_grid([("", text(words, "dim"))])
 
@@ -144,7 +144,8 @@ def _is_named(result: VetResult, request: VetRequest) -> bool:
     return "," not in request.pipeline and [request.pipeline] != result.optimizer.pipeline
 
 
-def _findings(findings: Sequence[Finding]) -> Table:
+def _findings(findings: Sequence[Finding], tested: str) -> Table:
+    """``tested`` is the runtime under test, if one is."""
     table = table_of(("symptom", "red"), ("culprit and failing sample", ""))
     sized = any(f.error is not None or f.noise_floor is not None for f in findings)
     if sized:
@@ -155,12 +156,14 @@ def _findings(findings: Sequence[Finding]) -> Table:
         symptom = text(finding.symptom)
         if remark := finding.remark():
             symptom.append(f"\n({remark})", "dim")
-        table.add_row(symptom, _blame(finding), *numbers)
+        table.add_row(symptom, _blame(finding, tested), *numbers)
     return table
 
 
-def culprit_of(finding: Finding) -> Text:
+def culprit_of(finding: Finding, tested: str) -> Text:
     """``a → b``, or the round trip; a line of its own for each, since names are long."""
+    if not finding.culprit and tested:
+        return text(f"{tested}, its import or its kernels")
     if not finding.culprit:
         return Text("round trip (import and export alone)")
     if not finding.localized:
@@ -168,9 +171,9 @@ def culprit_of(finding: Finding) -> Text:
     return text(" →\n".join(finding.culprit))
 
 
-def _blame(finding: Finding) -> Text:
+def _blame(finding: Finding, tested: str = "") -> Text:
     """The culprit, the witness, whether it was confirmed, and the message."""
-    blame = culprit_of(finding)
+    blame = culprit_of(finding, tested)
     blame.stylize("bold")
     where = f" on {finding.witness.sample}" if finding.witness is not None else ""
     # On one line where it fits: two findings are read with what to do about them on 12 lines.

@@ -30,6 +30,7 @@ from optvet.engine.plugin_entries import (
     words_of_error,
 )
 from optvet.engine.processes import LocalExecutor
+from optvet.engine.runtime_target import PREFIX, RuntimeTarget
 from optvet.engine.signatures import describe_unsendable
 from optvet.spec.converters import Converter
 from optvet.spec.errors import OptvetError, PluginError, UnknownName, UsageError, absence_of
@@ -185,15 +186,38 @@ class Plugins:
         return UnknownName(kind, name, known, "(see: optvet plugins)")
 
     def optimizer(self, name: str) -> Optimizer:
-        """The optimizer of that name; UnknownName or PluginError if there is none."""
+        """The optimizer of that name; UnknownName or PluginError if there is none.
+
+        ``runtime:NAME`` is a runtime under test, see ``RuntimeTarget``.
+        """
+        if name.startswith(PREFIX):
+            return self._runtime_target(name.removeprefix(PREFIX))
         plugin: Optimizer = self._get("optimizer", name)
         return plugin
+
+    def _runtime_target(self, name: str, format: str = "onnx") -> RuntimeTarget:
+        runtime = self.runtime(name)
+        if format not in runtime.accepts:
+            fitting = [e.name for e in self._of("runtime").values() if format in e.plugin.accepts]
+            raise UsageError(
+                f"{PREFIX}{name}: it runs {', '.join(sorted(runtime.accepts))}, and no {format}; "
+                f"these do: {', '.join(sorted(fitting))}"
+            )
+        judge = self.reference_runtime(format)
+        if judge.name == name:
+            others = [r for r in self.evaluators(format) if r.name != name]
+            if not others:
+                raise UsageError(f"{PREFIX}{name}: no other runtime at hand can judge it")
+            judge = others[0]
+        return RuntimeTarget(runtime, judge)
 
     def optimizer_without_passes(self, name: str) -> Optimizer:
         """As ``optimizer``, for whoever does not ask for passes: these are not checked.
 
         A library is imported to tell its passes, which may take seconds.
         """
+        if name.startswith(PREFIX):
+            return self._runtime_target(name.removeprefix(PREFIX))
         plugin: Optimizer = self._get("optimizer", name, checked=False)
         return plugin
 

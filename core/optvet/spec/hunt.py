@@ -44,8 +44,9 @@ class HuntRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    optimizer: str = option(group=_WHERE, metavar="NAME")
-    """Optimizer to hunt in."""
+    optimizer: str = option(group=_WHERE, metavar="NAME", also="--target")
+    """Optimizer to hunt in; `runtime:NAME` is a runtime, whose import and kernels are compared with
+    another one's."""
     passes: Names = option((), group=_WHERE, metavar="PASS", shown="all")
     """Hunt only in these passes."""
     optimizer_options: dict[str, Any] = option({}, group=_WHERE, metavar="KEY=VALUE")
@@ -82,4 +83,5 @@ class HuntRequest(BaseModel):
     @property
     def folder(self) -> Path:
         """Where findings and state are."""
-        return (self.out or Path("hunts") / self.optimizer).expanduser()
+        name = self.optimizer.replace(":", "-")
+        return (self.out or Path("hunts") / name).expanduser()

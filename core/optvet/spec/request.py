@@ -118,10 +118,19 @@ _REQUIRED = "Requirements"
 
 
 def option(
-    default: Any = ..., *, group: str, metavar: str | None = None, shown: str = "", **more: Any
+    default: Any = ...,
+    *,
+    group: str,
+    metavar: str | None = None,
+    shown: str = "",
+    also: str = "",
+    **more: Any,
 ) -> Any:
-    """A field listed in ``group`` of the command's help; ``shown`` is its default in words."""
-    extra: dict[str, Any] = {"group": group, "metavar": metavar, "shown": shown}
+    """A field listed in ``group`` of the command's help.
+
+    ``shown`` is its default in words, ``also`` a second name of the option.
+    """
+    extra: dict[str, Any] = {"group": group, "metavar": metavar, "shown": shown, "also": also}
     if isinstance(default, dict):
         return Field(default_factory=dict, json_schema_extra=extra, **more)
     return Field(default, json_schema_extra=extra, **more)

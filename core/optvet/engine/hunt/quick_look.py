@@ -24,6 +24,7 @@ from optvet.engine.judge.sample import (
     judge_failure,
     judge_sample,
 )
+from optvet.engine.runtime_target import RuntimeTarget, lacks_kernel
 from optvet.engine.work.trials.draws import graph_in, seeded_runs
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph import structure
@@ -35,7 +36,7 @@ from optvet.graph.interface import (
     interface_of,
 )
 from optvet.graph.randomness import SeedBy
-from optvet.spec.errors import REFUSALS
+from optvet.spec.errors import REFUSALS, Unsupported
 from optvet.spec.symptoms import Stage, Symptom
 from optvet.spec.types import Artifact, Failure
 
@@ -90,6 +91,8 @@ def _look_at_outputs(
     except REFUSALS:
         raise
     except Exception as error:
+        if isinstance(tested.optimizer, RuntimeTarget) and lacks_kernel(type(error).__name__):
+            raise Unsupported(str(error)) from error
         return verdict_on_error("load", error)
     verdict = SampleVerdict("same")
     for feeds, expected in zip(truth.feeds, truth.outputs, strict=True):

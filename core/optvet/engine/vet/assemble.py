@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.pipelines import format_pipeline
+from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vet.explain.new_warnings import warnings_of, with_warnings
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.find.pass_records import pass_records
@@ -71,15 +72,15 @@ def assemble(
     outputs = _with_faults(examiner.outputs(judged), blamed)
     if session.runner.cache.degraded is not None:
         ledger.control("cache", "limited", session.runner.cache.degraded)
-    wrong = [f"output {n!r}: {j.detail}" for n, j in judged.items() if j.contradicted]
-    if wrong:
-        ledger.control("exact result", "limited", "; ".join(wrong))
+    ledger.control_exact(judged)
     verdict, reason = _verdict(session, examiner, judged)
+    tests_runtime = isinstance(session.case.optimizer, RuntimeTarget)
     return VetResult(
         schema="optvet.vet/3",
         model=model_record(session.case.model),
         optimizer=optimizer_record(session.case),
         runtime=runtime_record(session.case.candidate),
+        judge=runtime_record(session.case.reference) if tests_runtime else None,
         verdict=verdict,
         reason=reason,
         findings=ledger.findings,

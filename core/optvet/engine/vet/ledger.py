@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.vet.observe.observation import Observation
 from optvet.spec.records import Control, ControlState, Finding, RequirementRecord, Timing
 from optvet.spec.symptoms import Symptom
@@ -44,6 +45,12 @@ class FindingsLedger:
     def control(self, name: str, state: ControlState, detail: str = "") -> None:
         """Record the result of a check on which the verdict depends."""
         self.controls[name] = Control(name=name, state=state, detail=detail)
+
+    def control_exact(self, judgements: Mapping[str, Judgement]) -> None:
+        """Record outputs of the reference that the exact result contradicts, by output."""
+        wrong = [f"output {n!r}: {j.detail}" for n, j in judgements.items() if j.contradicted]
+        if wrong:
+            self.control("exact result", "limited", "; ".join(wrong))
 
     def add_undecided_reason(self, reason: str) -> None:
         """Record why something could not be decided, unless that is recorded already."""

@@ -369,6 +369,7 @@ class VetResult(Result):
     optimized model, on the first samples; no verdict rests on them.
     ``passes`` has a record of every pass of the pipeline; with the strategy ``each``, of every pass
     of the optimizer. ``changing_passes`` are those that changed the model, None if not known.
+    ``judge`` is what runs the original where ``runtime`` itself is under test; None otherwise.
     ``timing`` tells how fast the safe pipeline is, as it was before culprits of a slowdown left it;
     None unless it was asked for and could be timed.
     """
@@ -377,6 +378,7 @@ class VetResult(Result):
     model: ModelRecord
     optimizer: OptimizerRecord
     runtime: RuntimeRecord
+    judge: RuntimeRecord | None = None
     verdict: Verdict
     reason: str = ""
     findings: list[Finding]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
+from optvet.engine.runtime_target import RuntimeTarget
+from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
@@ -20,9 +23,16 @@ from optvet.spec.types import Failure, Sample
 
 
 def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
-    """Test findings on the runtimes of the request, and quantized layers with exact kernels."""
+    """Test findings on the runtimes of the request, and quantized layers with exact kernels.
+
+    A runtime under test is accused only as far as no third one contradicts the one that judges it.
+    """
     _check_kernels(session, samples)
-    if not session.request.cross_check:
+    tested = session.case.optimizer
+    names = session.request.cross_check
+    if isinstance(tested, RuntimeTarget):
+        names = names or tested.others(session.plugins)
+    if not names:
         return
     by_id = {s.id: s for s in samples}
     for i, finding in enumerate(session.ledger.findings):
@@ -34,7 +44,11 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
             continue
         if sample is None:
             continue
-        answers = [_answer(session, name, finding, sample) for name in session.request.cross_check]
+        if isinstance(tested, RuntimeTarget):
+            heard = list(_until_supported(session, names, finding, sample))
+            _withdraw_contested(session.ledger, i, tested, heard)
+            continue
+        answers = [_answer(session, name, finding, sample) for name in names]
         if foreign:
             # For a portability note only, wrong results of the runtime do not matter.
             session.ledger.amend(i, {"cross_check": [_as_portability(a) for a in answers]})
@@ -42,6 +56,36 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
             where = _location(session.case.candidate.runtime.name, answers)
             where = "; ".join(words for words in (finding.location, where) if words)
             session.ledger.amend(i, {"cross_check": answers, "location": where})
+
+
+def _until_supported(
+    session: VetSession, names: Sequence[str], finding: Finding, sample: Sample
+) -> Iterator[CrossCheck]:
+    """Answers of third runtimes, up to the first that agrees with the one that judges."""
+    for name in names:
+        answer = _answer(session, name, finding, sample)
+        yield answer
+        if answer.same_original:
+            return
+
+
+def _withdraw_contested(
+    ledger: FindingsLedger, index: int, tested: RuntimeTarget, answers: Sequence[CrossCheck]
+) -> None:
+    """Leave open who is wrong where no third runtime agrees with the one that judges."""
+    judge, judged = tested.judge.name, [a for a in answers if a.outcome != "not-judged"]
+    changes: dict[str, Any] = {"cross_check": list(answers)}
+    fellows = ", ".join(a.runtime for a in judged if a.same_original)
+    if fellows:
+        changes["location"] = f"in {tested.runtime.name}: {fellows} and {judge} agree"
+    elif judged:
+        others = ", ".join(a.runtime for a in judged)
+        why = f"{judge} may be wrong itself: {others} gives something else than it does"
+        changes |= {"severity": "note", "known_limit": why}
+        ledger.add_undecided_reason(f"{ledger.findings[index].message}; {why}")
+    else:
+        changes["location"] = f"{judge} alone says so: no other runtime could judge it"
+    ledger.amend(index, changes)
 
 
 def _check_kernels(session: VetSession, samples: Sequence[Sample]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
+from optvet.engine.runtime_target import RuntimeTarget, lacks_kernel
 from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
 from optvet.engine.vet.find.probing import cannot_load, no_answer
 from optvet.engine.vet.impact.assess import Assessor
@@ -17,7 +18,7 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.engine.work.trials.trial_results import Trial, is_late
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.spec.errors import InfrastructureError, InputError, NothingTested
+from optvet.spec.errors import InfrastructureError, InputError, NothingTested, Unsupported
 from optvet.spec.protocols import Evaluates
 from optvet.spec.types import Failure, Sample
 
@@ -199,6 +200,7 @@ def _fault_of_lowering(
     examination = gate.examine(base, samples)
     observation = examination.observation
     if observation is not None:
+        _refuse_missing_kernel(session, base)
         if ledger.is_unexplained(observation):
             return observation
         words = f"{session.case.optimizer.name}'s import and lowering"
@@ -208,7 +210,9 @@ def _fault_of_lowering(
             return replace(observation, message=explain_no_repeat(finding), unexplained=True)
         return observation
     gate.forget(samples)
-    open_ = [j for j in examination.judgements.values() if j.call == "unsure"]
+    judged = examination.judgements
+    ledger.control_exact(judged)
+    open_ = [j for j in judged.values() if j.call == "unsure"]
     for j in open_:
         words = f"import and lowering give another output {j.output!r}, which could not be judged"
         ledger.control("empty pipeline", "limited", words)
@@ -218,6 +222,16 @@ def _fault_of_lowering(
         ledger.control("empty pipeline", "passed", words)
     examiner.learn_reference(base)
     return None
+
+
+def _refuse_missing_kernel(session: VetSession, base: Trial) -> None:
+    """Raise Unsupported where a runtime under test says that it lacks an operator or a type."""
+    optimizer = session.case.optimizer
+    if not isinstance(optimizer, RuntimeTarget):
+        return
+    for run in base.runs.values():
+        if isinstance(run, Failure) and lacks_kernel(run.error_type):
+            raise Unsupported(f"{optimizer.runtime.name} says that it lacks it: {describe(run)}")
 
 
 def _usable(

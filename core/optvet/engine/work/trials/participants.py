@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
@@ -50,6 +51,12 @@ def choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> 
         PluginError: No runtime can, or the optimizer's trait ``reference`` is not possible.
     """
     traits = optimizer.traits
+    if isinstance(optimizer, RuntimeTarget):
+        if name not in (None, optimizer.runtime.name):
+            raise UsageError(
+                f"--runtime {name}: optimizer {optimizer.name!r} is itself the runtime under test"
+            )
+        return optimizer.runtime
     runtime = plugins.runtime(name) if name else plugins.reference_runtime(traits.produces)
     if traits.produces not in runtime.accepts:
         raise UsageError(
@@ -73,6 +80,8 @@ def reference_for(plugins: Plugins, optimizer: Optimizer, config: RuntimeConfig)
     """
     if optimizer.traits.reference == "original":
         return config
+    if isinstance(optimizer, RuntimeTarget):
+        return RuntimeConfig(optimizer.judge, optimizer.judge.options)
     original = plugins.reference_runtime(optimizer.traits.consumes)
     return config if original is config.runtime else RuntimeConfig(original, original.options)
 

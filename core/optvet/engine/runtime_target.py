@@ -1,0 +1,83 @@
+"""A runtime as what is vetted: an optimizer without passes, whose import and kernels are at fault.
+
+``--optimizer runtime:NAME`` compares the runtime NAME with another one, which plays the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from pydantic import BaseModel
+
+from optvet.spec.runtime_protocols import Runtime
+from optvet.spec.types import Artifact, Pass, Traits
+
+PREFIX = "runtime:"
+_KERNELS = "kernels"
+
+
+def lacks_kernel(error_type: str) -> bool:
+    """Whether an error of this name says that a runtime lacks an operator, which is no fault."""
+    return error_type.rpartition(".")[2] in ("NotImplemented", "NotImplementedError")
+
+
+class RuntimesAtHand(Protocol):
+    """Runtimes by name, as ``Plugins`` has them."""
+
+    def names(self, family: Literal["runtime"]) -> Sequence[str]:
+        """Names of those that can be used."""
+        ...
+
+    def runtime(self, name: str) -> Runtime:
+        """The one of that name."""
+        ...
+
+
+class RuntimeTargetOptions(BaseModel, frozen=True, extra="forbid"):
+    """None: options of the runtime are given with ``--runtime-option``."""
+
+
+class RuntimeTarget:
+    """The optimizer that hands every model to ``runtime`` as it is.
+
+    Attributes:
+        runtime: The runtime under test.
+        judge: Another runtime, whose outputs are the reference.
+    """
+
+    options = RuntimeTargetOptions()
+    traits = Traits(reference="empty pipeline", dialect=True)
+
+    def __init__(self, runtime: Runtime, judge: Runtime) -> None:
+        self.runtime, self.judge = runtime, judge
+        self.name = PREFIX + runtime.name
+        self.preload: Sequence[str] = (*runtime.preload, *judge.preload)
+
+    def version(self) -> str:
+        """That of the runtime."""
+        return self.runtime.version()
+
+    def passes(self) -> Sequence[Pass]:
+        """One that does nothing: a fault is one of the import and the kernels."""
+        return (Pass(_KERNELS),)
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        """The only one."""
+        return {"default": (_KERNELS,)}
+
+    def apply(
+        self, source: Artifact, passes: Sequence[str], options: RuntimeTargetOptions
+    ) -> Artifact:
+        """The model itself."""
+        return source
+
+    def others(self, plugins: RuntimesAtHand) -> tuple[str, ...]:
+        """Further runtimes of the format, by which a finding is checked."""
+        own = (self.runtime.name, self.judge.name)
+        names = (n for n in plugins.names("runtime") if n not in own)
+        return tuple(n for n in names if self.traits.consumes in plugins.runtime(n).accepts)
+
+    def snippet(self, passes: Sequence[str], options: RuntimeTargetOptions) -> str:
+        """The model itself."""
+        return "return model"

@@ -1,0 +1,142 @@
+"""A runtime under test: ``--optimizer runtime:NAME``."""
+
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.models.sources import resolve_model
+from optvet.engine.vet.run import vet_model
+from optvet.spec.errors import NothingTested, OptvetError, UsageError
+from optvet.spec.records import VetResult
+from optvet.spec.request import VetRequest
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Artifact
+from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
+
+NET = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[2,4] x) => (float[2,4] y) { a = Neg(x)  b = Relu(a)  y = Exp(b) }"""
+OLD = """<ir_version: 3, opset_import: ["" : 6]>
+g (float[2,4] x) => (float[2,4] y) { y = Mul(x, x) }"""
+
+
+class Careless(OrtRuntime):
+    """A runtime that overlooks Relu."""
+
+    name = "careless"
+    preference = 0
+
+    def load(self, artifact: Artifact, options: OrtOptions) -> object:  # type: ignore[override]
+        model = onnx.load_from_string(artifact.data)
+        for node in model.graph.node:
+            node.op_type = {"Relu": "Identity"}.get(node.op_type, node.op_type)
+        return super().load(Artifact("onnx", model.SerializeToString()), options)
+
+
+class Trusted(OrtRuntime):
+    """The runtime that everybody takes for right gives the largest number in place of all."""
+
+    name = "trusted"
+    preference = 1000
+
+    def load(self, artifact: Artifact, options: OrtOptions) -> object:  # type: ignore[override]
+        model = onnx.load_from_string(artifact.data)
+        model.graph.node[-1].op_type = "ReduceMax"
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+        return super().load(Artifact("onnx", model.SerializeToString()), options)
+
+
+class TrustedNumbers(Careless):
+    """The runtime that everybody takes for right overlooks Relu."""
+
+    name = "trusted"
+    preference = 1000
+
+
+class Elsewhere(OrtRuntime):
+    """A runtime of another format."""
+
+    name = "elsewhere"
+    accepts = frozenset({"acme"})
+    preference = 0
+
+
+def vet(folder: Path, optimizer: str, plugins: Plugins, text: str = NET) -> VetResult:
+    path = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    request = VetRequest(
+        model=str(path), optimizer=optimizer, cache_dir=folder / "cache", limit=2, jobs=1
+    )
+    (model,) = resolve_model(str(path), plugins, folder / "cache")
+    return vet_model(model, request, plugins)
+
+
+def with_runtimes(*runtimes: OrtRuntime) -> Plugins:
+    plugins = Plugins()
+    for runtime in runtimes:
+        plugins.register("runtime", runtime)
+    return plugins
+
+
+def test_a_runtime_that_computes_right_is_intact(tmp_path: Path) -> None:
+    result = vet(tmp_path, "runtime:onnxruntime", Plugins())
+    assert result.verdict in ("clean", "drift")
+    assert not result.findings
+    assert result.judge is not None
+    assert result.judge.name == "onnx_reference"
+    assert result.runtime.name == "onnxruntime"
+
+
+def test_a_faulty_runtime_is_accused_where_a_third_agrees_with_the_judge(tmp_path: Path) -> None:
+    result = vet(tmp_path, "runtime:careless", with_runtimes(Careless()))
+    (finding,) = [f for f in result.findings if f.severity == "fault"]
+    assert result.verdict == "faulty"
+    assert (finding.symptom, finding.culprit) == (Symptom.WRONG_OUTPUT, [])
+    assert result.judge is not None
+    assert result.judge.name == "onnxruntime"
+    assert finding.location.startswith("in careless: ")
+    assert finding.location.endswith("and onnxruntime agree")
+
+
+def test_where_the_judge_itself_is_wrong_nobody_is_accused(tmp_path: Path) -> None:
+    result = vet(tmp_path, "runtime:onnxruntime", with_runtimes(Trusted()))
+    assert result.judge is not None
+    assert result.judge.name == "trusted"
+    assert result.verdict == "undecided"
+    assert "trusted may be wrong itself: " in result.reason
+    assert {f.severity for f in result.findings} == {"note"}
+
+
+def test_where_the_exact_result_says_that_the_judge_is_wrong_all_is_well(tmp_path: Path) -> None:
+    result = vet(tmp_path, "runtime:onnxruntime", with_runtimes(TrustedNumbers()))
+    assert result.verdict == "clean"
+    assert "exact result" in {c.name for c in result.controls}
+
+
+def test_a_missing_kernel_is_no_fault(tmp_path: Path) -> None:
+    with pytest.raises(NothingTested, match=r"onnxruntime says that it lacks it: .*Mul\(6\)"):
+        vet(tmp_path, "runtime:onnxruntime", Plugins(), OLD)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "runtime", "kind", "words"),
+    [
+        ("runtime:onxruntime", None, OptvetError, "unknown runtime 'onxruntime'; did you mean"),
+        ("runtime:", None, OptvetError, "unknown runtime ''"),
+        ("runtime:elsewhere", None, UsageError, "it runs acme, and no onnx; these do: .*onnx"),
+        ("runtime:onnxruntime", "onnx_reference", UsageError, "is itself the runtime under test"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused(
+    optimizer: str, runtime: str | None, kind: type[Exception], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(NET), path)
+    (model,) = resolve_model(str(path), Plugins(), tmp_path / "cache")
+    request = VetRequest(
+        model=str(path), optimizer=optimizer, runtime=runtime, cache_dir=tmp_path / "cache"
+    )
+    with pytest.raises(kind, match=words):
+        vet_model(model, request, with_runtimes(Elsewhere()))
