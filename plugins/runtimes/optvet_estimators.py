@@ -7,7 +7,7 @@ regressor its predictions, a transformer its features.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,8 @@ class EstimatorRuntime:
         if seed is not None:
             rng = np.random.default_rng(seed)
             values = [replace(v, value=_move(v.value, rng)) for v in values]
-        return SourceInside(tuple(values), tuple(range(first, len(values))))
+        fitted = {n: v for name, each in steps or [("", last)] for n, v in _fitted(name, each)}
+        return SourceInside(tuple(values), tuple(range(first, len(values))), fitted)
 
     def parts(
         self, artifact: Artifact, feeds: Feeds, options: EstimatorOptions
@@ -182,9 +183,29 @@ def _parts(model: Any, feeds: Feeds) -> list[tuple[SourcePart, Any, dict[str, An
     return found
 
 
+_MOST_FITTED = 1 << 16
+"""Numbers of one fitted array that are shown."""
+_TREE_ARRAYS = ("threshold", "missing_go_to_left", "n_node_samples")
+
+
 def _step(estimator: Any, name: str, value: np.ndarray, reads: tuple[int, ...]) -> SourceValue:
     operator = type(estimator).__name__
     return SourceValue(operator, value, reads, module=name, settings=_settings(estimator))
+
+
+def _fitted(step: str, estimator: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """What an estimator was fitted to, by attribute; of trees, the nodes of all in order."""
+    prefix = f"{step}." if step else ""
+    for name, value in vars(estimator).items() if hasattr(estimator, "__dict__") else ():
+        if name.endswith("_") and not name.startswith("_") and isinstance(value, np.ndarray):
+            if value.dtype.kind in "fiub" and value.size <= _MOST_FITTED:
+                yield f"{prefix}{name}", value
+    members = np.ravel(np.asarray(getattr(estimator, "estimators_", [estimator]), object))
+    trees = [tree for m in members if (tree := getattr(m, "tree_", None)) is not None]
+    for name in _TREE_ARRAYS if trees and len(trees) == len(members) else ():
+        arrays = [np.asarray(getattr(tree, name)).reshape(-1) for tree in trees]
+        if sum(a.size for a in arrays) <= _MOST_FITTED:
+            yield f"{prefix}tree_.{name}", np.concatenate(arrays)
 
 
 def _settings(estimator: Any) -> dict[str, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import onnx
@@ -126,6 +127,13 @@ class AlignedRun:
             if turned and value.size > 1 and equal_up_to_layout(wanted, value, allowed):
                 others.append(name)
         return found + others
+
+    def dtype_of(self, operand: SourceOperand) -> np.dtype[Any] | None:
+        """The type of an operand that is an input, or a value inside; None for others."""
+        if operand.input:
+            value = self._source_value(operand.input)
+            return None if value is None else value.dtype
+        return None if operand.place is None else self.inside.values[operand.place].value.dtype
 
     def _source_value(self, name: str) -> np.ndarray | None:
         return self.values.get(self.inputs.get(name, ""))

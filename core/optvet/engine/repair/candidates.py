@@ -74,6 +74,7 @@ def insert_operator(
     operator: str,
     more: Sequence[tuple[str, np.ndarray]] = (),
     attributes: dict[str, Any] | None = None,
+    domain: str = "",
 ) -> list[Operation]:
     """Insert an operator of the value that was there and of constants, each with a name."""
     output = fresh_name(aligned.model, f"{node}_{operator}")
@@ -86,6 +87,7 @@ def insert_operator(
         node=node,
         index=index,
         operator=operator,
+        domain=domain,
         inputs=[BEFORE, *names],
         output=output,
         attributes=attributes or {},

@@ -40,6 +40,10 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
     "reduction": ("none", "add", "mul", "max", "min", "mean", "sum"),
     "direction": ("forward", "reverse", "bidirectional", "LEFT", "RIGHT"),
+    "post_transform": ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"),
+    "aggregate_function": ("SUM", "AVERAGE", "MIN", "MAX"),
+    "norm": ("MAX", "L1", "L2"),
+    "kernel_type": ("LINEAR", "POLY", "RBF", "SIGMOID"),
     "padding_mode": ("zeros", "border", "reflection"),
 }
 """Values that ONNX gives a text attribute; which of them an operator takes, the checker says."""

@@ -13,6 +13,7 @@ from optvet.engine.convert.locate import source_inside
 from optvet.engine.repair.aligned_run import AlignedRun, aligned_run_of
 from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.propose.attributes import attributes, constants, other_attributes
+from optvet.engine.repair.propose.fitted import fitted
 from optvet.engine.repair.propose.layouts import inputs, insertions, removals
 from optvet.engine.repair.propose.parameters import parameters
 from optvet.engine.repair.propose.regions import regions
@@ -28,10 +29,13 @@ from optvet.spec.types import Artifact, Sample
 _NODES = 8
 """Nodes of the window that are edited, from the first one of the broken region on."""
 _TIME_S = 60.0
+_SHORT_S = 10.0
+"""Wall clock of the search for smaller edits, where a template or a region explains the fault."""
 
 _PROPOSE: tuple[Callable[[AlignedRun, tuple[int, ...]], Iterator[RepairCandidate]], ...] = (
     parameters,
     attributes,
+    fitted,
     removals,
     other_attributes,
     constants,
@@ -39,8 +43,6 @@ _PROPOSE: tuple[Callable[[AlignedRun, tuple[int, ...]], Iterator[RepairCandidate
     inputs,
     operators,
     affine,
-    templates,
-    regions,
 )
 """In order of cost: what changes least, and what most surely is the source's own, first."""
 
@@ -97,8 +99,10 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[Repair
     region = first.aligned.region.nodes[:_NODES]
     # A node before the region may be wrong too: its value is known, but in another layout.
     before = tuple(i for i in first.nodes[::-1] if i not in first.aligned.region.nodes)
-    started = time.monotonic()
     seen: set[str] = set()
+    written = _explaining(windows, trials, region)
+    limit = _SHORT_S if written else _TIME_S
+    started = time.monotonic()
     for propose in _PROPOSE:
         nodes = region
         if propose in (removals, inputs, other_attributes):
@@ -114,13 +118,27 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[Repair
             if not candidate.explains:
                 yield candidate
                 continue
-            # Templates and regions are few, and come last.
-            if time.monotonic() - started > _TIME_S and propose not in (templates, regions):
+            if time.monotonic() - started > limit:
                 break
             depth = trials.depth(candidate, lambda c: _depth(windows, c))
             if depth >= 0:
                 found.append(replace(candidate, depth=depth))
         yield from sorted(found, key=lambda c: -c.depth)
+    yield from written
+
+
+def _explaining(
+    windows: Sequence[Window], trials: TriedCandidates, nodes: tuple[int, ...]
+) -> list[RepairCandidate]:
+    """Templates and regions that explain a missing value: they are few, and change most."""
+    found = []
+    for propose in (templates, regions):
+        tried = (
+            replace(candidate, depth=trials.depth(candidate, lambda c: _depth(windows, c)))
+            for candidate in propose(windows[0].aligned, nodes)
+        )
+        found += sorted((c for c in tried if c.depth >= 0), key=lambda c: -c.depth)
+    return found
 
 
 def _depth(windows: Sequence[Window], candidate: RepairCandidate) -> int:

@@ -1,102 +1,146 @@
-"""Operators that converters often write wrongly, written rightly in ONNX's own operators."""
+"""Operators that are known, written rightly in ONNX's own operators in place of a wrong value."""
 
 from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-import onnx
-import onnx.parser
-from onnx import ModelProto
+import numpy as np
+from onnx import ModelProto, helper
 
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.candidates import RepairCandidate, propose
+from optvet.engine.repair.propose.forms import Form, UnknownForm
+from optvet.engine.repair.propose.known_forms import ALIASES, FORMS, POINTWISE
 from optvet.engine.repair.propose.regions import replaceable_values
-from optvet.graph.walk import ONNX_DOMAIN, opset_versions
-from optvet.spec.converters import SourceValue
-from optvet.spec.records.repair import ReplaceRegion
+from optvet.graph.walk import ONNX_DOMAIN, opset_versions, reads
+from optvet.spec.converters import SourceOperand, SourceValue
+from optvet.spec.records.repair import Operation, ReplaceRegion, SetOutputType
 
 _OPERATORS = 6
 _NAMES = 2
-_LEAST_SET = 15  # of CastLike
+_NODES = 4
+_LEAST_SET = 11
+"""Operator set below which forms are not written: their operators mean something else."""
 
-_ONE = "one = Constant<value_float = 1.0>() l = CastLike(one, x)"
-_TEMPLATES: Mapping[str, tuple[str, str]] = {
-    # Kahan: what is lost by rounding 1 + x is the same in Log(u) and in u - 1.
-    "log1p": (
-        "x",
-        f"{_ONE} z = Sub(l, l) u = Add(x, l) d = Sub(u, l) n = Equal(d, z) s = Where(n, l, d) "
-        "g = Log(u) q = Div(g, s) p = Mul(x, q) f = IsInf(u) t = Where(n, x, p) "
-        "y = Where(f, u, t)",
-    ),
-    # 2 sinh(x / 2) exp(x / 2) where x is small: there Exp(x) - 1 cancels, elsewhere this overflows.
-    "expm1": (
-        "x",
-        f"{_ONE} a = Abs(x) b = Greater(a, l) w = Exp(x) v = Sub(w, l) o = Add(l, l) "
-        "h = Div(x, o) s = Sinh(h) e = Exp(h) p = Mul(s, e) q = Mul(p, o) y = Where(b, v, q)",
-    ),
-    "log_sigmoid": ("x", "n = Neg(x) s = Softplus(n) y = Neg(s)"),
-    "erfc": ("x", f"{_ONE} e = Erf(x) y = Sub(l, e)"),
-    "floor_divide": (
-        "x y0",
-        "m = Mod(x, y0) r = Sub(x, m) y = Div(r, y0)",
-    ),
-    "floor_mod": ("x y0", "y = Mod(x, y0)"),
-    "addmm": ("x y0 z0", "m = MatMul(y0, z0) y = Add(m, x)"),
-}
-"""By operator: what it reads, and how it is computed."""
-KNOWN_OPERATORS = tuple(sorted(_TEMPLATES))
-"""Names of the operators that a template is known of, as PyTorch calls them."""
-_ALIASES: Mapping[str, str] = {
-    "floordiv": "floor_divide",
-    "floor_div": "floor_divide",
-    "floormod": "floor_mod",
-    "floor_mod": "floor_mod",
-    "remainder": "floor_mod",
-    "logsigmoid": "log_sigmoid",
-    "log_sigmoid_forward": "log_sigmoid",
-}
+KNOWN_OPERATORS = tuple(sorted(FORMS))
+"""Names of the operators that a form is known of."""
+_WIDER = {"float": "float32", "bool": "int64", "int": "int64", "uint": "int64"}
 
 
 def templates(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """The first missing operators that are known, in place of a wrong value of their form."""
-    if opset_versions(aligned.model).get(ONNX_DOMAIN, 0) < _LEAST_SET:
-        return
+    version = opset_versions(aligned.model).get(ONNX_DOMAIN, 0)
     for operator in aligned.operators(_OPERATORS):
-        name = _name(operator)
-        if name not in _TEMPLATES:
+        name = operator_name(operator)
+        if name not in FORMS or version < _LEAST_SET:
             continue
         place = next(i for i in aligned.missing if aligned.inside.values[i] is operator)
-        model = _model(aligned.model, *_TEMPLATES[name])
-        encoded = base64.b64encode(model.SerializeToString()).decode()
-        for inputs in _inputs(aligned, operator, len(model.graph.input)):
-            for value in replaceable_values(aligned, nodes, place, operator.value):
+        form = form_of(aligned, operator, version)
+        try:
+            model, places = form.model(FORMS[name](form), aligned.model.ir_version)
+        except UnknownForm:
+            continue
+        operands = [operator.operands[i] for i in places]
+        for inputs in _inputs(aligned, operands, turned=name in POINTWISE):
+            for value in _replaced(aligned, nodes, place, operator.value):
                 about = f"{value} computed by a template of {name} ({operator.operator})"
                 yield propose(
-                    "template", about, ReplaceRegion(node=value, inputs=inputs, model=encoded)
+                    "template", about, *_replacement(aligned, value, inputs, model, operator)
                 )
+    yield from _wider(aligned, nodes)
 
 
-def _name(operator: SourceValue) -> str:
-    plain = operator.operator.partition(" ")[0].rpartition(".")[2].lower()
-    plain = plain.removeprefix("tfl_").strip("_")
-    return _ALIASES.get(plain, plain)
+def operator_name(operator: SourceValue) -> str:
+    """An operator's name in lower letters, without the prefix of its framework."""
+    plain = operator.operator.partition(" ")[0].rpartition(".")[2].lower().removeprefix("tfl_")
+    for name in (plain, plain.strip("_"), plain.rstrip("_")):
+        if name in ALIASES:
+            return ALIASES[name]
+    return plain.strip("_")
 
 
-def _inputs(aligned: AlignedRun, operator: SourceValue, number: int) -> Iterator[list[str]]:
-    """Values of this model that the operator's first operands are."""
-    ways = [aligned.names_of(o)[:_NAMES] for o in operator.operands[:number]]
-    if len(ways) == number and all(ways):
+def form_of(aligned: AlignedRun, operator: SourceValue, version: int) -> Form:
+    """An empty form of an operator of this run."""
+    constants, dtypes = {}, {}
+    for i, operand in enumerate(operator.operands):
+        array = aligned.array_of(operand)
+        if array is not None:
+            constants[i] = array
+            continue
+        dtype = aligned.dtype_of(operand)
+        if dtype is not None:
+            dtypes[i] = dtype
+    return Form(operator, version, constants, dtypes)
+
+
+def _inputs(
+    aligned: AlignedRun, operands: list[SourceOperand], *, turned: bool
+) -> Iterator[list[str]]:
+    """Values of this model that the operands are."""
+    ways = [aligned.names_of(operand, turned=turned)[:_NAMES] for operand in operands]
+    if ways and all(ways):
         yield from (list(each) for each in itertools.product(*ways))
 
 
-def _model(like: ModelProto, reads: str, body: str) -> ModelProto:
-    version = opset_versions(like)[ONNX_DOMAIN]
-    # Types are not told: a template is for floats of any width, or integers.
-    inputs = ", ".join(f"float[] {name}" for name in reads.split())
-    text = f'<ir_version: {like.ir_version}, opset_import: ["" : {version}]>'
-    model = onnx.parser.parse_model(f"{text} template ({inputs}) => (float[] y) {{ {body} }}")
-    for value in (*model.graph.input, *model.graph.output):
-        value.ClearField("type")
-    return model
+def _replaced(
+    aligned: AlignedRun, nodes: tuple[int, ...], place: int, value: np.ndarray
+) -> Iterator[str]:
+    """Values that the form may replace: those like it, then what the first wrong nodes compute."""
+    found = dict.fromkeys(replaceable_values(aligned, nodes, place, value))
+    for index in nodes[:_NODES]:
+        found.update(dict.fromkeys(name for name in aligned.node_of(index).output if name))
+    yield from found
+
+
+def _replacement(
+    aligned: AlignedRun,
+    value: str,
+    inputs: list[str],
+    model: ModelProto,
+    operator: SourceValue,
+) -> Iterator[Operation]:
+    encoded = base64.b64encode(model.SerializeToString()).decode()
+    yield ReplaceRegion(node=value, inputs=inputs, model=encoded)
+    wanted = operator.value
+    for output in aligned.model.graph.output:
+        kind = output.type.tensor_type
+        declared = tuple(d.dim_value or None for d in kind.shape.dim)
+        fits = len(declared) == wanted.ndim and all(
+            a in (None, b) for a, b in zip(declared, wanted.shape, strict=True)
+        )
+        same = kind.elem_type == helper.np_dtype_to_tensor_dtype(wanted.dtype)
+        if output.name == value and not (fits and same):
+            yield SetOutputType(output=value, type=wanted.dtype.name, axes=wanted.ndim)
+
+
+def _wider(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+    """The first nodes in a type that runtimes have kernels of, and the result in the source's."""
+    for index in nodes[:_NODES]:
+        node = aligned.node_of(index)
+        kinds = {}
+        for name in reads(node):
+            known = aligned.values.get(name, aligned.constants.get(name))
+            if known is not None:
+                kinds[name] = known.dtype
+        narrow = {n: k for n, k in kinds.items() if k.name not in ("float32", "int64")}
+        if not narrow or len(node.output) != 1 or len(kinds) != len(set(reads(node))):
+            continue
+        for operator in aligned.operators(1):
+            form = Form(operator, opset_versions(aligned.model).get(ONNX_DOMAIN, 0), {}, {})
+            wide = {}
+            for name, kind in kinds.items():
+                to = next((w for k, w in _WIDER.items() if kind.name.startswith(k)), "float32")
+                wide[name] = form.cast(f"given {name}", to) if name in narrow else f"given {name}"
+            copy = form.op(node.op_type, *(wide.get(name, "") for name in node.input))
+            form.nodes[-1].domain = node.domain
+            form.nodes[-1].attribute.extend(node.attribute)
+            form.read.update({i: f"given {name}" for i, name in enumerate(kinds)})
+            model, _ = form.model(form.cast(copy, operator.value.dtype), aligned.model.ir_version)
+            about = f"{node.op_type} {node.output[0]} computed in a wider type"
+            yield propose(
+                "template",
+                about,
+                *_replacement(aligned, node.output[0], list(kinds), model, operator),
+            )
