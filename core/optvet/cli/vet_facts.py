@@ -35,7 +35,7 @@ from optvet.spec.records.vet import NOT_ASKED, Finding, VetResult
 from optvet.spec.request import VetRequest
 
 MESSAGE_CHARS = 300
-BRIEF_CHARS = 130
+BRIEF_CHARS = 100
 _LISTED_CHANGING = 12
 _LISTED_METRICS = 4
 ANSWER_CHARS = 120

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -37,6 +38,8 @@ from optvet.spec.records.vet import Finding, VetResult
 from optvet.spec.request import VetRequest
 
 _CODE_LINES = 16
+_FOLDERS = re.compile(r"(?<![\w.])/?(?:[\w.+-]+/){2,}(?=[\w+-]+\.\w)")
+""""/a/b/" of "/a/b/c.h:273"."""
 _LISTED_DIVERGENCES = 4
 _LISTED_NODES = 6
 _LISTED_SITES = 3
@@ -191,8 +194,16 @@ def _blame(finding: Finding, tested: str = "") -> Text:
 
 
 def _brief_words(finding: Finding) -> str:
-    """What differs, without its middle if it is long: the end often says what is wrong."""
-    return middle(message_words(difference_words(finding), 0), BRIEF_CHARS)
+    """What differs, without its middle if it is long: the end often says what is wrong.
+
+    Without the noise too, which stands in its own column, and without the folders of files.
+    """
+    from optvet.engine.judge.words import noise_remark
+
+    words = message_words(difference_words(finding), 0)
+    return middle(
+        _FOLDERS.sub("", words.replace(noise_remark(finding.noise_floor), "")), BRIEF_CHARS
+    )
 
 
 def _where(finding: Finding, several: bool) -> Table:

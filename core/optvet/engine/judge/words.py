@@ -74,9 +74,14 @@ def difference(
         size = f"{max_error:.2g}" if math.isfinite(max_error) else "more than a double holds"
         clauses.append(f"differs by up to {size}, where its largest value is {scale:.2g}")
     elif max_error:
-        known = f" (its own noise: {noise:.2g})" if noise is not None else ""
+        known = noise_remark(noise)
         clauses.append(f"differs by {error:.2g} of {unit}{known}")
     return "; ".join(clauses)
+
+
+def noise_remark(noise: float | None) -> str:
+    """The noise of an output, as it follows its error; empty if it is not known."""
+    return f" (its own noise: {noise:.2g})" if noise is not None else ""
 
 
 def _kinds(y: np.ndarray, z: np.ndarray) -> str:
