@@ -280,7 +280,19 @@ def change_size(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
             set_value(candidate, tensor, resized(value))
         elif tensor.data_type in _INTEGERS and value.ndim == 1 and was > 1:
             set_value(candidate, tensor, np.where(value == was, now, value).astype(value.dtype))
+    if not now and random.random() < 0.5:
+        _let_zero_be_a_size(candidate)
     return True
+
+
+def _let_zero_be_a_size(candidate: Candidate) -> None:
+    """Where an operator can take 0 in a shape for "as before", it takes it for a size."""
+    for node in candidate.model.graph.node:
+        known = schema(candidate, node)
+        if known is not None and "allowzero" in known.attributes:
+            kept = [a for a in node.attribute if a.name != "allowzero"]
+            del node.attribute[:]
+            node.attribute.extend([*kept, helper.make_attribute("allowzero", 1)])
 
 
 def repeat_dimension(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:

@@ -203,6 +203,21 @@ def test_what_a_repeated_dimension_meets_has_another_size() -> None:
     assert found == set(sizes)
 
 
+def test_a_size_of_zero_is_one_also_in_shapes_that_could_copy_it() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x) => (float[N,M] y) <int64[2] to = {2, 3}> { y = Reshape(x, to) }"""
+    (mutator,) = [m for m in PLUGINS.mutators() if m.name == "change-size"]
+    seen = set()
+    for seed in range(40):
+        candidate = Candidate(onnx.parser.parse_model(text), {"x": np.ones((2, 3), np.float32)})
+        mutator.mutate(candidate, Vocabulary([]), Random(seed))
+        (node,) = candidate.model.graph.node
+        shape = onnx.numpy_helper.to_array(candidate.model.graph.initializer[0]).tolist()
+        assert list(candidate.feeds["x"].shape) == shape
+        seen.add((0 in shape, any(a.name == "allowzero" and a.i for a in node.attribute)))
+    assert seen == {(False, False), (True, False), (True, True)}
+
+
 def test_numbers_of_attributes_stay_within_64_bits() -> None:
     text = """<ir_version: 8, opset_import: ["" : 15]> g (float[2,3] x) => (int64[n] y)
         { y = Shape<end = 9223372036854775807>(x) }"""
