@@ -20,6 +20,7 @@ from optvet.graph.half_nodes import (
     constants_beside,
     float_nodes,
     group_nodes,
+    half_block_list,
     half_nodes,
     join_casts,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "float_nodes",
     "graphs",
     "group_nodes",
+    "half_block_list",
     "half_nodes",
     "has_half_types",
     "ir_version_of",

@@ -71,6 +71,29 @@ def constants_beside(model: ModelProto, kept: Collection[str]) -> list[str]:
     ]
 
 
+def half_block_list(
+    model: ModelProto, kept: Collection[str], blocked: Collection[str] = ()
+) -> list[str]:
+    """Names of the nodes that a converter must be told to leave in float32.
+
+    Args:
+        model: A model whose nodes have names.
+        kept: Nodes to leave, by name.
+        blocked: Operators that the converter leaves in float32 itself.
+
+    Returns:
+        ``kept``; nodes that can never be of float16; and the constants beside any of these.
+    """
+    able = {node.name for node in half_nodes(model, blocked)}
+    nodes = [
+        node.name
+        for node in float_nodes(model)
+        if node.op_type not in blocked and (node.name in kept or node.name not in able)
+    ]
+    fixed = [node.name for node in model.graph.node if node.op_type in blocked]
+    return [*nodes, *constants_beside(model, [*nodes, *fixed])]
+
+
 def join_casts(model: ModelProto) -> ModelProto:
     """``model`` without casts of float32 to a half type and back, which round what was kept.
 

@@ -22,10 +22,17 @@ def optvet_converters() -> Iterable[Converter]:
 def optvet_optimizers() -> Iterable[Optimizer]:
     """The optimizers of this library."""
     from optvet_onnxruntime.half import OrtFp16
+    from optvet_onnxruntime.node_quantizers import (
+        OrtDynamicQuantizer,
+        OrtFourBits,
+        OrtStaticQuantizer,
+    )
     from optvet_onnxruntime.optimizer import OrtOptimizer
     from optvet_onnxruntime.transformers import OrtTransformers
 
-    return [OrtOptimizer(), OrtTransformers(), OrtFp16()]
+    half = (OrtFp16(),)
+    quantizers = (OrtStaticQuantizer(), OrtDynamicQuantizer(), OrtFourBits())
+    return [OrtOptimizer(), OrtTransformers(), *half, *quantizers]
 
 
 @hookimpl

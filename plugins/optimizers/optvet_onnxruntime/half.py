@@ -15,9 +15,8 @@ from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.graph import (
-    constants_beside,
-    float_nodes,
     group_nodes,
+    half_block_list,
     half_nodes,
     join_casts,
     name_nodes,
@@ -49,6 +48,7 @@ class OrtFp16:
 
     name = "ort_fp16"
     precision = "fp16"
+    preference = 10
     requirement = "max_change<=0.01"
     always: Sequence[str] = ("nonfinite<=0",)
     preload: Sequence[str] = ("onnx", "onnxruntime.transformers.float16")
@@ -92,7 +92,11 @@ class OrtFp16:
                 raise UnknownName(f"node of the model for {self.name}", name, parts)
         converted = {node for name in passes for node in parts[name]}
         kept = [node.name for node in model.graph.node if node.name not in converted]
-        half = self.convert(model, self._block_list(model, kept)) if converted else model
+        half = (
+            self.convert(model, half_block_list(model, kept, self.blocked_operators()))
+            if converted
+            else model
+        )
         half = join_casts(half) if options.join_casts else half
         half = round_half_types(half) if options.emulated else half
         return Artifact("onnx", half.SerializeToString(deterministic=True))
@@ -111,7 +115,7 @@ class OrtFp16:
         model = onnx.load_from_string(source.data)
         name_nodes(model)
         nodes = [node for name in kept for node in self.parts[name]]
-        found = {"node_block_list": repr(self._block_list(model, nodes))}
+        found = {"node_block_list": repr(half_block_list(model, nodes, self.blocked_operators()))}
         if options.by == "operator":
             found["op_block_list"] = f"[*DEFAULT_OP_BLOCK_LIST, {', '.join(map(repr, kept))}]"
         return found
@@ -131,17 +135,3 @@ class OrtFp16:
 
         blocked: list[str] = DEFAULT_OP_BLOCK_LIST
         return blocked
-
-    def _block_list(self, model: ModelProto, kept: Collection[str]) -> list[str]:
-        """The nodes to name: those ``kept``, and those that can never be of float16."""
-        blocked, able = self.blocked_operators(), self._able(model)
-        nodes = [
-            node.name
-            for node in float_nodes(model)
-            if node.op_type not in blocked and (node.name in kept or node.name not in able)
-        ]
-        fixed = [node.name for node in model.graph.node if node.op_type in blocked]
-        return [*nodes, *constants_beside(model, [*nodes, *fixed])]
-
-    def _able(self, model: ModelProto) -> set[str]:
-        return {node.name for node in half_nodes(model, self.blocked_operators())}

@@ -136,7 +136,7 @@ class StaticQuantizer(_OrtQuantizer):
         quantization.quantize_static(
             str(file),
             str(target),
-            _reader(inputs),
+            calibration_reader(inputs),
             quant_format=quantization.QuantFormat[options.format],
             op_types_to_quantize=list(options.operators) or None,
             per_channel=options.per_channel,
@@ -148,7 +148,7 @@ class StaticQuantizer(_OrtQuantizer):
         yield Artifact("onnx", target.read_bytes())
 
 
-def _reader(inputs: Sequence[Mapping[str, np.ndarray]]) -> Any:
+def calibration_reader(inputs: Sequence[Mapping[str, np.ndarray]]) -> Any:
     """What ``quantize_static`` reads the inputs by."""
     from onnxruntime.quantization import CalibrationDataReader
 

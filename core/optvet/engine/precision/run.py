@@ -35,6 +35,7 @@ from optvet.graph.walk import name_nodes
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.optimizer_protocols import LowersPrecision, Optimizer
 from optvet.spec.precision import PrecisionRequest
+from optvet.spec.protocols import Preferred
 from optvet.spec.records.precision import (
     CurvePoint,
     KeptPart,
@@ -117,7 +118,11 @@ def choose_optimizer(plugins: Plugins, precision: str, name: str | None) -> Opti
             known.setdefault(able.precision, []).append(able)
     if precision not in known:
         raise UnknownName("precision for --to", precision, known)
-    return known[precision][0]
+    return min(known[precision], key=lambda each: (-_preference(each), each.name))
+
+
+def _preference(optimizer: Optimizer) -> float:
+    return optimizer.preference if isinstance(optimizer, Preferred) else 0
 
 
 def _open(request: PrecisionRequest, plugins: Plugins) -> Model:

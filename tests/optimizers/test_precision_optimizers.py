@@ -1,0 +1,156 @@
+"""Optimizers whose passes are the nodes of a model: converters to float16, and quantizers."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.parser
+import pytest
+
+import optvet
+from optvet.engine.discovery import Plugins
+from optvet.engine.options import parse_options
+from optvet.plugin import Artifact, DependsOnModel, LowersPrecision, Optimizer, Unsupported
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
+
+HALF = ["ort_fp16", "onnxconverter_fp16"]
+QUANTIZERS = ["ort_static_quantizer", "ort_dynamic_quantizer", "ort_matmul_4bits"]
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+TEXT = (
+    HEAD
+    + """g (float[2,32] x) => (float[2,4] y)
+<float[32,32] w, float[32,4] v>
+{ a = MatMul(x, w)  b = Relu(a)  c = MatMul(b, w)  d = Softmax(c)  y = MatMul(d, v) }"""
+)
+
+
+@pytest.fixture(scope="module")
+def plugins() -> Plugins:
+    return Plugins()
+
+
+@pytest.fixture
+def model() -> onnx.ModelProto:
+    model = onnx.parser.parse_model(TEXT)
+    del model.graph.value_info[:]  # it has the weights, which the text cannot give values
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (32, 32)), ("v", (32, 4))):
+        value = rng.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    return model
+
+
+def fitted(plugins: Plugins, name: str, model: onnx.ModelProto, **options: object) -> Optimizer:
+    if name == "onnxconverter_fp16" and find_spec("onnxconverter_common") is None:
+        pytest.skip("needs optvet[half]")
+    optimizer = plugins.optimizer(name)
+    assert isinstance(optimizer, DependsOnModel)
+    source = Artifact("onnx", model.SerializeToString())
+    return optimizer.for_model(source, parse_options(name, optimizer.options, options))
+
+
+def applied(
+    optimizer: Optimizer, model: onnx.ModelProto, passes: list[str], **options: object
+) -> onnx.ModelProto:
+    source = Artifact("onnx", model.SerializeToString())
+    chosen = parse_options(optimizer.name, optimizer.options, options)
+    return onnx.load_from_string(optimizer.apply(source, passes, chosen).data)
+
+
+def run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    return np.asarray(session.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_exactly_the_nodes_of_the_passes_become_half(
+    name: str, plugins: Plugins, model: onnx.ModelProto
+) -> None:
+    optimizer = fitted(plugins, name, model)
+    names = [p.name for p in optimizer.passes()]
+    assert names == ["MatMul_0", "Relu_0", "MatMul_1", "Softmax_0", "MatMul_2"]
+    half = applied(optimizer, model, ["Softmax_0"])
+    onnx.checker.check_model(half, full_check=True)
+    if name == "ort_fp16":  # the other rounds all weights
+        assert not [t for t in half.graph.initializer if t.data_type == onnx.TensorProto.FLOAT16]
+    whole = applied(optimizer, model, names)
+    onnx.checker.check_model(whole, full_check=True)
+    assert all(t.data_type == onnx.TensorProto.FLOAT16 for t in whole.graph.initializer)
+    plain = applied(optimizer, model, [])
+    assert [n.op_type for n in plain.graph.node] == [n.op_type for n in model.graph.node]
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_an_emulated_model_has_no_half_values_between_its_nodes(
+    name: str, plugins: Plugins, model: onnx.ModelProto
+) -> None:
+    optimizer = fitted(plugins, name, model)
+    names = [p.name for p in optimizer.passes()]
+    x = np.random.default_rng(1).normal(size=(2, 32)).astype(np.float32)
+    emulated = applied(optimizer, model, names, emulated=True)
+    onnx.checker.check_model(emulated, full_check=True)
+    error = np.abs(run(emulated, x) - run(model, x)).max() / np.abs(run(model, x)).max()
+    assert 1e-5 < error < 1e-2
+
+
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_exactly_the_nodes_of_the_passes_are_quantized(
+    name: str, plugins: Plugins, model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(1).normal(size=(2, 32)).astype(np.float32)
+    np.savez(tmp_path / "calibration-of-a-test.npz", **{"0/x": x})
+    options = {}
+    if name == "ort_static_quantizer":
+        options = {"inputs": str(tmp_path / "calibration-of-a-test.npz")}
+    optimizer = fitted(plugins, name, model, **options)
+    names = [p.name for p in optimizer.passes() if p.name.startswith("MatMul")]
+    assert names == ["MatMul_0", "MatMul_1", "MatMul_2"]
+    one = applied(optimizer, model, ["MatMul_0"], **options)
+    every = applied(optimizer, model, names, **options)
+    expected = run(model, x)
+    errors = [np.abs(run(each, x) - expected).max() for each in (one, every)]
+    assert 0 < errors[0]
+    assert 0 < errors[1]
+    plain = [n.name for n in one.graph.node if n.op_type == "MatMul"]
+    assert {"MatMul_1", "MatMul_2"} <= set(plain)
+    again = applied(optimizer, model, ["MatMul_0"], **options)
+    assert again.SerializeToString() == one.SerializeToString()
+    assert isinstance(optimizer, LowersPrecision)
+    source = Artifact("onnx", model.SerializeToString())
+    recipes = optimizer.recipes(source, ["MatMul_1"], optimizer.options)
+    assert recipes == {"nodes_to_exclude": "['MatMul_1']"}
+
+
+def test_ranges_need_inputs(plugins: Plugins, model: onnx.ModelProto) -> None:
+    optimizer = fitted(plugins, "ort_static_quantizer", model)
+    with pytest.raises(Unsupported, match="needs inputs"):
+        applied(optimizer, model, ["MatMul_0"])
+
+
+def test_the_layer_that_must_not_be_quantized_is_found(tmp_path: Path) -> None:
+    """One column of the weights is 1,000 times larger: one scale leaves the others nothing."""
+    model = onnx.parser.parse_model(
+        HEAD
+        + """g (float[1,16] x) => (float[1,8] y)
+<float[16,16] w, float[16,8] v>
+{ a = MatMul(x, w)  b = Tanh(a)  y = MatMul(b, v) }"""
+    )
+    rng = np.random.default_rng(0)
+    w, v = rng.normal(size=(16, 16)) / 10, rng.normal(size=(16, 8))
+    w[:, 0] *= 1000
+    for name, value in (("w", w), ("v", v)):
+        tensor = onnx.numpy_helper.from_array(value.astype(np.float32), name)
+        model.graph.initializer.append(tensor)
+    feeds = [{"x": rng.normal(size=(1, 16)).astype(np.float32)} for _ in range(8)]
+    result = optvet.precision(
+        model, dataset=feeds, to="int8", rank=True, jobs=1, cache_dir=tmp_path
+    )
+    assert [part.name for part in result.kept] == ["MatMul_0"]
+    assert result.ranking[0].name == "MatMul_0"
+    assert not result.emulated
+    assert result.recipes == {"nodes_to_exclude": "['MatMul_0']"}
