@@ -21,6 +21,7 @@ from optvet.graph import (
     join_casts,
     name_nodes,
     round_half_types,
+    tidy,
 )
 from optvet.plugin import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl, version_of
 
@@ -102,7 +103,7 @@ class CommonFp16:
                 node_block_list=half_block_list(half, kept, _blocked()),
                 check_fp16_ready=False,
             )
-        half = join_casts(half) if options.join_casts else half
+        half = join_casts(half) if options.join_casts else tidy(half)
         half = round_half_types(half) if options.emulated else half
         return Artifact("onnx", half.SerializeToString(deterministic=True))
 

@@ -28,6 +28,7 @@ from optvet.graph.half_types import has_half_types, round_half_types
 from optvet.graph.opsets import at_opset
 from optvet.graph.sequences import sequences_of
 from optvet.graph.synthetic import is_synthetic
+from optvet.graph.tidy import tidy
 from optvet.graph.types import element_types, numpy_dtype, values_outside
 from optvet.graph.walk import (
     ONNX_DOMAIN,
@@ -79,6 +80,7 @@ __all__ = [
     "round_half_types",
     "schema_of",
     "sequences_of",
+    "tidy",
     "to_opset",
     "type_of",
     "types_of",

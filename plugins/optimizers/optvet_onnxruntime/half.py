@@ -21,6 +21,7 @@ from optvet.graph import (
     join_casts,
     name_nodes,
     round_half_types,
+    tidy,
 )
 from optvet.plugin import Artifact, Pass, Traits, UnknownName
 
@@ -97,7 +98,7 @@ class OrtFp16:
             if converted
             else model
         )
-        half = join_casts(half) if options.join_casts else half
+        half = join_casts(half) if options.join_casts else tidy(half)
         half = round_half_types(half) if options.emulated else half
         return Artifact("onnx", half.SerializeToString(deterministic=True))
 

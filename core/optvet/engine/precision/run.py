@@ -51,6 +51,7 @@ from optvet.spec.types import Artifact, Model, Sample
 
 OBSERVED = 8
 """Samples on which inner values are observed."""
+_REASON_CHARS = 160
 _CURVE = 12
 """Points of the curve, at most."""
 
@@ -422,7 +423,9 @@ def _reason(suspicions: Sequence[PrecisionRisk], without: Sequence[RequirementRe
     if strong:
         return strong[0].words
     missed = next((r for r in without if r.met is not True), None)
-    return f"converted too: {missed.words}" if missed is not None else "as asked for"
+    if missed is None:
+        return "as asked for"
+    return f"converted too: {' '.join(missed.words.split())[:_REASON_CHARS]}"
 
 
 def _ranking(
@@ -454,7 +457,7 @@ def _curve(
     lengths = sorted({*range(0, len(kept), step), len(kept)})
     lists = [tuple(kept[:length]) for length in lengths]
     points = []
-    for each in [*lists, measure.parts]:
+    for each in [*lists, *([measure.parts] if len(kept) < len(measure.parts) else [])]:
         if readings := _read(measure, each):
             points.append(CurvePoint(kept=len(each), readings=readings))
     return points
