@@ -14,6 +14,7 @@ import pytest
 import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
+from optvet.engine.precision.calibration import write_inputs
 from optvet.plugin import Artifact, DependsOnModel, LowersPrecision, Optimizer, Unsupported
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
@@ -103,10 +104,10 @@ def test_exactly_the_nodes_of_the_passes_are_quantized(
     name: str, plugins: Plugins, model: onnx.ModelProto, tmp_path: Path
 ) -> None:
     x = np.random.default_rng(1).normal(size=(2, 32)).astype(np.float32)
-    np.savez(tmp_path / "calibration-of-a-test.npz", **{"0/x": x})
+    file = write_inputs(tmp_path, [{"x": x}])
     options = {}
     if name == "ort_static_quantizer":
-        options = {"inputs": str(tmp_path / "calibration-of-a-test.npz")}
+        options = {"inputs": str(file)}
     optimizer = fitted(plugins, name, model, **options)
     names = [p.name for p in optimizer.passes() if p.name.startswith("MatMul")]
     assert names == ["MatMul_0", "MatMul_1", "MatMul_2"]
