@@ -834,10 +834,11 @@ def test_without_passes_import_and_export_are_judged(run: Run, tmp_path: Path) -
     <ir_version: 8, opset_import: ["" : 24]>
     g (float[1] x) => (float[1] y) <float8e8m0[1] w = {127}> { y = Abs (x) }
     """
-    onnx.save(onnx.parser.parse_model(text), "unread.onnx")
+    path = tmp_path / "unread.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
     # The default pipeline drops the weight, which the library cannot write.
-    assert run("vet", "unread.onnx").code == 0
-    alone = run("vet", "unread.onnx", "--pipeline", "none")
+    assert run("vet", path).code == 0
+    alone = run("vet", path, "--pipeline", "none")
     assert alone.code == 1
     assert "import and export alone" in alone.out
     assert "No safe pipeline." in alone.out
