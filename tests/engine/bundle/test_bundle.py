@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,29 @@ def bundles(
     return write_bundles(result, asked, folder / "out", plugins, progress=progress)
 
 
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bundle]:
+    """The only bundle of a model, written once for all tests of this file."""
+
+    @cache
+    def original(text: str) -> Bundle:
+        (bundle,) = bundles(text, tmp_path_factory.mktemp("original"))
+        return bundle
+
+    return original
+
+
+@pytest.fixture
+def copied(originals: Callable[[str], Bundle], tmp_path: Path) -> Callable[[str], Bundle]:
+    """A test's own copy of the only bundle of a model."""
+
+    def copy(text: str) -> Bundle:
+        bundle = originals(text)
+        return replace(bundle, path=Path(shutil.copytree(bundle.path, tmp_path / bundle.path.name)))
+
+    return copy
+
+
 def run_script(bundle: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(bundle / "repro.py")]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -117,9 +143,13 @@ def script_exit(bundle: Path) -> int:
     ],
 )
 def test_the_script_of_a_fault_exits_1_and_0_without_the_culprit(
-    text: str, culprit: str, symptom: Symptom, tmp_path: Path
+    text: str,
+    culprit: str,
+    symptom: Symptom,
+    tmp_path: Path,
+    copied: Callable[[str], Bundle],
 ) -> None:
-    (bundle,) = bundles(text, tmp_path)
+    bundle = copied(text)
     assert bundle.note == ""
     assert bundle.record.nodes == (4, 2)
     assert (bundle.record.finding.symptom, bundle.record.finding.culprit) == (symptom, [culprit])
@@ -391,8 +421,10 @@ def test_whatever_goes_wrong_is_written_down_and_there_again(
         assert step in run_script(bundle.path).stdout.splitlines()[-1]
 
 
-def test_a_bundle_holds_everything_and_nothing_of_this_machine(tmp_path: Path) -> None:
-    (bundle,) = bundles(CRASH, tmp_path)
+def test_a_bundle_holds_everything_and_nothing_of_this_machine(
+    originals: Callable[[str], Bundle],
+) -> None:
+    bundle = originals(CRASH)
     files = {p.name for p in bundle.path.iterdir()}
     assert files == {
         "model.onnx",
@@ -404,13 +436,15 @@ def test_a_bundle_holds_everything_and_nothing_of_this_machine(tmp_path: Path) -
         "finding.json",
     }
     for name in files:
-        assert str(tmp_path).encode() not in (bundle.path / name).read_bytes()
+        assert str(bundle.path.parents[1]).encode() not in (bundle.path / name).read_bytes()
     assert "Gemm" in (bundle.path / "ISSUE.md").read_text()
-    assert [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")] == []
+    assert [p for p in bundle.path.parent.iterdir() if p.name.startswith(".")] == []
 
 
-def test_a_script_without_its_library_says_that_it_cannot_be_run(tmp_path: Path) -> None:
-    (bundle,) = bundles(CRASH, tmp_path)
+def test_a_script_without_its_library_says_that_it_cannot_be_run(
+    copied: Callable[[str], Bundle],
+) -> None:
+    bundle = copied(CRASH)
     script = bundle.path / "repro.py"
     script.write_text(script.read_text().replace("import onnxoptimizer", "import absent_library"))
     assert script_exit(bundle.path) == 2
@@ -426,15 +460,17 @@ def test_a_script_that_fails_by_another_error_than_the_optimizer_is_no_proof(
     assert "'no_such_name' is not defined" in bundle.note
 
 
-def test_a_script_that_fails_before_the_fault_does_not_call_it_there(tmp_path: Path) -> None:
-    (bundle,) = bundles(WRONG, tmp_path)
+def test_a_script_that_fails_before_the_fault_does_not_call_it_there(
+    copied: Callable[[str], Bundle],
+) -> None:
+    bundle = copied(WRONG)
     script = bundle.path / "repro.py"
     script.write_text(script.read_text().replace("'fuse_pad_into_conv'", "'no_such_pass'"))
     assert script_exit(bundle.path) == 2
 
 
-def test_replay_tells_still_there_from_fixed_and_changed(tmp_path: Path) -> None:
-    (bundle,) = bundles(CRASH, tmp_path)
+def test_replay_tells_still_there_from_fixed_and_changed(copied: Callable[[str], Bundle]) -> None:
+    bundle = copied(CRASH)
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
     model = onnx.load(bundle.path / "model.onnx")
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("perm", [1, 0]))
