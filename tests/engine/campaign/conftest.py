@@ -1,15 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import onnx.parser
 import pytest
 from tests.commands import CLEAN, FAULTY, run, spawn
 
+import optvet.cli
 from optvet.engine.campaign import CampaignStore, open_store
 
 __all__ = ["run", "spawn"]
+
+Finished = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
@@ -26,11 +31,45 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     """A folder with a model that survives ONNX Optimizer, and one that does not."""
-    folder = tmp_path / "models"
+    return write_models(tmp_path / "models")
+
+
+def write_models(folder: Path) -> Path:
     folder.mkdir()
     for name, text in (("clean", CLEAN), ("faulty", FAULTY)):
         onnx.save(onnx.parser.parse_model(text), folder / f"{name}.onnx")
     return folder
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A folder where a campaign on these models was run, of the file ``c.toml`` with some text.
+
+    To be read: it is run once for all tests. What writes asks for a copy.
+    """
+
+    @cache
+    def finished(text: str) -> Path:
+        folder = tmp_path_factory.mktemp("finished")
+        write_models(folder / "models")
+        (folder / "c.toml").write_text(text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            patch.setenv("OPTVET_CACHE", str(folder / "cache"))
+            assert optvet.cli.main(["campaign", "run", "c.toml", "--quiet"]) == 1
+        return folder
+
+    return finished
+
+
+@pytest.fixture
+def finished_here(finished: Finished, place: Path) -> Finished:
+    """The same in the folder of the test, with everything that lies there."""
+
+    def copy(text: str) -> Path:
+        return Path(shutil.copytree(finished(text), place, dirs_exist_ok=True))
+
+    return copy
 
 
 @pytest.fixture

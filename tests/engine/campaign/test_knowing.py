@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.commands import FAULTY, Run
+from tests.engine.campaign.conftest import Finished, write_models
 
 from optvet.engine.campaign import find_campaign, findings, metrics, open_store, trials
 from optvet.engine.campaign.export import COLUMNS
@@ -17,12 +18,14 @@ FILE = 'models = ["models/"]\n'
 
 
 @pytest.fixture
-def campaign(models: Path, place: Path, run: Run) -> Path:
+def campaign(finished_here: Finished) -> Path:
     """A file that was run; its store has one finding."""
-    file = place / "c.toml"
-    file.write_text(FILE)
-    assert run("campaign", "run", file, "--quiet").code == 1
-    return file
+    return finished_here(FILE) / "c.toml"
+
+
+@pytest.fixture
+def models(campaign: Path) -> Path:
+    return campaign.parent / "models"
 
 
 def test_known_findings_do_not_fail_and_fixed_ones_are_announced(
@@ -62,9 +65,8 @@ def test_known_findings_do_not_fail_and_fixed_ones_are_announced(
     assert (len(summary.fixed), len(summary.unseen)) == (0, 1)
 
 
-def test_a_file_that_is_no_baseline_is_refused_before_the_work(
-    run: Run, models: Path, place: Path
-) -> None:
+def test_a_file_that_is_no_baseline_is_refused_before_the_work(run: Run, place: Path) -> None:
+    write_models(place / "models")
     (place / "c.toml").write_text(FILE)
     (place / "bad.json").write_text('{"findings": [{"fingerprint": 1}]}')
     ran = run("campaign", "run", "c.toml", "--baseline", "bad.json")

@@ -12,20 +12,18 @@ import onnx
 import onnx.parser
 import pytest
 from tests.commands import Run
+from tests.engine.campaign.conftest import Finished
 
 from optvet import CampaignReport
 from optvet.spec.records import VetResult
 
+FILE = 'models = ["models/"]\noptimizers = ["onnxoptimizer"]\nbundles = true\n[vet]\nlimit = 2\n'
+
 
 @pytest.fixture
-def store(models: Path, run: Run) -> Path:
+def store(finished: Finished) -> Path:
     """A campaign on a sound and a faulty model, with bundles."""
-    file = models.parent / "nightly.toml"
-    file.write_text(
-        'models = ["models/"]\noptimizers = ["onnxoptimizer"]\nbundles = true\n[vet]\nlimit = 2\n'
-    )
-    assert run("campaign", "run", file, "--quiet").code == 1
-    return file.with_suffix(".store")
+    return finished(FILE) / "c.store"
 
 
 def test_a_campaign_is_reported_in_every_format(store: Path, run: Run, tmp_path: Path) -> None:
@@ -79,8 +77,9 @@ g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { a = Abs(x)  y
     assert (warning.stage, warning.reference, warning.candidate) == ("load", 0, 1)
 
 
-def test_the_command_of_a_finding_shows_it_again(store: Path, run: Run) -> None:
-    report = CampaignReport.model_validate_json(run("report", store, "--format", "json").out)
+def test_the_command_of_a_finding_shows_it_again(finished_here: Finished, run: Run) -> None:
+    finished_here(FILE)
+    report = CampaignReport.model_validate_json(run("report", "c.store", "--format", "json").out)
     (finding,) = (f for f in report.findings if f.counts)
     (_, *words) = finding.sightings[0].command.split()
     again = run(*words, "--json", "-")
@@ -89,13 +88,14 @@ def test_the_command_of_a_finding_shows_it_again(store: Path, run: Run) -> None:
     assert (same.symptom, same.culprit) == (finding.symptom, finding.culprit)
 
 
-def test_known_findings_are_told_as_known(store: Path, run: Run, models: Path) -> None:
-    assert run("campaign", "export", store, "--format", "baseline", "--out", "known.json").code == 0
-    file = models.parent / "nightly.toml"
-    assert run("campaign", "run", file, "--baseline", "known.json", "--quiet").code == 0
-    root = ET.fromstring(run("report", store, "--format", "junit").out)
+def test_known_findings_are_told_as_known(finished_here: Finished, run: Run) -> None:
+    finished_here(FILE)
+    exported = run("campaign", "export", "c.store", "--format", "baseline", "--out", "known.json")
+    assert exported.code == 0
+    assert run("campaign", "run", "c.toml", "--baseline", "known.json", "--quiet").code == 0
+    root = ET.fromstring(run("report", "c.store", "--format", "junit").out)
     assert root.get("failures") == "0"
-    assert "### Known findings: 1" in run("report", store, "--format", "markdown").out
+    assert "### Known findings: 1" in run("report", "c.store", "--format", "markdown").out
 
 
 @pytest.mark.parametrize(
