@@ -10,6 +10,7 @@ import pytest
 from tests.commands import CLEAN, FAULTY, run, spawn
 
 import optvet.cli
+from optvet.engine import processes
 from optvet.engine.campaign import CampaignStore, open_store
 
 __all__ = ["run", "spawn"]
@@ -26,6 +27,12 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start one worker where no number is asked for: each takes 2 s to start, and a job less."""
+    monkeypatch.setattr(processes, "fitting_jobs", lambda: 1)
 
 
 @pytest.fixture
@@ -56,7 +63,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
             patch.setenv("OPTVET_CACHE", str(folder / "cache"))
-            assert optvet.cli.main(["campaign", "run", "c.toml", "--quiet"]) == 1
+            assert optvet.cli.main(["campaign", "run", "c.toml", "--quiet", "--jobs", "1"]) == 1
         return folder
 
     return finished

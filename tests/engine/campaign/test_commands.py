@@ -20,7 +20,7 @@ def test_a_campaign_is_run_kept_and_answered_from_its_store(
     run: Run, models: Path, place: Path
 ) -> None:
     (place / "small.toml").write_text(FILE)
-    first = run("campaign", "run", "small.toml")
+    first = run("campaign", "run", "small.toml", "--jobs", "2")
     assert first.code == 1, first.err
     assert "[4/4]" in first.err
     assert "optimizer-error: fuse_transpose_into_gemm" in first.out
