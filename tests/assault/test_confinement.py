@@ -26,7 +26,7 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.scripts.comparing import SAID
 from optvet.engine.scripts.confined_run import try_script
 from optvet.engine.vet.run import vet_model
-from optvet.engine.work.sandbox import Limits, Sandbox, landlock
+from optvet.engine.work.sandbox import Limits, Sandbox, kept, landlock
 from optvet.spec.records import VetResult
 from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
@@ -130,7 +130,8 @@ def test_more_may_be_allowed(how: str, tmp_path: Path, monkeypatch: pytest.Monke
 # --- what they leave -----------------------------------------------------------------------------
 
 
-def test_the_folder_of_a_worker_ends_with_it(own_servers: None) -> None:
+def test_the_folder_of_a_worker_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_kept", None)  # the server ends with the sandbox
     with Sandbox(jobs=1) as sandbox:
         first = Path(str(sandbox.call(leave_files, "return").value))
         assert list(first.iterdir())

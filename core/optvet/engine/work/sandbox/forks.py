@@ -145,8 +145,9 @@ class Server:
             return ""
 
 
-_OF_NO_WORKER = ("PYTEST_CURRENT_TEST", "OPTVET_CACHE")
-"""Read by nothing that runs in workers: the one differs in each test, the other is a command's."""
+_OF_NO_WORKER = ("PYTEST_CURRENT_TEST", "OPTVET_CACHE", "TMPDIR")
+"""Read by nothing that runs in workers: the first differs in each test, the second is a command's,
+and of the third each worker has its own."""
 
 
 def variables() -> frozenset[tuple[str, str]]:
