@@ -85,6 +85,7 @@ _MODULES = {
         TrialParts TrialRow by_model grouped variants
     """,
     "spec.symptoms": "NOTES Stage Symptom",
+    "spec.task_memory": "allow_reservations",
     "spec.types": """
         Artifact Comparison Deferred Failure Inner InterfaceChange KnownLimit LogFormat
         Model ModelCard ModelConfig NodeTime Pass Profile Reference Sample Suggestion

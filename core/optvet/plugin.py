@@ -163,6 +163,7 @@ if TYPE_CHECKING:
         variants,
     )
     from optvet.spec.symptoms import NOTES, Stage, Symptom
+    from optvet.spec.task_memory import allow_reservations
     from optvet.spec.types import (
         Artifact,
         Comparison,
@@ -227,9 +228,9 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "TellsMetrics", "Suits", "TellsProvenance", "NeedsNetwork", "Pins", "ConvertsOnInputs",
     "TellsSource", "TellsSourceRisks", "Perturbs", "RunsInDouble", "ShowsInside", "SplitsSource",
     # Files, which are untrusted, and text from models.
-    "check_file", "check_size", "announced_bytes", "files_in", "matching", "open_file",
-    "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json", "load_model",
-    "load_factory", "write_file", "file_sha256", "printable", "markdown_text",
+    "check_file", "check_size", "announced_bytes", "allow_reservations", "files_in", "matching",
+    "open_file", "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json",
+    "load_model", "load_factory", "write_file", "file_sha256", "printable", "markdown_text",
     # Numbers.
     "may_be_rounded", "KEPT_BITS", "readable_outputs", "reference_evaluator",
 ]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from optvet.plugin import Check, Collision, Installation, Unmet
+from optvet_onnxruntime.providers import CPU_PROVIDER, CUDA_PROVIDER, preload_libraries
 
 GPU_WHEEL = "onnxruntime-gpu"
 """It owns the same module as onnxruntime, and can do all that that can."""
@@ -66,8 +67,8 @@ def check_providers(installation: Installation) -> Iterator[Check]:
     if listed is None:
         return
     wanted = list(listed)
-    if GPU_WHEEL in installation.versions and "CUDAExecutionProvider" not in wanted:
-        wanted.append("CUDAExecutionProvider")
+    if GPU_WHEEL in installation.versions and CUDA_PROVIDER not in wanted:
+        wanted.append(CUDA_PROVIDER)
     for provider in wanted:
         if provider == "AzureExecutionProvider":  # calls a service; runs nothing here
             continue
@@ -85,7 +86,7 @@ def _bad_provider(
     provider: str, why: str, listed: Sequence[str], installation: Installation
 ) -> Check:
     message = f"{provider} runs nothing: {why}"
-    if provider == "CPUExecutionProvider":
+    if provider == CPU_PROVIDER:
         cure = f"{installation.pip} install --force-reinstall onnxruntime"
         return Check(name="providers", status="broken", message=message, cure=cure)
     if provider not in listed:
@@ -121,8 +122,8 @@ def _try_provider(provider: str) -> list[str]:
     import onnx.parser
     import onnxruntime as ort
 
-    if provider != "CPUExecutionProvider" and hasattr(ort, "preload_dlls"):
-        ort.preload_dlls()
+    if provider != CPU_PROVIDER:
+        preload_libraries()
     with tempfile.TemporaryDirectory() as folder:
         settings = ort.SessionOptions()
         settings.enable_profiling = True

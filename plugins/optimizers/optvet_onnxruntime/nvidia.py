@@ -99,7 +99,9 @@ def profiler_in(folder: Path) -> list[str] | str:
     if ncu is None:
         return "kernels are not profiled: there is no ncu; install Nsight Compute, or leave --ncu"
     sections = ["--section", "SpeedOfLight", "--section", "LaunchStats"]
-    return [ncu, "--csv", "--log-file", str(folder / _LOG), "--target-processes", "all", *sections]
+    # By default it fixes the clocks of the GPU, which others may use.
+    how = ["--clock-control", "none", "--target-processes", "all"]
+    return [ncu, "--csv", "--log-file", str(folder / _LOG), *how, *sections]
 
 
 def launches_in(folder: Path) -> list[KernelLaunch]:

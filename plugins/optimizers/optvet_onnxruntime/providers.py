@@ -5,14 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from optvet.plugin import UsageError
+from optvet.plugin import UsageError, allow_reservations
 
-CPU_PROVIDER = "CPUExecutionProvider"
+CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 def on_nvidia(providers: Sequence[str]) -> bool:
     """Whether a provider runs on NVIDIA's GPUs."""
     return any("cuda" in p.lower() or "tensorrt" in p.lower() for p in providers)
+
+
+def with_settings(
+    providers: Sequence[str], *, device_id: int, tf32: bool, deterministic: bool
+) -> list[str | tuple[str, dict[str, str]]]:
+    """Providers as a session takes them: on which device, and with which kernels.
+
+    CUDA's provider rounds factors to TF32's 10 bits by default, and times every algorithm of cuDNN
+    for a convolution when it first runs, so that two sessions of one model may take different ones.
+    """
+    settings = {"device_id": str(device_id)}
+    kernels = {"use_tf32": str(int(tf32))}
+    if deterministic:
+        kernels["cudnn_conv_algo_search"] = "DEFAULT"
+    of_cuda = settings | kernels
+    return [
+        p if p == CPU_PROVIDER else (p, dict(of_cuda if p == CUDA_PROVIDER else settings))
+        for p in providers
+    ]
 
 
 def load_providers(accelerators: Sequence[str]) -> None:
@@ -32,6 +51,14 @@ def load_providers(accelerators: Sequence[str]) -> None:
                 f"{option}: this ONNX Runtime has no {provider}, but {', '.join(offered)}; install "
                 "optvet[gpu], and see what optvet doctor says"
             )
+    preload_libraries()
+
+
+def preload_libraries() -> None:
+    """Load the libraries of NVIDIA's packages, where providers for GPUs find them."""
+    import onnxruntime as ort
+
+    allow_reservations()
     if hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
 

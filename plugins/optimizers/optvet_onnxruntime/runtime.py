@@ -29,6 +29,7 @@ from optvet_onnxruntime.providers import (
     load_providers,
     on_nvidia,
     placed_providers,
+    with_settings,
 )
 from optvet_onnxruntime.session_profile import node_times
 from optvet_onnxruntime.sessions import optimization_level
@@ -56,6 +57,8 @@ class OrtOptions(BaseModel):
     """Execution providers, by preference; what a GPU cannot run goes to the CPU."""
     device_id: int = Field(default=0, ge=0)
     """Which GPU, where a provider is for one."""
+    tf32: bool = False
+    """Let CUDA's provider round factors of float32 to TF32's 10 bits, as it does by default."""
 
 
 class OrtSession:
@@ -105,7 +108,7 @@ class OrtRuntime:
     )
     options: OrtOptions = OrtOptions()
     deployed: OrtOptions = OrtOptions(
-        optimization="all", prepacking=True, threads=0, deterministic=False
+        optimization="all", prepacking=True, threads=0, deterministic=False, tf32=True
     )
 
     def version(self) -> str:
@@ -170,10 +173,7 @@ class OrtRuntime:
         entries = [
             f'    options.add_session_config_entry("{key}", "1")' for key in _entries(options)
         ]
-        providers = [
-            p if p == CPU_PROVIDER else (p, {"device_id": str(options.device_id)})
-            for p in options.providers
-        ]
+        providers = _providers_of(options)
         lines = (
             "import onnxruntime as ort\n",
             "session = model",
@@ -220,6 +220,15 @@ def _entries(options: OrtOptions) -> list[str]:
     return [key for key, is_set in wanted.items() if is_set]
 
 
+def _providers_of(options: OrtOptions) -> list[str | tuple[str, dict[str, str]]]:
+    return with_settings(
+        options.providers,
+        device_id=options.device_id,
+        tf32=options.tf32,
+        deterministic=options.deterministic,
+    )
+
+
 def _create(
     artifact: Artifact, model: bytes | str, options: OrtOptions, profile: Path | None = None
 ) -> Any:
@@ -245,11 +254,10 @@ def _create(
     if accelerators:
         load_providers(accelerators)
         settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    device = {"device_id": str(options.device_id)}
     session = ort.InferenceSession(
         model,
         settings,
-        providers=[p if p == CPU_PROVIDER else (p, device) for p in options.providers],
+        providers=_providers_of(options),
         disabled_optimizers=wanted.get("disabled", []),
     )
     if accelerators:

@@ -30,6 +30,7 @@ from optvet.engine.work.sandbox.messages import (
     unpack,
 )
 from optvet.engine.work.sandbox.outcome import Limits
+from optvet.spec import task_memory
 from optvet.spec.symptoms import Stage
 
 PR_SET_PDEATHSIG = 1
@@ -112,7 +113,8 @@ def work(
         confine((own_folder, *limits.writable))
     channel = socket.socket(fileno=socket_fd)
     # A limit of the process is set before this: a worker whose limits differ later is replaced.
-    start, me, state = _address_space(), os.getpid(), _ProcessState()
+    start, me, state = task_memory.counted_bytes(), os.getpid(), _ProcessState()
+    counted = task_memory.reserves()
     while True:
         try:
             _, ticket, data = receive(channel)
@@ -127,7 +129,10 @@ def work(
         if os.getpid() != me:
             return  # The task forked, and this is the child; the worker itself will answer.
         # A worker that leaks is replaced; caches that libraries keep on purpose are smaller.
-        leaving = not state.restore() or _address_space() - start > limits.memory_bytes
+        if counted != task_memory.reserves():
+            start, counted = task_memory.counted_bytes(), True
+        grown = task_memory.counted_bytes() - start
+        leaving = not state.restore() or grown > limits.memory_bytes
         try:
             send(channel, tag.upper() if leaving else tag, ticket, [answer])
         except OSError:
@@ -201,10 +206,11 @@ class _ProcessState:
 
 
 def _resource_limits() -> list[tuple[int, int]]:
-    """All resource limits of this process except the soft one on memory, which tasks change."""
-    names = [n for n in dir(resource) if n.startswith("RLIMIT_") and n != "RLIMIT_AS"]
+    """All resource limits of this process except the soft ones on memory, which tasks change."""
+    on_memory = ("RLIMIT_AS", "RLIMIT_DATA")
+    names = [n for n in dir(resource) if n.startswith("RLIMIT_") and n not in on_memory]
     limits = [resource.getrlimit(getattr(resource, name)) for name in names]
-    return [*limits, (0, resource.getrlimit(resource.RLIMIT_AS)[1])]
+    return [*limits, *((0, resource.getrlimit(getattr(resource, n))[1]) for n in on_memory)]
 
 
 def _folder() -> str:
@@ -239,18 +245,18 @@ def _answer(data: bytes | mmap.mmap, limits: Limits) -> tuple[bytes, bytes]:
     except Exception as error:
         return b"u", _words(text_of(error))
     # After loading: the memory of the arguments does not count.
-    _limit_address_space(_address_space() + limits.memory_bytes)
+    task_memory.limit_task(limits.memory_bytes)
     try:
         value = function(*args)
     except SystemExit as leaving:
         _flush()
         os._exit(_exit_status(leaving.code))
     except BaseException as error:
-        _limit_address_space(None)
+        task_memory.limit_task(None)
         return b"f", _describe_error(error)
     finally:
         _flush()
-    _limit_address_space(None)
+    task_memory.limit_task(None)
     return _pickle_value(value)
 
 
@@ -288,19 +294,6 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-
-
-def _address_space() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
-
-
-def _limit_address_space(size: int | None) -> None:
-    """Set the soft limit in bytes; None lifts it."""
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if size is None or (hard != resource.RLIM_INFINITY and size > hard):
-        size = hard
-    resource.setrlimit(resource.RLIMIT_AS, (size, hard))
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_PERTURB = -1, -3, -6

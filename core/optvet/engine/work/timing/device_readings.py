@@ -28,6 +28,7 @@ from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Re
 from optvet.spec.errors import InputError
 from optvet.spec.records.devices import DeviceUse, KernelProfile, KernelUse, Quantity
 from optvet.spec.scratch import temporary_folder
+from optvet.spec.task_memory import allow_reservations
 from optvet.spec.types import Artifact, Sample
 
 INTERVAL_S = 0.01
@@ -173,6 +174,7 @@ def profile_kernels(artifact: Artifact, order: TrialSpec, folder: Path) -> Kerne
     )
     (folder / JOB).write_bytes(pickle.dumps(job))
     enter("run")
+    allow_reservations()  # The profiled process inherits the limits of this one.
     command = [*before, sys.executable, "-m", "optvet.engine.work.timing.profiled_run", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode:
