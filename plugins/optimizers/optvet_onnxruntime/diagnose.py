@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from optvet.plugin import Check, Collision, Installation, Unmet
+from optvet_onnxruntime import nvidia
 from optvet_onnxruntime.providers import CPU_PROVIDER, CUDA_PROVIDER, preload_libraries
 
 GPU_WHEEL = "onnxruntime-gpu"
@@ -76,6 +77,8 @@ def check_providers(installation: Installation) -> Iterator[Check]:
         where = ran.value or []
         if provider in where:
             words = f"{provider} runs nodes"
+            if provider == CUDA_PROVIDER and (gpu := installation.run(nvidia.device_words).value):
+                words = f"{words} on {gpu}"
             yield Check(name="providers", status="ok", message=words)
         else:
             why = ran.error or f"nodes ran on {', '.join(where)}"
@@ -99,16 +102,12 @@ def _bad_provider(
         return Check(
             name="providers", status="warning", message=f"{message}; no NVIDIA device", cure=cure
         )
-    tensorrt = f"TensorRT ({installation.pip} install tensorrt)"
-    extra = tensorrt if provider.startswith("Tensorrt") else "CUDA, cuDNN"
     # TensorRT comes with no extra; only what an extra promises can be broken.
-    cure = f"install the libraries that its message names: {extra}"
-    return Check(
-        name="providers",
-        status="warning" if provider.startswith("Tensorrt") else "broken",
-        message=message,
-        cure=cure,
-    )
+    if provider.startswith("Tensorrt"):
+        cure = f"to use it, install TensorRT: {installation.pip} install tensorrt"
+        return Check(name="providers", status="warning", message=message, cure=cure)
+    cure = f"install CUDA and cuDNN: {installation.pip} install 'optvet[gpu]'"
+    return Check(name="providers", status="broken", message=message, cure=cure)
 
 
 def _providers() -> list[str]:

@@ -59,6 +59,18 @@ def meter_of(device_id: int) -> GpuMeter | str:
     return GpuMeter(key, name.decode() if isinstance(name, bytes) else str(name))
 
 
+def device_words() -> str:
+    """Name and driver of the first GPU; empty where NVML or its bindings are missing."""
+    meter = meter_of(0)
+    if isinstance(meter, str):
+        return ""
+    import pynvml
+
+    driver = _ask(pynvml.nvmlSystemGetDriverVersion)
+    driver = driver.decode() if isinstance(driver, bytes) else driver
+    return f"{meter.device}, driver {driver}" if driver else meter.device
+
+
 def _listed(device_id: int, visible: str) -> int | str:
     """What NVML knows a GPU by: it lists all, CUDA only those of ``CUDA_VISIBLE_DEVICES``.
 

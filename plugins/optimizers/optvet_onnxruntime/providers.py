@@ -26,7 +26,7 @@ def with_settings(
     settings = {"device_id": str(device_id)}
     kernels = {"use_tf32": str(int(tf32))}
     if deterministic:
-        kernels["cudnn_conv_algo_search"] = "DEFAULT"
+        kernels["cudnn_conv_algo_search"] = "HEURISTIC"
     of_cuda = settings | kernels
     return [
         p if p == CPU_PROVIDER else (p, dict(of_cuda if p == CUDA_PROVIDER else settings))

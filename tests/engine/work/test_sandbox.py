@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import mmap
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox, enter, last_stage
+from optvet.plugin import allow_reservations
 from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.testing import faults
 
@@ -149,6 +151,23 @@ def test_memory_beyond_the_limit_is_out_of_memory(sandbox: Sandbox) -> None:
 def test_memory_within_the_limit_is_granted_to_each_task(sandbox: Sandbox) -> None:
     for _ in range(4):
         assert sandbox.call(faults.hog_memory, 600 << 20).ok
+
+
+def reserve(reserved: int, written: int) -> int:
+    """Reserve address space as drivers of GPUs do, then write to other memory."""
+    allow_reservations()
+    space = mmap.mmap(-1, reserved, flags=mmap.MAP_PRIVATE, prot=0)
+    faults.hog_memory(written)
+    return len(space)
+
+
+def test_a_driver_may_reserve_more_than_the_limit_but_not_write_to_it() -> None:
+    with Sandbox(jobs=1, limits=Limits(60, 1 << 30), preload=PRELOAD) as sandbox:
+        for _ in range(2):  # The second runs in a worker that has reserved before.
+            assert sandbox.call(reserve, 64 << 30, 600 << 20).value == 64 << 30
+        failure = sandbox.call(reserve, 64 << 30, 2 << 30).failure
+        assert failure is not None
+        assert failure.kind == "out-of-memory"
 
 
 def test_a_native_allocation_that_fails_is_out_of_memory(sandbox: Sandbox) -> None:

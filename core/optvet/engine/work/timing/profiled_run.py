@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from optvet.engine.work.trials.inference import RuntimeConfig, load
+from optvet.spec.errors import OptvetError
 from optvet.spec.types import Artifact
 
 JOB = "job.pickle"
@@ -38,4 +39,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    try:
+        main(Path(sys.argv[1]))
+    except OptvetError as error:
+        sys.exit(str(error))  # Without the traceback, which the caller would have to cut.
