@@ -107,7 +107,7 @@ def test_bench_reads_a_gpu_and_profiles_its_kernels(tmp_path: Path) -> None:
         optimizer=["onnxruntime"],
         pipeline=["all"],
         provider=[CUDA],
-        repeats=2,
+        repeats=3,
         extra_repeats=False,
         ncu=shutil.which("ncu") is not None,
         cache_dir=tmp_path,

@@ -20,8 +20,8 @@ def with_settings(
 ) -> list[str | tuple[str, dict[str, str]]]:
     """Providers as a session takes them: on which device, and with which kernels.
 
-    CUDA's provider rounds factors to TF32's 10 bits by default, and times every algorithm of cuDNN
-    for a convolution when it first runs, so that two sessions of one model may take different ones.
+    By default CUDA's provider rounds factors to TF32's 10 bits, which may be an error of half the
+    largest output, and its search for kernels of cuDNN takes seconds in each session.
     """
     settings = {"device_id": str(device_id)}
     kernels = {"use_tf32": str(int(tf32))}

@@ -48,7 +48,10 @@ class OnDevice(OrtRuntime):
 
     def kernel_profiler(self, options: OrtOptions, folder: Path) -> Sequence[str] | str:
         script = folder / "profiler"
-        script.write_text(f'#!/bin/sh\n"$@" && echo "$@" > {folder}/log\n')
+        # CUDA writes to its process's entries too, below Nsight Compute.
+        script.write_text(
+            f'#!/bin/sh\necho k > /proc/self/comm && "$@" && echo "$@" > {folder}/log\n'
+        )
         script.chmod(0o755)
         return [str(script)]
 

@@ -6,6 +6,7 @@ clock of the machine, by which readings are cut to the time of the runs.
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import subprocess
@@ -13,9 +14,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox, enter
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut
@@ -31,10 +34,13 @@ from optvet.spec.scratch import temporary_folder
 from optvet.spec.task_memory import allow_reservations
 from optvet.spec.types import Artifact, Sample
 
+T = TypeVar("T")
+
 INTERVAL_S = 0.01
 _LOOP_S, _LEAST_RUNS = 2.0, 3
 _KERNEL_RUNS = 5, 10
 _KEPT_KERNELS = 50
+_PROCESSES = "/proc"
 Readings = list[tuple[float, Reading]]
 
 
@@ -147,21 +153,33 @@ def find_kernels(
     assert order.config is not None
     if not isinstance(order.config.runtime, ProfilesKernels):
         return f"runtime {order.config.runtime.name} has no profiler of kernels"
-    with temporary_folder("optvet-kernels-") as folder:
-        outcome: Outcome[KernelProfile | str] = runner.submit(
-            build_spec, profile_kernels, order, Path(folder)
-        ).result()
-    try:
-        refuse_misuse(outcome.failure)
-    except InputError as error:
-        return str(error)
-    if outcome.value is None:
-        return describe(outcome.failure) if outcome.failure else "there was no answer"
-    return outcome.value
+    with temporary_folder("optvet-kernels-") as name:
+        folder, runs = Path(name), len(order.samples)
+        try:
+            command = _found(runner.submit(build_spec, prepare_profile, order, folder).result())
+            if isinstance(command, str):
+                return command
+            limits = runner.sandbox.limits
+            if limits.writable is not None:
+                limits = replace(limits, writable=(*limits.writable, _PROCESSES))
+            with Sandbox(jobs=1, limits=limits) as beside:
+                if why := _found(beside.call(run_profiler, command, folder)):
+                    return why
+            return _found(runner.sandbox.call(read_profile, order.config, folder, runs))
+        except InputError as error:
+            return str(error)
 
 
-def profile_kernels(artifact: Artifact, order: TrialSpec, folder: Path) -> KernelProfile | str:
-    """Run the samples of ``order`` below the profiler, in a process of its own. In a worker."""
+def _found(outcome: Outcome[T]) -> T | str:
+    """The answer of a task; or why there is none, in one line."""
+    refuse_misuse(outcome.failure)
+    if outcome.failure is not None:
+        return describe(outcome.failure)
+    return "there was no answer" if outcome.value is None else outcome.value
+
+
+def prepare_profile(artifact: Artifact, order: TrialSpec, folder: Path) -> list[str] | str:
+    """The command that runs the samples of ``order`` below the profiler. In a worker."""
     assert order.config is not None
     runtime = order.config.runtime
     assert isinstance(runtime, ProfilesKernels)
@@ -173,14 +191,34 @@ def profile_kernels(artifact: Artifact, order: TrialSpec, folder: Path) -> Kerne
         artifact, order.config, [align_feeds(s.feeds, alignment) for s in order.samples]
     )
     (folder / JOB).write_bytes(pickle.dumps(job))
+    return [*before, sys.executable, "-m", "optvet.engine.work.timing.profiled_run", str(folder)]
+
+
+def run_profiler(command: Sequence[str], folder: Path) -> str:
+    """Run it; why it failed, in one line, or an empty text. In a worker that may write ``/proc``.
+
+    Below Nsight Compute, CUDA writes to its process's entries there, and does not start if it may
+    not. What may be written is set for entries of processes that exist, so it must be all of them.
+    """
     enter("run")
     allow_reservations()  # The profiled process inherits the limits of this one.
-    command = [*before, sys.executable, "-m", "optvet.engine.work.timing.profiled_run", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        return f"{Path(before[0]).name} ended with {done.returncode}: {' '.join(lines[-2:])}"
-    return profile_of(runtime.kernels(folder), len(order.samples))
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    if not done.returncode:
+        return ""
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return f"{Path(command[0]).name} ended with {done.returncode}: {' '.join(lines[-2:])}"
+
+
+def read_profile(config: RuntimeConfig, folder: Path, runs: int) -> KernelProfile:
+    """The launches of so many runs that the profiler has written to ``folder``. In a worker."""
+    assert isinstance(config.runtime, ProfilesKernels)
+    return profile_of(config.runtime.kernels(folder), runs)
 
 
 def profile_of(launches: Sequence[KernelLaunch], runs: int) -> KernelProfile:
