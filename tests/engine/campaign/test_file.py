@@ -201,6 +201,7 @@ AMOUNTS = {
     "ditox/study": 147 - 26,
     "ditox/offline": 11,
     "otx/study": 15 * 3,
+    "otx/gpu": 3 * 3,
     "otx/offline": 3 * 3,
 }
 
