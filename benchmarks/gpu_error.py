@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
 from optvet_onnxruntime.providers import CPU_PROVIDER, CUDA_PROVIDER, load_providers, with_settings
 
@@ -51,6 +50,8 @@ def main() -> None:
 
 def session(path: str, providers: list[Any]) -> Any:
     """A session that optimizes nothing."""
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
