@@ -52,7 +52,7 @@ CONVERTERS = {
     "TFLiteConverter": "tflite",
     "tf2onnx --tflite": "tflite2onnx",
     "planted in torch.onnx dynamo=False": PLANTED,
-    "planted in ONNX": PLANTED,
+    "written in ONNX": PLANTED,
 }
 WORDS = ("onnx2torch", "openvino", "tvm")
 """Converters whose name is part of what the manifest calls them."""

@@ -102,7 +102,7 @@ def types_mixed() -> Source:
     )
 
 
-@fault("x batch view Reshape", "shape", "interface-change")
+@fault("x batch view Reshape", "shape", "run-error")
 def batch_baked_in() -> Source:
     torch, _ = seeded()
     module = module_of(lambda m, x: m.f(x.reshape(x.shape[0], -1)), f=torch.nn.Linear(6, 2))

@@ -12,7 +12,7 @@ import onnx
 import onnx.parser
 from onnx import ModelProto, numpy_helper
 
-PLANTED = "planted in ONNX"
+WRITTEN = "written in ONNX"
 RIGHT = ("none", "-", "-", "none")
 _WEIGHT = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 
@@ -49,14 +49,14 @@ def fault(
     culprit: str,
     category: str,
     symptom: str = "wrong-output",
-    converter: str = PLANTED,
+    converter: str = WRITTEN,
     stage: str = "node-conversion",
 ) -> Callable[[Make], Make]:
     """A case that is wrong; ``culprit`` names the operator on either side, or the parameter."""
     return lambda make: _note(make, converter, symptom, stage, culprit, category, "")
 
 
-def right(why: str, converter: str = PLANTED) -> Callable[[Make], Make]:
+def right(why: str, converter: str = WRITTEN) -> Callable[[Make], Make]:
     """A case that is right, though ``why``."""
     return lambda make: _note(make, converter, *RIGHT, why)
 

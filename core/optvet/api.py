@@ -177,7 +177,7 @@ def convert(
         NothingTested: No output of the source can be compared.
         PluginError: A plugin is missing or broken.
     """
-    from optvet.engine.convert.parts import reduce_source
+    from optvet.engine.convert.parts import reduced_or_why_not
     from optvet.engine.convert.run import convert_model
     from optvet.engine.vetting import resolve_inputs
     from optvet.spec.convert import ConvertRequest
@@ -187,7 +187,7 @@ def convert(
         result = convert_model(request, plugins, progress=progress)
         if reduce is None or result.verdict != "faulty":
             return result
-        reduced = reduce_source(request, result, plugins, Path(reduce), progress=progress)
+        reduced = reduced_or_why_not(request, result, plugins, Path(reduce), progress=progress)
         return result.model_copy(update={"reduced": reduced})
 
 

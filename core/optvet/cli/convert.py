@@ -52,7 +52,7 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Say whether converters keep a model intact, and which of their stages is to blame."""
-    from optvet.engine.convert.parts import reduce_source
+    from optvet.engine.convert.parts import reduced_or_why_not
     from optvet.engine.convert.run import convert_model
     from optvet.engine.discovery import Plugins
 
@@ -66,7 +66,7 @@ def command(
         result = convert_model(request, Plugins(), progress=progress)
         if reduce_to is not None and result.verdict == "faulty":
             about = (request, result, Plugins(), reduce_to)
-            reduced = reduce_source(*about, progress=progress)
+            reduced = reduced_or_why_not(*about, progress=progress)
             result = result.model_copy(update={"reduced": reduced})
     if json_to is not None:
         write_document(terminal, json_to, result.to_json())

@@ -210,6 +210,8 @@ class SourceValue:
         operands: What is given for each argument, as far as it is known.
         settings: What it is given besides tensors that is not the default, such as an estimator's
             parameters, the most telling first.
+        open_ties: Whether the framework leaves open which of equal elements comes first, along the
+            axis ``dim`` or the last one, and the value tells that.
     """
 
     operator: str
@@ -223,6 +225,7 @@ class SourceValue:
     inputs: tuple[str, ...] = ()
     operands: tuple[SourceOperand, ...] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
+    open_ties: bool = False
 
 
 @dataclass(frozen=True)

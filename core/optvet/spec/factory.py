@@ -33,7 +33,8 @@ class FactoryResult:
         arguments: Example inputs as they were given: arrays or the framework's own tensors.
         named: Whether they are passed by name.
         facts: The same as arrays.
-        call: ``run(model, *inputs)`` of the file, in place of calling the model; None without.
+        call: ``run(model, *inputs)`` of the function or its file, in place of calling the model;
+            None without.
     """
 
     model: Any
@@ -94,7 +95,7 @@ def load_factory(
     )
     if tensor is not None:
         arguments = {name: _as_tensor(v, tensor) for name, v in arguments.items()}
-    call = getattr(module, "run", None)
+    call = getattr(function, "run", getattr(module, "run", None))
     return FactoryResult(model, arguments, named, facts, call if callable(call) else None)
 
 

@@ -6,12 +6,14 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.plugin import Artifact, ConversionStage, load_factory, version_of
+from optvet_torch.programs import as_called
 
 _EXTRA = "optvet[torch,onnxscript]"
 
@@ -141,11 +143,10 @@ def _torch() -> Any:
 
 
 def _module(source: Artifact) -> Any:
-    """What the factory made, in evaluation mode."""
+    """What the factory made, in evaluation mode, as the file says that it is called."""
     torch = _torch()
     code = load_factory(source, torch.manual_seed, torch.tensor)
-    code.model.eval()
-    return code
+    return replace(code, model=as_called(code), call=None)
 
 
 def _call(

@@ -15,6 +15,8 @@ from optvet_torch.alike import alike_in_onnx, inputs_in_onnx
 from optvet_torch.programs import as_array
 
 _MAX_BYTES = 1 << 30
+_OPEN_TIES = frozenset({"aten.topk", "aten.sort", "aten.kthvalue", "aten.median", "aten.mode"})
+"""Operators whose documentation leaves the order of equal elements open; so does no other."""
 
 
 def recorded(
@@ -195,9 +197,12 @@ class _TorchValues:
         self._kept.append(tensor)
         module = self._modules[-1] if self._modules else ""
         line = "" if self.moved else _user_line()
+        operator = name.replace("::", ".")
+        stable = any(o.name == "stable" and o.constant is True for o in operands)
         self.values.append(
             SourceValue(
-                operator=name.replace("::", "."),
+                operator=operator,
+                open_ties=operator in _OPEN_TIES and not stable,
                 value=value,
                 reads=reads,
                 constant=constant,

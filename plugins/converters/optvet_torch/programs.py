@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -194,8 +195,20 @@ def made_by(artifact: Artifact) -> FactoryResult:
             f"{artifact.path.name}:{artifact.handle.name}() returned a "
             f"{type(loaded.model).__name__}, expected a torch.nn.Module"
         )
-    loaded.model.eval()
-    return loaded
+    return replace(loaded, model=as_called(loaded), call=None)
+
+
+def as_called(loaded: FactoryResult) -> Any:
+    """The module in evaluation mode; within one that calls it as the file says, if it does."""
+    torch = _torch()
+    model, call = loaded.model.eval(), loaded.call
+    if call is None:
+        return model
+    around = torch.nn.Module()
+    around.model = model
+    # What converters and the reference take in place of the module.
+    around.forward = lambda *inputs, **named: call(model, *inputs, **named)
+    return around.eval()
 
 
 def _called(module: Any, *arguments: Any, **named: Any) -> Any:
@@ -207,7 +220,7 @@ def _callable(artifact: Artifact) -> tuple[Any, Callable[..., Any], bool]:
     torch = _torch()
     if artifact.format == MODULE:
         loaded = made_by(artifact)
-        return loaded.model, loaded.call or _called, loaded.named
+        return loaded.model, _called, loaded.named
     named = artifact.handle == "named"
     if artifact.format == SCRIPT:
         return torch.jit.load(str(artifact.path)), _called, named
@@ -223,7 +236,7 @@ def _divisible(artifact: Artifact) -> tuple[Any, Callable[..., Any]]:
     if artifact.format == PROGRAM:
         return _torch().export.unflatten(_load(artifact.path)).eval(), _called
     loaded = made_by(artifact)
-    if loaded.named or loaded.call is not None:
+    if loaded.named:
         raise InputError("only a model that is called as model(*inputs) can be taken apart")
     return loaded.model, _called
 

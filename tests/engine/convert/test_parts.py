@@ -174,6 +174,10 @@ def test_a_source_that_nothing_takes_apart_is_refused(tmp_path: Path) -> None:
         parts.reduce_source(
             request, result, plugins, tmp_path / "part", progress=lambda *about: None
         )
+    answer = parts.reduced_or_why_not(
+        request, result, plugins, tmp_path / "part", progress=lambda *about: None
+    )
+    assert "'plain' cannot split its sources" in answer.note
     assert not (tmp_path / "part").exists()
 
 

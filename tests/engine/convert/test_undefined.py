@@ -161,3 +161,52 @@ def test_a_refusal_names_the_operator_of_the_source(tmp_path: Path) -> None:
     (refusal,) = convert_model(request, Plugins()).findings
     assert refusal.place is not None
     assert (refusal.severity, refusal.place.operator) == ("refusal", "aten.median")
+
+
+def test_the_order_of_equal_elements_is_undefined_where_a_framework_leaves_it_open() -> None:
+    def ordered(x: np.ndarray, *, open_ties: bool = True, dim: int = 1) -> str:
+        operands = (SourceOperand("self", input="x"), SourceOperand("dim", constant=dim))
+        value = SourceValue("a.topk", INTEGERS, operands=operands, open_ties=open_ties)
+        return undefined_in(SourceInside((value,), (0,)), {"x": x})
+
+    ties = np.array([[1, 2, 1], [3, 4, 5]])
+    assert "equal elements in any order" in ordered(ties)
+    assert not ordered(ties, dim=0)
+    assert not ordered(ties, open_ties=False)
+    assert not ordered(np.arange(6).reshape(2, 3))
+
+
+CALLED = """
+import torch
+
+example_inputs = (torch.tensor([[-1.0, 2.0]]),)
+
+
+def model():
+    return torch.nn.ReLU()
+
+
+def run(module, x):
+    return module(x) + 10
+
+
+def doubled():
+    return torch.nn.ReLU()
+
+
+doubled.run = lambda module, x: module(x) * 2
+"""
+
+
+@pytest.mark.parametrize(("function", "wanted"), [("model", "Add"), ("doubled", "Mul")])
+def test_what_a_file_says_of_its_calls_is_what_is_converted(
+    tmp_path: Path, function: str, wanted: str
+) -> None:
+    pytest.importorskip("torch", reason="needs torch")
+    (tmp_path / "net.py").write_text(CALLED)
+    asked = ConvertRequest(
+        model=f"{tmp_path / 'net.py'}:{function}", via=("torch_script",), out=tmp_path / "kept"
+    )
+    assert convert_model(asked, Plugins()).verdict == "right"
+    made = onnx.load(next((tmp_path / "kept").glob("*fold.onnx")))
+    assert wanted in {node.op_type for node in made.graph.node}

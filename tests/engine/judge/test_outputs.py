@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from optvet.engine.judge.judgement import Call, Judgement
-from optvet.engine.judge.known_noise import Noise, uncertainty
+from optvet.engine.judge.known_noise import Noise, most_believable, uncertainty
 from optvet.engine.judge.outputs import judge
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.numerics.floats import unit_roundoff
@@ -326,6 +326,14 @@ def spread(ref: np.ndarray, size: float, runs: int = 15, **more: Any) -> Noise:
     top = float(np.abs(ref).max())
     moved = [(ref + size * top * rng.normal()).astype(ref.dtype) for _ in range(runs)]
     return Noise(jitters=[{"y": run} for run in moved], **more)
+
+
+def test_terms_that_cancel_exactly_do_not_refute_the_noise() -> None:
+    zeros = np.zeros(4, np.float32)
+    moved = np.full(4, 3e-5, np.float32)
+    noise = Noise(jitters=[{"y": moved}, {"y": -moved}], truth={"y": zeros.astype(np.float64)})
+    assert most_believable("y", zeros, noise) == np.inf
+    assert most_believable("y", zeros + 1, replace(noise, truth={"y": zeros + 1.0})) < 1
 
 
 def test_noise_that_the_exact_result_refutes_excuses_nothing() -> None:

@@ -42,6 +42,8 @@ LISTED_NODES = 12
 FEW = 4
 """Limit of operators to list if the one to blame is unknown; and of arguments of one."""
 _CHARS = 40
+_LAYERS = ("Pool", "Normalization")
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 _HIDDEN = "the source's runtime does not show what it computes inside"
 
 
@@ -155,7 +157,20 @@ def describe_region(
         parameters=parameters,
         attributes=attributes,
         alike=alike and not parameters and not attributes,
-        preprocessing=region.first is not None and prepares_input(inside, region.first),
+        preprocessing=region.first is not None
+        and not _is_layer(entry, constants)
+        and prepares_input(inside, region.first),
+    )
+
+
+def _is_layer(node: NodeProto | None, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Whether a node has weights of its own, or pools or normalizes as layers do."""
+    if node is None:
+        return False
+    weights = (constants[name] for name in node.input if name in constants)
+    return node.op_type.endswith(_LAYERS) or any(
+        sum(size > 1 for size in weight.dims) > 1 and weight.data_type in _FLOATS
+        for weight in weights
     )
 
 

@@ -48,6 +48,21 @@ _MOST = 12
 _LEAST = 1e-9
 
 
+def reduced_or_why_not(
+    request: ConvertRequest,
+    result: ConversionResult,
+    plugins: Plugins,
+    folder: Path,
+    *,
+    progress: Progress,
+) -> ReducedSource:
+    """As ``reduce_source``; a note where the source cannot be divided, which costs no verdict."""
+    try:
+        return reduce_source(request, result, plugins, folder, progress=progress)
+    except OptvetError as error:
+        return ReducedSource(tried=0, size=0, size_before=0, note=str(error))
+
+
 def reduce_source(
     request: ConvertRequest,
     result: ConversionResult,

@@ -1,8 +1,9 @@
 """Inputs on which an operation of the source has no answer that anybody defines.
 
 Integer division by zero, a shift by more bits than there are, a float that is no integer of the
-type it is cast to: frameworks answer as their processor does, and ONNX leaves the answer open. What
-a conversion makes of such an input is no fault of it.
+type it is cast to: frameworks answer as their processor does, and ONNX leaves the answer open. Some
+leave open which of equal elements comes first. What a conversion makes of such an input is no fault
+of it.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ def _array(
 def _explain_undefined(value: SourceValue, operands: Sequence[np.ndarray]) -> str:
     if value.value.dtype.kind not in "iu" or not operands:
         return ""
+    if value.open_ties and _has_ties(value, operands[0]):
+        return "equal elements in any order"
     name = value.operator.rpartition(".")[2].lower()
     whole = len(operands) > 1 and all(g.dtype.kind in "iu" for g in operands)
     if whole and _DIVIDES.search(name) and (words := divides_outside(operands[0], operands[1])):
@@ -86,3 +89,14 @@ def _explain_undefined(value: SourceValue, operands: Sequence[np.ndarray]) -> st
     if _CASTS.search(name) and is_float(operands[0].dtype):
         return outside_of(operands[0], value.value.dtype)
     return ""
+
+
+def _has_ties(value: SourceValue, read: np.ndarray) -> bool:
+    """Whether elements are equal along the axis on which they are ordered."""
+    if not read.ndim:
+        return False
+    named = next((o.constant for o in value.operands if o.name == "dim"), -1)
+    axis = named if isinstance(named, int) and -read.ndim <= named < read.ndim else -1
+    ordered = np.sort(read, axis=axis)
+    before, after = np.delete(ordered, -1, axis), np.delete(ordered, 0, axis)
+    return bool(np.any(before == after))

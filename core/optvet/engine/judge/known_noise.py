@@ -73,7 +73,8 @@ def most_believable(name: str, ref: np.ndarray, noise: Noise) -> float:
 
     If rounding moved the output by a thousand times what the reference is off by on every one of
     its elements, that error would be a chance of less than 1 in 1,000, even if the elements moved
-    together. Behind a decision an output that is not moved is no such chance.
+    together. Behind a decision an output that is not moved is no such chance, nor is one of zeros:
+    terms that cancel exactly, such as equal values and their mean, do so on purpose.
     """
     truth = noise.truth.get(name)
     known = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)
@@ -86,6 +87,8 @@ def most_believable(name: str, ref: np.ndarray, noise: Noise) -> float:
     with np.errstate(invalid="ignore", over="ignore"):
         own = float(np.max(np.abs(y - truth), where=finite, initial=0.0))
     scale = float(np.max(np.abs(y), where=finite, initial=0.0))
+    if not scale:
+        return math.inf
     return _REFUTED * max(own, unit_roundoff(ref.dtype) * scale)
 
 

@@ -29,8 +29,8 @@ from optvet.spec.types import Artifact, Sample
 _NODES = 8
 """Nodes of the window that are edited, from the first one of the broken region on."""
 _TIME_S = 60.0
-_SHORT_S = 10.0
-"""Wall clock of the search for smaller edits, where a template or a region explains the fault."""
+_SHORT_S = 5.0
+"""Wall clock of the search for other edits, from the one on that explains the wrong output."""
 
 _PROPOSE: tuple[Callable[[AlignedRun, tuple[int, ...]], Iterator[RepairCandidate]], ...] = (
     parameters,
@@ -101,7 +101,7 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[Repair
     before = tuple(i for i in first.nodes[::-1] if i not in first.aligned.region.nodes)
     seen: set[str] = set()
     written = _explaining(windows, trials, region)
-    limit = _SHORT_S if written else _TIME_S
+    ends = [_SHORT_S if written else _TIME_S]
     started = time.monotonic()
     for propose in _PROPOSE:
         nodes = region
@@ -118,11 +118,13 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[Repair
             if not candidate.explains:
                 yield candidate
                 continue
-            if time.monotonic() - started > limit:
+            if time.monotonic() - started > min(ends):
                 break
             depth = trials.depth(candidate, lambda c: _depth(windows, c))
             if depth >= 0:
                 found.append(replace(candidate, depth=depth))
+            if depth == first.aligned.place:
+                ends.append(time.monotonic() - started + _SHORT_S)
         yield from sorted(found, key=lambda c: -c.depth)
     yield from written
 
