@@ -227,6 +227,7 @@ ENGINE = [
     "reduce",
     "bundle",
     "bisect",
+    "known",
     "campaign",
     "hunt",
     "generate",

@@ -42,12 +42,7 @@ class Onnxslim:
 
     name = "onnxslim"
     preload: Sequence[str] = ("onnx", "onnxslim", "onnxslim.core")
-    released = ReleasedPackage(
-        "onnxslim",
-        "onnxslim",
-        "from onnxslim.core import OptimizationSettings\n"
-        "from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS",
-    )
+    released = ReleasedPackage("onnxslim", "onnxslim", "import onnxslim.core.pattern.registry")
     options: OnnxslimOptions = OnnxslimOptions()
     # Patterns are tried in the order of their registration, round after round.
     traits = Traits(ordered=False, composable=False, max_model_bytes=2**31 - 1)

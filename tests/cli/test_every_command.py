@@ -17,6 +17,7 @@ from optvet.engine.environment.doctor import diagnose
 from optvet.engine.plugin_entries import Loaded
 from optvet.spec.records import Diagnosis
 
+ROOT = Path(__file__).parents[2]
 FILE = 'name = "small"\nmodels = ["models/"]\noptimizers = ["onnxoptimizer"]\n'
 HUNT = ("--optimizer", "onnxoptimizer", "--pass", "fuse_transpose_into_gemm")
 TINY = ("--pool", "windows:models/clean.onnx", "--operators", "Relu,Identity", "--nodes", "2-3")
@@ -77,6 +78,12 @@ COMMANDS = {
     "cache clear": Use((), "removed"),
     "env list": Use((), "environment"),
     # What installs or removes packages is asked for something that is not there.
+    "advise": Use(("models/faulty.onnx",), "fuse_transpose_into_gemm", (1,)),
+    "known list": Use((), "known faults"),
+    "known show": Use(("onnxslim-dropout-mask",), "dead_node_elimination"),
+    "known add": Use(("models", "--out", "."), "models", (2,)),
+    "known check": Use((str(ROOT / "known"),), "nothing is wrong"),
+    "known page": Use(("--out", "known.md"), "known faults"),
     "bisect": Use(("models/clean.onnx", "--index", "models"), "has no wheel of it", (2,)),
     "env clear": Use(("no-such-package",), "unknown release", (2,)),
     "env make": Use(("no-such-environment",), "unknown environment", (2,)),

@@ -26,6 +26,7 @@ COMMANDS = {
     "bench": "Time optimized models beside the original.",
     "replay": "Judge findings again under the installed versions: fixed, still there, or changed.",
     "bisect": "Find the release of a package that broke a model, and the pass that is to blame.",
+    "advise": "Say which known faults a model may trigger, where, and what avoids each.",
     "report": "Write a report of a campaign, for people or for machines.",
     "doctor": "Check the environment: packages, providers, plugins, sandbox, cache; "
     "say what to do.",
@@ -38,6 +39,7 @@ GROUPS = {
     "hunt": "Look for faults of an optimizer on models aimed at its passes.",
     "plugins": "List and describe installed plugins.",
     "models": "List, fetch and make models to vet by name.",
+    "known": "List known faults of optimizers, and add one.",
     "cache": "Show or clear the cache.",
     "env": "Make and list environments of plugins, and the releases that bisect installs.",
 }

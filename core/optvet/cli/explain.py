@@ -29,6 +29,7 @@ TERMS = {
     "import and export": "Reading a model and writing it again without any pass; "
     "also called round trip.",
     "kept node": "A node that stays as it is while the rest of a model is converted.",
+    "known fault": "A fault with a document: its releases, its trigger, what avoids it.",
     "lowering": "The fixed part of a compilation, before and after the optional passes.",
     "noise": "How far rounding moves the outputs of the original, measured on each sample.",
     "original": "The model as the user gave it.",
@@ -44,6 +45,7 @@ TERMS = {
     "site": "One of the places of a graph that a pass rewrote.",
     "symptom": "What is wrong with a candidate; one of a fixed list.",
     "trial": "One build of a candidate, its check, its load and its runs.",
+    "trigger": "The pattern of nodes that a model must have to show a known fault.",
     "verdict": "The answer on a model: clean, drift, faulty or undecided.",
     "verified pipeline": "The passes that remain without the culprits, vetted on all samples.",
 }

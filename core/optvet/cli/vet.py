@@ -17,6 +17,7 @@ from optvet.cli.render import text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
 from optvet.cli.vet_folder import distinct, folder_table
+from optvet.cli.vet_known import known_faults
 from optvet.cli.vet_next import next_command
 from optvet.cli.vet_screen import code, details, first_part, headline
 from optvet.engine.work.cache.whole_answers import recall
@@ -181,6 +182,8 @@ class _VetScreen:
         if self.silent or self.quiet:
             return
         self.terminal.show(*first_part(result, self.request))
+        if result.findings:
+            self.terminal.show(*known_faults(result))
         self.terminal.show(next_command(result, self.request), soft_wrap=True)
         self.terminal.show(*details(result, self.request, explain=self.explain))
         self.terminal.show(*code(result), soft_wrap=True)

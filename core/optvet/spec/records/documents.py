@@ -19,6 +19,7 @@ from optvet.spec.records.doctor import Diagnosis
 from optvet.spec.records.error import ErrorRecord
 from optvet.spec.records.generate import GeneratedModels
 from optvet.spec.records.hunt import HuntSummary
+from optvet.spec.records.known import AdviceResult, KnownFault, KnownFaults
 from optvet.spec.records.listing import (
     CacheCleared,
     CacheContents,
@@ -49,6 +50,9 @@ DOCUMENTS: dict[str, type[Record]] = {
     "replay": Replayed,
     "replays": Replays,
     "bisect": BisectResult,
+    "known": KnownFault,
+    "known-faults": KnownFaults,
+    "advice": AdviceResult,
     "compare": ModelComparison,
     "precision": PrecisionResult,
     "campaign": CampaignSummary,

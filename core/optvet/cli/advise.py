@@ -1,0 +1,118 @@
+"""``optvet advise``: which known faults a model may trigger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optvet.cli.errors import CLEAN, FINDINGS
+from optvet.cli.known import Documents, faults_of
+from optvet.cli.options import CacheDir, Debug, Trust, cache_folder
+from optvet.cli.output import Json, write_document
+from optvet.cli.render import count, text
+from optvet.cli.terminal import Terminal, one_line
+from optvet.spec.errors import UsageError
+from optvet.spec.records.known import AdviceResult, Advised
+from optvet.spec.request import VetRequest
+
+_PLACES = 3
+
+
+def command(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="An ONNX file, or `zoo:NAME`.", show_default=False),
+    ],
+    versions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="PACKAGE==VERSION",
+            help="Version to look at; may be given several times.",
+            show_default="all packages that are installed",
+        ),
+    ] = None,
+    confirm: Annotated[
+        bool,
+        typer.Option("--confirm", help="Run the passes of each fault on the model, these alone."),
+    ] = False,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --confirm: folder of wheels to install a version from.",
+            show_default="that of pip",
+        ),
+    ] = None,
+    known: Documents = None,
+    trust: Trust = False,
+    cache_dir: CacheDir = None,
+    json_to: Json = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Say which known faults a model may trigger, where, and what avoids each.
+
+    No optimizer is run, but for --confirm. Exit code 1 if there are any.
+    """
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.environment.package_index import PackageIndex
+    from optvet.engine.known import advise as advising
+    from optvet.engine.models.sources import resolve_model
+
+    terminal = context.ensure_object(Terminal)
+    faults, plugins = faults_of(known), Plugins()
+    root = cache_folder(cache_dir)
+    found = advising.versions_asked(versions or (), faults)
+    models = resolve_model(model, plugins, root)
+    if len(models) != 1:
+        raise UsageError(f"{model}: {len(models)} models; advise on one at a time")
+    with terminal.progress(quiet) as progress:
+        progress("looking for triggers", 0, None)
+        result = advising.advise(model, models[0].load(), found, faults)
+        if confirm:
+            request = VetRequest(model=model, cache_dir=root, trust=trust)
+            by_id = {fault.id: fault for fault in faults}
+            result = advising.confirm(
+                result, by_id, request, plugins, index=PackageIndex(index), progress=progress
+            )
+    if json_to is not None:
+        write_document(terminal, json_to, result.to_json())
+    if json_to != "-":
+        _show(terminal, result)
+    counted = [one for one in result.advice if one.confirmed is not False]
+    raise typer.Exit(FINDINGS if counted else CLEAN)
+
+
+def _show(terminal: Terminal, result: AdviceResult) -> None:
+    for one in result.advice:
+        _show_one(terminal, one)
+    names = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    known = count(result.looked_for, "known fault")
+    words = f"{len(result.advice)} of {known} of {names or 'no installed package'} may be triggered"
+    terminal.show(text(words, "bold"), soft_wrap=True)
+
+
+def _show_one(terminal: Terminal, one: Advised) -> None:
+    state = {True: "CONFIRMED  ", False: "REFUTED  ", None: ""}[one.confirmed]
+    colour = {True: "bold red", False: "dim", None: "bold yellow"}[one.confirmed]
+    line = text(f"{state}{one.fault}", colour)
+    line.append_text(text(f"  {one.title}", "not bold default"))
+    terminal.show(line, soft_wrap=True)
+    passes = ", ".join(one.passes) or "import and export"
+    rows = [("by", f"{one.package} {one.version}, {passes}: {one.symptom}")]
+    rows.append(("where", _where(one)))
+    rows += [("avoid", way) for way in one.avoid]
+    rows += [("note", one_line(one.note, 300))] if one.note else []
+    for label, words in rows:
+        terminal.show(text(f"  {label:<8}{words}"), soft_wrap=True)
+
+
+def _where(one: Advised) -> str:
+    shown = "; ".join(" → ".join(place) for place in one.places[:_PLACES])
+    more = len(one.places) - _PLACES
+    words = f"{shown}{f'; {more} more' if more > 0 else ''}"
+    return words if one.certain else f"{words} (if values are of the shapes that it takes)"

@@ -1,0 +1,1 @@
+"""Known faults: their documents, and which of them a model may trigger."""

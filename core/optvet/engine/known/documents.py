@@ -1,0 +1,139 @@
+"""Documents of known faults: read, checked, written.
+
+They lie in ``known/`` of the repository, and inside the package where it is installed from a wheel.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx.parser
+from onnx import ModelProto, TypeProto
+from pydantic import ValidationError
+
+from optvet.graph.pattern import find_matches, parse_pattern
+from optvet.graph.types import inferred_types
+from optvet.spec.errors import InputError, UnknownName
+from optvet.spec.parsing import read_toml
+from optvet.spec.records.known import KnownFault
+from optvet.spec.toml_lines import join_with_dots, line_of
+from optvet.spec.validation_words import words_of
+
+_PACKAGE = Path(__file__).parents[2]
+_PLACES = (_PACKAGE / "known", _PACKAGE.parents[1] / "known")
+
+
+def known_folder() -> Path:
+    """The folder of the documents that come with optvet."""
+    return next((place for place in _PLACES if place.is_dir()), _PLACES[0])
+
+
+@cache
+def shipped() -> tuple[KnownFault, ...]:
+    """The faults that come with optvet, by id."""
+    return tuple(read_faults([known_folder()]))
+
+
+def read_faults(places: Iterable[Path]) -> list[KnownFault]:
+    """The faults of files, and of folders of files, by id.
+
+    Raises:
+        InputError: A file is no such document, or two have one id.
+    """
+    files = [f for p in places for f in (sorted(p.rglob("*.toml")) if p.is_dir() else [p])]
+    found: dict[str, tuple[KnownFault, Path]] = {}
+    for file in files:
+        fault = read_fault(file)
+        if fault.id in found:
+            raise InputError(f"{file}: {fault.id!r} is the id of {found[fault.id][1]} too")
+        found[fault.id] = fault, file
+    return [found[name][0] for name in sorted(found)]
+
+
+def read_fault(file: Path) -> KnownFault:
+    """The fault of one file.
+
+    Raises:
+        InputError: It is no such document; the message names file and line.
+    """
+    values = read_toml(file, "record")
+    try:
+        fault = KnownFault.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = join_with_dots(first["loc"])
+        line = line_of(file.read_text("utf-8"), first["loc"])
+        place = f"{file}:{line}" if line else str(file)
+        raise InputError(f"{place}: {where or 'document'}: {words_of(first)}") from error
+    if problem := problem_of_fault(fault):
+        raise InputError(f"{file}: {problem}")
+    return fault
+
+
+def problem_of_fault(fault: KnownFault) -> str:
+    """What is wrong with a document whose form is right; empty if nothing is."""
+    try:
+        model = onnx.parser.parse_model(fault.model)
+        onnx.checker.check_model(model)
+    except (onnx.parser.ParseError, onnx.checker.ValidationError) as error:
+        return f"model: {str(error).splitlines()[0]}"
+    try:
+        pattern = parse_pattern(fault.trigger)
+    except ValueError as error:
+        return f"trigger: {error}"
+    if not find_matches(pattern, model, with_declared(inferred_types(model) or {}, model)):
+        return "trigger: it does not fit the document's own model"
+    return ""
+
+
+def with_declared(types: Mapping[str, TypeProto], model: ModelProto) -> dict[str, TypeProto]:
+    """Types by name, with those that the model declares where there are no others."""
+    graph = model.graph
+    declared = {v.name: v.type for v in (*graph.input, *graph.output, *graph.value_info)}
+    return {**declared, **types}
+
+
+def fault_named(name: str, faults: Sequence[KnownFault]) -> KnownFault:
+    """The fault of that id; UnknownName if there is none."""
+    for fault in faults:
+        if fault.id == name:
+            return fault
+    raise UnknownName("fault", name, [f.id for f in faults], "(see: optvet known list)")
+
+
+def to_toml(fault: KnownFault) -> str:
+    """The document, in the order of its fields."""
+    values = fault.model_dump(mode="json", by_alias=True)
+    ranges = values.pop("affected")
+    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if value not in ("", [])]
+    for one in ranges:
+        lines += ["", "[[affected]]"]
+        lines += [f"{key} = {_toml(value)}" for key, value in one.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str) and "\n" in value and "'''" not in value:
+        return f"'''\n{value.strip(chr(10))}\n'''"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    # What JSON escapes, TOML reads, but for DEL.
+    return re.sub("\x7f", r"\\u007f", json.dumps(value, ensure_ascii=False))
+
+
+def grouped_by_package(faults: Iterable[KnownFault]) -> Mapping[str, list[KnownFault]]:
+    """Faults by package, in alphabetical order."""
+    found: dict[str, list[KnownFault]] = {}
+    for fault in sorted(faults, key=lambda f: (f.package, f.id)):
+        found.setdefault(fault.package, []).append(fault)
+    return found
+
+
+def model_of(fault: KnownFault) -> ModelProto:
+    """The smallest model that triggers a fault."""
+    return onnx.parser.parse_model(fault.model)

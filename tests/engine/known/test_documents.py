@@ -1,0 +1,119 @@
+"""Documents of known faults: form, checks, advice, and the finding that a fault is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx.parser
+import pytest
+
+from optvet.engine.known.advise import advise, versions_asked
+from optvet.engine.known.documents import known_folder, read_fault, read_faults, shipped, to_toml
+from optvet.engine.known.page import page_of
+from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.records.known import AffectedRange, KnownFault
+
+ROOT = Path(__file__).parents[3]
+FAULT = KnownFault(
+    schema="optvet.known/1",
+    id="acme-relu",
+    title="a Relu becomes a Neg",
+    package="acme-opt",
+    optimizer="acme",
+    passes=["tidy"],
+    symptom="wrong-output",
+    affected=[AffectedRange(introduced="1.5", fixed="2.0"), AffectedRange(introduced="3.0")],
+    oldest="1.0",
+    newest="3.2",
+    checked="2026-01-31",
+    trigger="y = Relu(x)\nwhere rank(x) == 2\n",
+    edit="write Max(x, 0)",
+    model=(
+        '<ir_version: 8, opset_import: ["" : 17]>\n'
+        "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }\n"
+    ),
+)
+TWO_RELUS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x, float[6] z) => (float[2,3] y, float[6] w) { y = Relu(x)  w = Relu(z) }
+"""
+
+
+def test_every_document_that_comes_with_optvet_is_sound() -> None:
+    faults = shipped()
+    assert known_folder() == ROOT / "known"
+    assert len(faults) >= 12
+    files = {file.stem for file in known_folder().rglob("*.toml")}
+    assert files == {fault.id for fault in faults}
+
+
+def test_the_page_is_made_from_the_documents() -> None:
+    assert (ROOT / "docs" / "known.md").read_text("utf-8") == page_of(shipped())
+
+
+def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "acme-relu.toml"
+    file.write_text(to_toml(FAULT))
+    assert read_fault(file) == FAULT
+    (tmp_path / "again.toml").write_text(to_toml(FAULT))
+    with pytest.raises(InputError, match=r"'acme-relu' is the id of .*acme-relu\.toml too"):
+        read_faults([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('checked = "2026-01-31"', 'checked = "today"', r":\d+: checked: .*2026-01-31"),
+        ('introduced = "1.5"', 'introduced = "2.5"', "expected good_before < introduced < fixed"),
+        ('fixed = "2.0"', 'fixed = "two"', "'two' is no version"),
+        ('symptom = "wrong-output"', 'symptom = "wrong"', r":\d+: symptom: "),
+        ('id = "acme-relu"', 'id = "Acme Relu"', r":\d+: id: .*lower case with hyphens"),
+        ("y = Relu(x)\nwhere", "y = Neg(x)\nwhere", "does not fit the document's own model"),
+        ("where rank(x)", "where size(x)", r"trigger: .*there is no size\(\)"),
+        ("{ y = Relu(x) }", "{ y = Nothing(x) }", "model: .*Nothing"),
+        ('title = "a Relu', 'author = "me"\ntitle = "a Relu', "author: "),
+    ],
+)
+def test_what_is_wrong_with_a_document_is_told_with_its_place(
+    tmp_path: Path, old: str, new: str, says: str
+) -> None:
+    text = to_toml(FAULT)
+    assert old in text
+    file = tmp_path / "fault.toml"
+    file.write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=says):
+        read_fault(file)
+
+
+@pytest.mark.parametrize(
+    ("version", "affected"),
+    [("1.0", False), ("1.5", True), ("1.10", True), ("2.0", False), ("3.0", True), ("9.0", True)],
+)
+def test_a_release_is_affected_within_its_ranges(version: str, affected: bool) -> None:
+    assert FAULT.affects(version) is affected
+    assert FAULT.when == "since 1.5, fixed in 2.0, since 3.0, still in 3.2"
+
+
+def test_advice_says_where_and_what_avoids_it() -> None:
+    model = onnx.parser.parse_model(TWO_RELUS)
+    answer = advise("two.onnx", model, {"acme-opt": "1.7"}, [FAULT])
+    (one,) = answer.advice
+    assert (one.places, one.certain) == ([["y"]], True)
+    assert one.avoid == [
+        "acme-opt>=2.0,<3.0",
+        "acme-opt<1.5",
+        "--optimizer acme --pipeline default,-tidy",
+        "write Max(x, 0)",
+    ]
+    assert advise("two.onnx", model, {"acme-opt": "2.0"}, [FAULT]).looked_for == 0
+    assert advise("two.onnx", model, {"other": "1.7"}, [FAULT]).advice == []
+
+
+def test_versions_are_those_that_are_named_or_installed() -> None:
+    assert versions_asked(["acme-opt==1.7"], [FAULT]) == {"acme-opt": "1.7"}
+    assert versions_asked([], [FAULT]) == {}
+    for text in ("acme-opt", "acme-opt>=1", "acme-opt==1.*", "==1"):
+        with pytest.raises(UsageError, match="expected PACKAGE==VERSION"):
+            versions_asked([text], [FAULT])
+    with pytest.raises(UnknownName, match="unknown package 'acme'"):
+        versions_asked(["acme==1"], [FAULT])
