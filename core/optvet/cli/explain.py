@@ -45,7 +45,6 @@ TERMS = {
     "site": "One of the places of a graph that a pass rewrote.",
     "symptom": "What is wrong with a candidate; one of a fixed list.",
     "trial": "One build of a candidate, its check, its load and its runs.",
-    "trigger": "The pattern of nodes that a model must have to show a known fault.",
     "verdict": "The answer on a model: clean, drift, faulty or undecided.",
     "verified pipeline": "The passes that remain without the culprits, vetted on all samples.",
 }
