@@ -12,6 +12,7 @@ from optvet.engine.known.documents import known_folder, read_fault, read_faults,
 from optvet.engine.known.page import page_of
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.records.known import AffectedRange, KnownFault
+from optvet.spec.symptoms import Symptom
 
 ROOT = Path(__file__).parents[3]
 FAULT = KnownFault(
@@ -21,7 +22,7 @@ FAULT = KnownFault(
     package="acme-opt",
     optimizer="acme",
     passes=["tidy"],
-    symptom="wrong-output",
+    symptom=Symptom.WRONG_OUTPUT,
     affected=[AffectedRange(introduced="1.5", fixed="2.0"), AffectedRange(introduced="3.0")],
     oldest="1.0",
     newest="3.2",
