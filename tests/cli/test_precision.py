@@ -51,6 +51,7 @@ def test_the_answer_is_shown_written_and_replayed(
         (("--require", "bogus>=1"), "there is no metric 'bogus'"),
         (("--optimizer", "onnxoptimizer"), "converts to no other precision"),
         (("--optimizer-option", "by=colour"), "by"),
+        (("--to", "int8", "--option", "inputs=no.npz"), "No such file"),
         (("--out", "no/such/folder.onnx"), "does not exist"),
     ],
 )

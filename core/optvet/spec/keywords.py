@@ -166,6 +166,7 @@ class PrecisionOptions(TypedDict, total=False):
     require: Strings
     rtol: Tolerances
     atol: Tolerances
+    user_model: str | None
     dataset_options: Options
     start: int
     limit: int | None

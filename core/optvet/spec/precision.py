@@ -71,6 +71,9 @@ class PrecisionRequest(BaseModel):
         (), group=_INPUTS, metavar="NAME[:PATH]", shown="that of the model's record, else random"
     )
     """Where inputs come from; may be given several times."""
+    user_model: str | None = option(None, group=_INPUTS, metavar="FILE:CLASS")
+    """A `UserModel`: inputs, score and comparison in one class. optvet executes its file, which
+    needs `trust`; for a registered one, give its name."""
     dataset_options: dict[str, Any] = option({}, group=_INPUTS, metavar="KEY=VALUE")
     """Options of the datasets that have them."""
     start: int = option(0, group=_INPUTS, ge=0)

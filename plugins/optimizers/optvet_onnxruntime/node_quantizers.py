@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+from zipfile import BadZipFile
 
 import numpy as np
 import onnx
@@ -23,9 +24,13 @@ from optvet.plugin import (
     Artifact,
     InfrastructureError,
     Pass,
+    Sensitive,
     Traits,
     UnknownName,
     Unsupported,
+    UsageError,
+    open_file,
+    read_file,
     write_file,
 )
 from optvet_onnxruntime.half import By
@@ -72,7 +77,7 @@ class StaticNodeOptions(NodeQuantizerOptions):
     """Operators between pairs of QuantizeLinear and DequantizeLinear, or operators of integers."""
     method: Literal["MinMax", "Entropy", "Percentile"] = "MinMax"
     """How ranges of activations follow from what the inputs give."""
-    inputs: str = ""
+    inputs: Annotated[str, Sensitive("reads a file", reads_data=True)] = ""
     """File of inputs that ranges are measured on: ``.npz``, with arrays named ``0/NAME``."""
 
 
@@ -175,6 +180,18 @@ class OrtStaticQuantizer(_NodeQuantizer):
     precision = "int8"
     options: StaticNodeOptions = StaticNodeOptions()
 
+    def check_options(self, options: StaticNodeOptions) -> None:
+        """Whether the file of inputs can be read."""
+        if not options.inputs:
+            return
+        try:
+            _samples(options.inputs)
+        except (OSError, ValueError, BadZipFile) as error:
+            raise UsageError(
+                f"optimizer 'ort_static_quantizer': option 'inputs' = {options.inputs!r}: {error}; "
+                "give an .npz file of arrays named 0/INPUT, 1/INPUT, …"
+            ) from error
+
     def on_inputs(self, options: StaticNodeOptions, inputs: Path) -> StaticNodeOptions | None:
         """Options with which ranges are measured on ``inputs``; None if they name a file."""
         if options.inputs and options.inputs != str(inputs):
@@ -212,7 +229,7 @@ class OrtStaticQuantizer(_NodeQuantizer):
         )
         if known is not None and new.exists():
             with suppress(OSError, InfrastructureError):  # it is measured again then
-                write_file(known, new.read_bytes())
+                write_file(known, read_file(new))
         return onnx.load(target)
 
     def operators(self) -> Collection[str]:
@@ -292,7 +309,7 @@ class OrtFourBits(_NodeQuantizer):
 def _samples(file: str) -> list[dict[str, np.ndarray]]:
     """Inputs by sample, as they are numbered in the file."""
     samples: dict[int, dict[str, np.ndarray]] = {}
-    with np.load(file, allow_pickle=False) as arrays:
+    with open_file(file) as opened, np.load(opened, allow_pickle=False) as arrays:
         for key, value in _numbered(arrays):
             number, _, name = key.partition("/")
             samples.setdefault(int(number), {})[name] = value

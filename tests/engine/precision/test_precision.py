@@ -103,6 +103,13 @@ def test_no_list_helps_where_the_requirement_is_beyond_reach(tmp_path: Path) -> 
     assert result.kept == []
 
 
+def test_a_list_of_all_nodes_converts_nothing_and_says_so(tmp_path: Path) -> None:
+    result = precision(SOUND, tmp_path, require="max_change<=0")
+    assert result.verdict == "unmet"
+    assert len(result.kept) == result.parts == 2
+    assert "nothing is converted" in result.reason
+
+
 def test_an_original_that_does_not_repeat_itself_is_undecided(tmp_path: Path) -> None:
     result = precision(HOPELESS, tmp_path)
     assert result.verdict == "undecided"

@@ -14,6 +14,7 @@ from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.files import write_file
+from optvet.spec.foreign import read_file
 from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.precision import PrecisionReading, PrecisionResult
@@ -34,7 +35,7 @@ def write_answer(
     case = plain.case
     kept = {part.name for part in result.kept}
     passes = tuple(name for name in case.passes.pipeline if name not in kept)
-    data = case.model.blob.read_bytes()
+    data = read_file(case.model.blob)
     outcome = plain.runner.sandbox.call(_apply, case.optimizer, data, passes, case.options)
     if outcome.failure is not None or outcome.value is None:
         words = describe(outcome.failure) if outcome.failure is not None else "no result"

@@ -33,6 +33,7 @@ from optvet.engine.work.trials.participants import configure, fit_to_model
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.walk import name_nodes
 from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.foreign import read_file
 from optvet.spec.optimizer_protocols import LowersPrecision, Optimizer
 from optvet.spec.precision import PrecisionRequest
 from optvet.spec.protocols import Preferred
@@ -307,6 +308,9 @@ def _confirm(
         measure.met([n for n in found.kept if n != name], fresh=True) is not True
         for name in found.kept
     )
+    if len(found.kept) == len(measure.parts):
+        words = "only with every node kept, so that nothing is converted"
+        return FoundPrecision("unmet", found, suspicions, words, chosen, without, minimal)
     verdict = "found" if found.kept else "nothing-to-keep"
     return FoundPrecision(verdict, found, suspicions, "", chosen, without, minimal)
 
@@ -317,7 +321,7 @@ def _suspicions(setting: PrecisionSetting) -> dict[str, list[PrecisionRisk]]:
     optimizer = case.optimizer
     assert isinstance(optimizer, LowersPrecision)
     feeds = [sample.feeds for sample in setting.samples[:OBSERVED]]
-    data = case.model.blob.read_bytes()
+    data = read_file(case.model.blob)
     outcome = sandbox.call(suspects, data, feeds, case.reference, optimizer.precision)
     by_node = outcome.value
     if by_node is None:  # values cannot be recorded: what the graph alone says is left
@@ -348,7 +352,7 @@ def _document(
     unnamed = len(name_nodes(graph))
     operators = {node.name: node.op_type for node in graph.graph.node}
     kept = _kept_parts(setting, answer, operators)
-    source = Artifact("onnx", case.model.blob.read_bytes())
+    source = Artifact("onnx", read_file(case.model.blob))
     names = [part.name for part in kept]
     plain = setting.plain.case
     return PrecisionResult(

@@ -54,6 +54,7 @@ _OVERFLOW, _LOST, _SHARE, _HINT = 4.0, 3.0, 1.0, 0.1
 _FEW_SHARE = 0.02
 _ABSORBED_SHARE = 0.05
 _FEW_DIGITS_SHARE = 0.5
+_MOST_OF_IT = 0.25
 _SCALARS = 16
 """Weights of so few elements are constants, of which each counts."""
 _LONG_SUM = 2048
@@ -154,6 +155,8 @@ def _absorbed(node: NodeProto, values: Values, half: HalfRange) -> Iterator[Prec
     with np.errstate(invalid="ignore", over="ignore"):
         total = half.round(a - b if node.op_type == "Sub" else a + b)
     sign = -1.0 if node.op_type == "Sub" else 1.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        yield from _cancelled(values.get(node.output[0]), a + sign * b)
     for other, small, name in ((a, sign * b, node.input[1]), (sign * b, a, node.input[0])):
         gone = (total == other) & (small != 0) & np.isfinite(total)
         share = float(np.mean(gone)) if gone.size else 0.0
@@ -161,6 +164,20 @@ def _absorbed(node: NodeProto, values: Values, half: HalfRange) -> Iterator[Prec
             words = f"adding {show(name)} changes nothing in {share:.0%} of the sums"
             severity = _LOST if share > 0.5 else _SHARE + share
             yield PrecisionRisk(kind="absorption", severity=severity, words=words)
+
+
+def _cancelled(exact: np.ndarray | None, rounded: np.ndarray) -> Iterator[PrecisionRisk]:
+    """Whether the rounding of two numbers that nearly cancel is most of what is left."""
+    if exact is None or exact.shape != rounded.shape:
+        return
+    used = np.isfinite(exact) & (exact != 0) & np.isfinite(rounded)
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.abs(rounded - exact)[used] > _MOST_OF_IT * np.abs(exact)[used]
+    share = float(np.mean(off)) if off.size else 0.0
+    if share >= _ABSORBED_SHARE:
+        words = f"its inputs nearly cancel: {share:.0%} of the results are off by a quarter"
+        severity = _LOST if share > 0.5 else _SHARE + share
+        yield PrecisionRisk(kind="cancellation", severity=severity, words=words)
 
 
 # --- from the graph -------------------------------------------------------------------------------

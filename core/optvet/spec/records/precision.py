@@ -26,7 +26,14 @@ class PrecisionRisk(Record):
     """Why a node may need its precision."""
 
     kind: Literal[
-        "overflow", "constant", "underflow", "absorption", "few-digits", "long-sum", "operator"
+        "overflow",
+        "constant",
+        "underflow",
+        "absorption",
+        "cancellation",
+        "few-digits",
+        "long-sum",
+        "operator",
     ]
     severity: float
     words: str

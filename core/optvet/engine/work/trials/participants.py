@@ -13,6 +13,7 @@ from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.raised_errors import objection
 from optvet.spec.errors import InputError, PluginError, UsageError
+from optvet.spec.foreign import read_file
 from optvet.spec.optimizer_protocols import DependsOnModel, DependsOnOptions, Optimizer
 from optvet.spec.protocols import ChecksOptions
 from optvet.spec.runtime_protocols import Runtime
@@ -29,7 +30,7 @@ def configure(optimizer: Optimizer, options: BaseModel) -> Optimizer:
 def fit_to_model(optimizer: Optimizer, options: BaseModel, model: Model) -> Optimizer:
     """``optimizer`` with the passes that it has for ``model``, if they depend on it."""
     if isinstance(optimizer, DependsOnModel):
-        source = Artifact(model.format, model.blob.read_bytes())
+        source = Artifact(model.format, read_file(model.blob))
         return optimizer.for_model(source, options.model_copy(deep=True))
     return optimizer
 
