@@ -10,10 +10,10 @@ computes: an ``overflow`` (a value is multiplied beyond 65,504, then divided), a
 large number is added, then subtracted) and an ``epsilon`` (the root of 1e-12 is divided by 1e-6).
 The requirement is four times the error of the network without the fault, at least 0.02 of the
 output's range. Of networks of up to 16 parts, ``rounding`` plants nothing and requires half the
-error of the whole conversion. Columns: parts that can be converted; length of the list; the shortest
-list, by brute force over all subsets of the planted nodes (``rounding``: of all nodes); whether all
-nodes of the list are among these; lists tried; inferences; seconds; and how many nodes have to be
-kept in the order of ONNX Runtime's own
+error of the whole conversion. Columns: parts that can be converted; length of the list; the
+shortest list, by brute force over all subsets of the planted nodes (``rounding``: of all nodes);
+whether all nodes of the list are among these; lists tried; inferences; seconds; and how many nodes
+have to be kept in the order of ONNX Runtime's own
 ``float_to_float16_max_diff`` of their weights, before the same requirement is met (``never``: all).
 
 ``int8`` quantizes each layer alone. The truth is the loss on 32 other samples. Columns: layers;
