@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -17,9 +18,12 @@ PREFIX = "runtime:"
 _KERNELS = "kernels"
 
 
-def lacks_kernel(error_type: str) -> bool:
-    """Whether an error of this name says that a runtime lacks an operator, which is no fault."""
-    return error_type.rpartition(".")[2] in ("NotImplemented", "NotImplementedError")
+_LACK = re.compile(r"not[ _]?implemented|not supported|unsupported|no conversion rule", re.I)
+
+
+def lacks_kernel(error_type: str, message: str) -> bool:
+    """Whether an error says that a runtime lacks an operator or a type, which is no fault."""
+    return _LACK.search(f"{error_type}: {message}") is not None
 
 
 class RuntimesAtHand(Protocol):

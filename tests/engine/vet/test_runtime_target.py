@@ -120,6 +120,13 @@ def test_a_missing_kernel_is_no_fault(tmp_path: Path) -> None:
         vet(tmp_path, "runtime:onnxruntime", Plugins(), OLD)
 
 
+def test_a_runtime_may_refuse_what_the_standard_does_not_allow(tmp_path: Path) -> None:
+    text = NET.replace("y = Exp(b)", "y = Clip(b, , x)")
+    result = vet(tmp_path, "runtime:onnxruntime", Plugins(), text)
+    assert result.verdict == "undecided"
+    assert "the standard wants a scalar as input 2, which has the shape [2, 4]" in result.reason
+
+
 @pytest.mark.parametrize(
     ("optimizer", "runtime", "kind", "words"),
     [

@@ -91,14 +91,14 @@ def _look_at_outputs(
     except REFUSALS:
         raise
     except Exception as error:
-        if isinstance(tested.optimizer, RuntimeTarget) and lacks_kernel(type(error).__name__):
-            raise Unsupported(str(error)) from error
+        _refuse_lack(tested, error)
         return verdict_on_error("load", error)
     verdict = SampleVerdict("same")
     for feeds, expected in zip(truth.feeds, truth.outputs, strict=True):
         try:
             outputs = outputs_of(session, feeds)
         except Exception as error:
+            _refuse_lack(tested, error)
             return verdict_on_error("run", error)
         fixed = truth.drop_random_outputs(expected)
         verdict = judge_sample(fixed, outputs, setting=setting)
@@ -108,6 +108,13 @@ def _look_at_outputs(
         if alignment is not None and (words := describe_misdeclared_outputs(alignment, outputs)):
             return judge_sample({}, InterfaceProblem(words))
     return _look_at_draws(tested, artifact, truth) if truth.random else verdict
+
+
+def _refuse_lack(tested: TestedOptimizer, error: Exception) -> None:
+    """Raise Unsupported where a runtime under test says that it lacks an operator or a type."""
+    by_runtime = isinstance(tested.optimizer, RuntimeTarget)
+    if by_runtime and lacks_kernel(type(error).__name__, str(error)):
+        raise Unsupported(str(error)) from error
 
 
 def _look_at_draws(

@@ -14,6 +14,7 @@ from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_results import Trial
+from optvet.engine.work.trials.undefined_values import wrong_shape_in
 from optvet.graph import structure
 from optvet.spec.devices import HasExactKernels
 from optvet.spec.errors import Unsupported
@@ -45,6 +46,10 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
         if sample is None:
             continue
         if isinstance(tested, RuntimeTarget):
+            if words := _wrong_shape(session, finding, sample):
+                session.ledger.amend(i, {"severity": "note", "known_limit": words})
+                session.ledger.add_undecided_reason(f"{finding.message}; {words}")
+                continue
             heard = list(_until_supported(session, names, finding, sample))
             _withdraw_contested(session.ledger, i, tested, heard)
             continue
@@ -56,6 +61,14 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
             where = _location(session.case.candidate.runtime.name, answers)
             where = "; ".join(words for words in (finding.location, where) if words)
             session.ledger.amend(i, {"cross_check": answers, "location": where})
+
+
+def _wrong_shape(session: VetSession, finding: Finding, sample: Sample) -> str:
+    """Why a runtime may refuse the model, in words; empty if it may not, or does not."""
+    if finding.stage == "compare":
+        return ""
+    about = (session.runner.build_spec(None), dict(sample.feeds))
+    return session.runner.sandbox.call(wrong_shape_in, *about, role="judging").value or ""
 
 
 def _until_supported(

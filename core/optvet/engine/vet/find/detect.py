@@ -230,7 +230,7 @@ def _refuse_missing_kernel(session: VetSession, base: Trial) -> None:
     if not isinstance(optimizer, RuntimeTarget):
         return
     for run in base.runs.values():
-        if isinstance(run, Failure) and lacks_kernel(run.error_type):
+        if isinstance(run, Failure) and lacks_kernel(run.error_type, run.message):
             raise Unsupported(f"{optimizer.runtime.name} says that it lacks it: {describe(run)}")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
+from optvet.engine.judge.operand_shapes import describe_wrong_shape
 from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
@@ -67,6 +68,17 @@ def undefined_between(
     found = undefined_on(config, model, feeds)
     region = _region(model, begins, ends) if found else set()
     return next((u.words() for u in found if region & {*u.values}), "")
+
+
+def wrong_shape_in(build_spec: BuildSpec, feeds: Values) -> str:
+    """See ``describe_wrong_shape``; models too large for memory are not examined.
+
+    Called in a worker.
+    """
+    if build_spec.scratch is not None:
+        return ""
+    model = ModelProto.FromString(read_model(build_spec.blob, build_spec.digest))
+    return describe_wrong_shape(model, feeds)
 
 
 def with_answers(
