@@ -53,6 +53,7 @@ def test_every_parameter_of_a_function_has_a_type_of_its_own(name: str) -> None:
         assert str(parameter.annotation) not in ("Any", "<class 'inspect._empty'>"), parameter
 
 
+@pytest.mark.long
 def test_a_script_of_a_user_is_checked(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -104,10 +104,6 @@ qdq (uint8[1,4,5,5] q) => (float[1,2,5,5] y)
 """
 
 
-def test_it_conforms() -> None:
-    check_optimizer(OrtOptimizer())
-
-
 def test_levels_contain_each_other() -> None:
     pipelines = OrtOptimizer().pipelines()
     levels = [set(pipelines[n]) for n in ("disable_all", "basic", "extended", "layout", "all")]
@@ -265,7 +261,7 @@ def vet_by(optimizer: OrtOptimizer, path: Path, cross_check: tuple[str, ...] = (
 
 
 @pytest.mark.parametrize("mode", ["online", "offline"])
-def test_what_it_makes_is_of_the_format_that_it_declares(mode: str) -> None:
+def test_it_conforms_and_makes_the_format_that_it_declares(mode: str) -> None:
     optimizer = OrtOptimizer()
     optimizer.options = OrtOptimizerOptions.model_validate({"mode": mode})
     check_optimizer(optimizer)

@@ -46,6 +46,7 @@ def test_a_metric_that_is_not_met_is_reduced_and_measured_again_by_the_script(
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
+@pytest.mark.long
 def test_rounding_that_exceeds_a_tolerance_is_reduced_and_stays_no_fault(tmp_path: Path) -> None:
     bundle = required(NORMALIZED, tmp_path, atol="1e-12")
     record = bundle.record

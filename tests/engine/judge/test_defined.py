@@ -176,6 +176,7 @@ def test_inner_values_are_asked_for_only_where_a_rule_needs_them() -> None:
     assert len(undefined_in(scaled, feeds, {"y": F32(0)})) == 1
 
 
+@pytest.mark.long
 def test_nothing_is_open_of_the_cases_by_which_the_standard_is_tested() -> None:
     from onnx.backend.test.case.node import collect_testcases
 

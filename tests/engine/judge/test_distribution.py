@@ -34,8 +34,15 @@ def unlike(reference: Made, candidate: Made) -> Unlike | None:
     return most_unlike(reference, candidate, ["y"], permutations=999, seed=0)
 
 
-@pytest.mark.parametrize("make", [normal, masks])
-@pytest.mark.parametrize("size", [1, 16])
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (normal, 16),
+        (masks, 1),
+        pytest.param(normal, 1, marks=pytest.mark.long),
+        pytest.param(masks, 16, marks=pytest.mark.long),
+    ],
+)
 def test_equal_distributions_are_told_apart_no_more_often_than_p_says(
     make: Make, size: int
 ) -> None:
@@ -187,7 +194,7 @@ def test_a_fault_beyond_doubt_takes_few_runs() -> None:
     assert draws.drawn == 2 * (2 + 2 + 12 + 16)
 
 
-@pytest.mark.parametrize("make", [normal, masks])
+@pytest.mark.parametrize("make", [pytest.param(normal, marks=pytest.mark.long), masks])
 def test_equal_distributions_from_other_seeds_are_never_a_fault(make: Make) -> None:
     calls = set()
     for first in range(50):
@@ -252,7 +259,7 @@ def test_elements_that_are_not_random_are_compared_beyond_rounding(
         assert seen.detail == "elements that are not random have other values"
 
 
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("same", [pytest.param(True, marks=pytest.mark.long), False])
 def test_equal_dependences_are_told_apart_no_more_often_than_p_says(same: bool) -> None:
     small = 0
     for seed in range(60):

@@ -132,7 +132,10 @@ def culprits(result: VetResult) -> list[list[str]]:
         ("abort", "optimizer-abort", "build", "SIGABRT: planted: assertion failed"),
         ("segfault", "optimizer-abort", "build", "SIGSEGV"),
         ("kill_self", "optimizer-abort", "build", "killed by SIGKILL"),
-        ("kill_parent", "optimizer-abort", "build", "ended the process that started its own"),
+        pytest.param(
+            *("kill_parent", "optimizer-abort", "build", "ended the process that started its own"),
+            marks=pytest.mark.long,
+        ),
         ("invalid_model", "invalid-model", "check", "nowhere"),
         ("foreign_operator", "load-failure", "load", "Planted"),
         ("index_out_of_range", "run-failure", "run", "out of"),
