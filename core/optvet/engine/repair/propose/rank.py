@@ -144,11 +144,15 @@ def _explaining(
 
 
 def _depth(windows: Sequence[Window], candidate: RepairCandidate) -> int:
-    """The last place that a candidate explains on all samples; -1 for none."""
-    common: frozenset[int] | None = None
+    """The last place that a candidate explains; -1 for none.
+
+    It must be explained on every sample whose run lacks it: of several faults, a sample may show
+    one alone.
+    """
+    somewhere: set[int] = set()
+    lacking: set[int] = set()
     for window in windows:
         explained = window.depth(candidate.edits)
-        common = explained if common is None else common & explained
-        if not common:
-            return -1
-    return max(common) if common else -1
+        somewhere |= explained
+        lacking |= set(window.aligned.missing) - explained
+    return max(somewhere - lacking, default=-1)
