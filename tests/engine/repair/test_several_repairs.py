@@ -60,7 +60,8 @@ more_inputs = [(missing[:40],)]
 def forest():
     from sklearn.ensemble import RandomForestClassifier
 
-    return RandomForestClassifier(3, max_depth=4, random_state=0).fit(missing, (X[:, 0] > 0).astype(int))
+    y = (X[:, 0] > 0).astype(int)
+    return RandomForestClassifier(3, max_depth=4, random_state=0).fit(missing, y)
 """
 
 
