@@ -17,6 +17,8 @@ from optvet.graph import (
     join_casts,
     name_nodes,
     round_half_types,
+    tidy,
+    to_bfloat16,
 )
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
@@ -78,6 +80,20 @@ def test_bfloat16_loses_more_digits() -> None:
     given = run(round_half_types(model), x=np.array([3.3333, 300, 1, 2], np.float32))
     assert given[1] == 300
     assert 1e-4 < abs(given[0] - 3.3333) < 0.02
+
+
+def test_bfloat16_in_place_of_float16_has_the_weights_of_the_original() -> None:
+    text = HEAD + """g (float[2] x) => (float[2] y) <float big = {1000000}> { y = Mul(x, big) }"""
+    original = model_of(text)
+    name_nodes(original)
+    transformers = pytest.importorskip("onnxruntime.transformers.float16")
+    half = transformers.convert_float_to_float16(model_of(text), keep_io_types=True)
+    (cut,) = (onnx.numpy_helper.to_array(t) for t in half.graph.initializer)
+    assert cut == 65504
+    short = to_bfloat16(half, original)
+    assert short.graph.initializer[0].data_type == onnx.TensorProto.BFLOAT16
+    given = run(round_half_types(tidy(short)), x=np.array([1, 3], np.float32))
+    assert np.allclose(given, [1e6, 3e6], rtol=1e-2)
 
 
 def test_a_model_without_half_types_computes_the_same() -> None:

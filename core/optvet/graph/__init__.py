@@ -24,7 +24,7 @@ from optvet.graph.half_nodes import (
     half_nodes,
     join_casts,
 )
-from optvet.graph.half_types import has_half_types, round_half_types
+from optvet.graph.half_types import has_half_types, round_half_types, to_bfloat16
 from optvet.graph.opsets import at_opset
 from optvet.graph.sequences import sequences_of
 from optvet.graph.synthetic import is_synthetic
@@ -81,6 +81,7 @@ __all__ = [
     "schema_of",
     "sequences_of",
     "tidy",
+    "to_bfloat16",
     "to_opset",
     "type_of",
     "types_of",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
@@ -57,6 +58,50 @@ def round_half_types(model: ModelProto) -> ModelProto:
 def has_half_types(model: ModelProto) -> bool:
     """Whether a value or a weight of ``model`` is of float16 or bfloat16."""
     return any(kind in HALF_TYPES for kind in _element_types(model).values())
+
+
+def to_bfloat16(half: ModelProto, original: ModelProto) -> ModelProto:
+    """``half`` with bfloat16 in place of float16.
+
+    Weights and constants are rounded from those of ``original``, by name, since float16 may have
+    cut them off; what ``original`` does not have is converted.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(half)
+    exact = _float_constants(original)
+    for graph in graphs(copy.graph):
+        for weight in graph.initializer:
+            _shorten(weight, exact.get(weight.name))
+        for node in graph.node:
+            name = node.output[0] if node.output else ""
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    _shorten(attribute.t, exact.get(name) if attribute.name == "value" else None)
+                is_type = attribute.name in ("to", "dtype") and attribute.type == AttributeProto.INT
+                if is_type and attribute.i == TensorProto.FLOAT16:
+                    attribute.i = TensorProto.BFLOAT16
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
+                value.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    return copy
+
+
+def _float_constants(model: ModelProto) -> dict[str, TensorProto]:
+    found = {}
+    for graph in graphs(model.graph):
+        found |= {t.name: t for t in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "Constant" and is_onnx(node):
+                found.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    return {name: tensor for name, tensor in found.items() if tensor.data_type == _FLOAT}
+
+
+def _shorten(tensor: TensorProto, exact: TensorProto | None) -> None:
+    if tensor.data_type == TensorProto.FLOAT16:
+        value = numpy_helper.to_array(tensor if exact is None else exact).astype(np.float32)
+        name = tensor.name
+        short = numpy_helper.from_array(value.astype(ml_dtypes.bfloat16), name)
+        tensor.CopyFrom(short)
 
 
 class _FreshNames:

@@ -21,7 +21,7 @@ def optvet_converters() -> Iterable[Converter]:
 @hookimpl
 def optvet_optimizers() -> Iterable[Optimizer]:
     """The optimizers of this library."""
-    from optvet_onnxruntime.half import OrtFp16
+    from optvet_onnxruntime.half import OrtBf16, OrtFp16
     from optvet_onnxruntime.node_quantizers import (
         OrtDynamicQuantizer,
         OrtFourBits,
@@ -30,7 +30,7 @@ def optvet_optimizers() -> Iterable[Optimizer]:
     from optvet_onnxruntime.optimizer import OrtOptimizer
     from optvet_onnxruntime.transformers import OrtTransformers
 
-    half = (OrtFp16(),)
+    half = (OrtFp16(), OrtBf16())
     quantizers = (OrtStaticQuantizer(), OrtDynamicQuantizer(), OrtFourBits())
     return [OrtOptimizer(), OrtTransformers(), *half, *quantizers]
 

@@ -22,6 +22,7 @@ from optvet.graph import (
     name_nodes,
     round_half_types,
     tidy,
+    to_bfloat16,
 )
 from optvet.plugin import Artifact, Pass, Traits, UnknownName
 
@@ -93,11 +94,10 @@ class OrtFp16:
                 raise UnknownName(f"node of the model for {self.name}", name, parts)
         converted = {node for name in passes for node in parts[name]}
         kept = [node.name for node in model.graph.node if node.name not in converted]
-        half = (
-            self.convert(model, half_block_list(model, kept, self.blocked_operators()))
-            if converted
-            else model
-        )
+        half = model
+        if converted:
+            block = half_block_list(model, kept, self.blocked_operators())
+            half = self.shorten(self.convert(model, block), source)
         half = join_casts(half) if options.join_casts else tidy(half)
         half = round_half_types(half) if options.emulated else half
         return Artifact("onnx", half.SerializeToString(deterministic=True))
@@ -130,9 +130,34 @@ class OrtFp16:
         )
         return half
 
+    def shorten(self, half: ModelProto, source: Artifact) -> ModelProto:
+        """The converted model in the type of this optimizer."""
+        return half
+
     def blocked_operators(self) -> Collection[str]:
         """Operators that the library leaves in float32 unless it is told otherwise."""
         from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
 
         blocked: list[str] = DEFAULT_OP_BLOCK_LIST
         return blocked
+
+
+class OrtBf16(OrtFp16):
+    """The same nodes in bfloat16: the converter's model, with the type replaced.
+
+    It has the range of float32 and three digits. ONNX Runtime has no converter to it.
+    """
+
+    name = "ort_bf16"
+    precision = "bf16"
+    requirement = "max_change<=0.05"
+
+    def shorten(self, half: ModelProto, source: Artifact) -> ModelProto:
+        """bfloat16 in place of float16, with the weights of the source."""
+        return to_bfloat16(half, onnx.load_from_string(source.data))
+
+    def recipes(
+        self, source: Artifact, kept: Sequence[str], options: HalfOptions
+    ) -> Mapping[str, str]:
+        """The names of the nodes: no call takes them."""
+        return {"nodes": repr([node for name in kept for node in self.parts[name]])}

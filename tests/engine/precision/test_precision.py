@@ -77,6 +77,20 @@ def test_a_planted_fault_is_found_and_explained(
         assert not all(r.met for r in part.without), part.name
 
 
+def test_a_runtime_that_rounds_each_value_gives_the_same_list(tmp_path: Path) -> None:
+    emulated = precision(OVERFLOW, tmp_path)
+    native = precision(OVERFLOW, tmp_path, runtime="onnx_reference")
+    assert emulated.emulated
+    assert not native.emulated
+    assert kept(native) == kept(emulated)
+
+
+def test_bfloat16_has_the_range_and_lacks_the_digits(tmp_path: Path) -> None:
+    assert precision(OVERFLOW, tmp_path, to="bf16").verdict == "nothing-to-keep"
+    absorbed = precision(ABSORBED, tmp_path, to="bf16")
+    assert kept(absorbed) == {"Add_0", "Sub_0"}
+
+
 @pytest.mark.long
 def test_the_list_is_as_short_as_the_shortest_of_all(tmp_path: Path) -> None:
     result = precision(OVERFLOW, tmp_path, rank=True)

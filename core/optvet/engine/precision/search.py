@@ -20,6 +20,10 @@ from optvet.spec.records.precision import PrecisionRisk
 from optvet.spec.types import Sample
 
 
+_SURE = 2
+"""Up to so many parts a list is not searched again in another order."""
+
+
 @dataclass
 class FoundList:
     """What a search found.
@@ -73,6 +77,10 @@ def search(
         found.kept = enough
         found.kept = minimal_set(enough, measure.test)
         found.minimal = True
+        if len(found.kept) > _SURE:
+            # Minimal lists differ in length; this one gives up the least important parts first.
+            other = minimal_set(enough[::-1], measure.test)
+            found.kept = min(found.kept, other[::-1], key=len)
     except TrialsSpent:
         known = [kept for kept, met in measure.tried.items() if met]
         best = min(known, key=len, default=frozenset(measure.parts))
