@@ -293,7 +293,7 @@ def _confirm(
     suspicions: Mapping[str, Sequence[PrecisionRisk]],
 ) -> FoundPrecision:
     """The list, and each list with one part less, measured again in new processes."""
-    measure = setting.measure
+    measure, nothing = setting.measure, FoundList((), False)
     chosen = measure.read(found.kept, fresh=True)
     if measure.met(found.kept, fresh=True) is not True:
         words = next(r.words for r in chosen if r.met is not True)
@@ -309,6 +309,10 @@ def _confirm(
         for name in found.kept
     )
     if len(found.kept) == len(measure.parts):
+        if not found.minimal and not minimal:
+            words = f"after {len(measure.tried)} lists no shorter one was found; try more with "
+            words += "--max-trials"
+            return FoundPrecision("undecided", nothing, suspicions, words, chosen)
         words = "only with every node kept, so that nothing is converted"
         return FoundPrecision("unmet", found, suspicions, words, chosen, without, minimal)
     verdict = "found" if found.kept else "nothing-to-keep"

@@ -19,7 +19,6 @@ from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.records.precision import PrecisionRisk
 from optvet.spec.types import Sample
 
-
 _SURE = 2
 """Up to so many parts a list is not searched again in another order."""
 
