@@ -87,7 +87,7 @@ def to_bfloat16(half: ModelProto, original: ModelProto) -> ModelProto:
 
 
 def _float_constants(model: ModelProto) -> dict[str, TensorProto]:
-    found = {}
+    found: dict[str, TensorProto] = {}
     for graph in graphs(model.graph):
         found |= {t.name: t for t in graph.initializer}
         for node in graph.node:
