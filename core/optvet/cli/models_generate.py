@@ -78,8 +78,10 @@ def _screen(generated: GeneratedModels) -> Iterator[RenderableType]:
     nodes = [model.nodes for model in generated.models]
     killers = f" at {', '.join(generated.deaths)}" if generated.deaths else ""
     dropped = f", {generated.dropped:,} dropped ({generated.killed:,} ended their worker{killers})"
+    least, most = min(nodes), max(nodes)
+    size = f"{least} nodes" if least == most else f"{least} to {most} nodes"
     yield text(
-        f"{count(len(nodes), 'model')} of {min(nodes)} to {max(nodes)} nodes "
+        f"{count(len(nodes), 'model')} of {size} "
         f"in {generated.folder}, each checked, and run twice with equal results "
         f"by {generated.runtime} {generated.version}"
         f"{dropped if generated.dropped else ''}",

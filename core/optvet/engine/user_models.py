@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,8 @@ def with_user_model(request: VetRequest, plugins: Plugins) -> tuple[VetRequest, 
 
 def _find(reference: str, plugins: Plugins, *, trust: bool) -> tuple[UserModel, Path | None]:
     file, colon, wanted = reference.rpartition(":")
+    if not colon and (reference.endswith(".py") or os.sep in reference):
+        raise UsageError(f"--user-model {reference}: which class of it? Write FILE:CLASS")
     if not colon:
         return plugins.user_model(reference), None
     if not (file and wanted):
@@ -118,16 +121,23 @@ class _Items:
             if (item := _call(where, partial(next, items, end))) is end:
                 return
             id = f"item-{number}"
-            yield Deferred(id, partial(self._sample, id, item))
+            yield Deferred(id, partial(self._sample, model, id, item))
 
-    def _sample(self, id: str, item: Any) -> Sample:
+    def _sample(self, model: Model, id: str, item: Any) -> Sample:
         feeds = _call(f"{self.name}.feed(), {id}", partial(self.user.feed, item))
         if not isinstance(feeds, Mapping):
             kind = type(feeds).__name__
             raise InputError(
                 f"{self.name}.feed(), {id}: gave {kind}, expected arrays by input name"
             )
-        return Sample(id, {str(n): np.asarray(v) for n, v in feeds.items()}, label=item)
+        arrays = {str(n): np.asarray(v) for n, v in feeds.items()}
+        if missing := [i.name for i in model.inputs if i.name not in arrays]:
+            given = ", ".join(map(repr, arrays)) or "nothing"
+            raise InputError(
+                f"{self.name}.feed(), {id}: gave {given}; the model also takes "
+                f"{', '.join(map(repr, missing))}"
+            )
+        return Sample(id, arrays, label=item)
 
     def provenance(
         self, model: Model, argument: str | None, options: BaseModel

@@ -339,16 +339,21 @@ chain (float[4,3] x) => (float[4,3] y)
 def test_an_error_inside_is_blamed_on_the_pass_that_makes_it(vet: Vet) -> None:
     # Pass "a" doubles a factor; pass "b" adds a little, to another value.
     required = ["layer_error<=0.4", "t:layer_error<=2", "Sigmoid:layer_error<=1"]
+    required.append("float32:layer_error<=2")
     result = vet(CHAIN, Biasing(order=("a", "b"), steps=(1.0, 1e-3, 0.0)), require=required)
     assert [(f.culprit, f.requirement) for f in unmet(result)] == [(["a"], "layer_error<=0.4")]
     assert result.safe_pipeline == ["b"]
-    inside, one, operator = result.requirements
+    inside, one, operator, dtype = result.requirements
     assert (inside.met, inside.detail) == (False, "layer_error is 1 at s (Mul)")
     assert one.detail.endswith("at t (Add)")
     assert operator.detail.endswith("at y (Sigmoid)")
+    assert dtype.detail == inside.detail
 
 
 def test_a_requirement_on_values_that_are_not_there_is_undecided(vet: Vet) -> None:
-    result = vet(CHAIN, Biasing(order=("b",)), require=["Conv:layer_error<=1"])
+    required = ["Conv:layer_error<=1", "float16:layer_error<=1"]
+    result = vet(CHAIN, Biasing(order=("b",)), require=required)
     assert result.verdict == "undecided"
-    assert "both models have no value or operator 'Conv'" in result.requirements[0].detail
+    words = "the two models share no value of the name, operator or type"
+    for reading, name in zip(result.requirements, ("Conv", "float16"), strict=True):
+        assert f"{words} {name!r}" in reading.detail

@@ -63,6 +63,10 @@ class Wrong(Rows):
 class Fails(Rows):
     def feed(self, item):
         return {"x": item[2]}
+
+class Misnamed(Rows):
+    def feed(self, item):
+        return {"X": item[1]}
 """
 
 
@@ -146,6 +150,8 @@ def test_a_registered_one_needs_no_trust(folder: Path) -> None:
         ("owner.py:Spaced", True, UsageError, "must be of letters, digits, - and _"),
         ("owner.py:NoFeed", True, InputError, r"NoFeed.feed\(\), item-0 is not defined"),
         ("owner.py:Fails", True, InputError, r"Fails.feed\(\), item-0 fails: IndexError"),
+        ("owner.py:Misnamed", True, InputError, r"gave 'X'; the model also takes 'x'"),
+        ("owner.py", True, UsageError, r"which class of it\? Write FILE:CLASS"),
     ],
 )
 def test_what_is_wrong_with_it_is_said(

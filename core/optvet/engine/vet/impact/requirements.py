@@ -125,7 +125,7 @@ def unknown_metric(
 ) -> UsageError:
     """An error that names the metrics with the most similar names, or lists all known ones."""
     known = {c.name: sorted(names) for c, names in among if names is not None}
-    every = {metric for metrics in known.values() for metric in metrics}
+    every = {LAYER_ERROR}.union(*known.values())
     near = near_names(requirement.metric, every, cutoff=0.6)
     if near:
         advice = f"did you mean {' or '.join(map(repr, near))}?"
@@ -133,6 +133,6 @@ def unknown_metric(
         advice = "'optvet plugins show COMPARATOR' lists those of a comparator"
     else:
         listed = [f"{name} has {', '.join(metrics)}" for name, metrics in known.items()]
-        advice = "; ".join([*listed, f"all have {' and '.join(COUNTS)}"])
+        advice = "; ".join([*listed, f"all have {', '.join([*COUNTS, LAYER_ERROR])}"])
     where = f"{requirement.origin} {str(requirement)!r}"
     return UsageError(f"{where}: there is no metric {requirement.metric!r}; {advice}")

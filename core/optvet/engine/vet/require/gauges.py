@@ -267,16 +267,16 @@ class _LayerGauge(Gauge):
             return
         wanted = self.required.output
         for sample, errors in found.items():
-            meant = [e for e in errors if wanted in (None, e.name, *e.operators)]
-            if meant:
+            if meant := [e for e in errors if e.is_of(wanted)]:
                 self._errors[sample] = max(meant, key=lambda e: e.error)
 
     def reading(self) -> RequirementReading:
         """The largest error over all samples, and where it is."""
         if self._reason or not self._errors:
             wanted = self.required.output
-            which = "no value" if wanted is None else f"no value or operator {wanted!r}"
-            return RequirementReading(None, words=self._reason or f"both models have {which}")
+            of = "" if wanted is None else f" of the name, operator or type {wanted!r}"
+            words = f"the two models share no value{of}"
+            return RequirementReading(None, words=self._reason or words)
         sample, worst = max(self._errors.items(), key=lambda item: item[1].error)
         words = f"{LAYER_ERROR} is {worst.error:.6g} at {worst.name} ({worst.operators[0]})"
         shortfalls = {s: self.required.shortfall(e.error) for s, e in self._errors.items()}

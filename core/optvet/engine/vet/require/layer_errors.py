@@ -34,13 +34,19 @@ class LayerError:
     Attributes:
         name: The original's value.
         operators: The operators that compute it, in the original and in the optimized model.
+        dtype: Its element type in the original, as numpy names it.
         error: Largest difference, relative to the largest magnitude of the original's value;
             infinite where shape, type, or what is NaN or infinite differs.
     """
 
     name: str
     operators: tuple[str, str]
+    dtype: str
     error: float
+
+    def is_of(self, wanted: str | None) -> bool:
+        """Whether a requirement on this name, operator or element type is on this value."""
+        return wanted in (None, self.name, *self.operators, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,9 @@ def layer_errors(
 def _error_of(layer: Layer) -> LayerError:
     beyond = math.inf if layer.call == "fault" else 0.0
     operators = layer.op_a, layer.op_b
-    return LayerError(layer.name, operators, beyond if layer.error is None else layer.error)
+    return LayerError(
+        layer.name, operators, layer.dtype, beyond if layer.error is None else layer.error
+    )
 
 
 # --- in the worker --------------------------------------------------------------------------------
