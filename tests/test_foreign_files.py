@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,7 @@ def is_harmless(call: ast.Call, names: set[str]) -> bool:
     )
 
 
+@cache
 def found_in(file: Path) -> list[str]:
     tree = ast.parse(file.read_text())
     names = opened(tree)

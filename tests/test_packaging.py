@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,12 @@ LAYERS = {
 }
 
 
-def imports(file: Path) -> Iterator[str]:
+@cache
+def imports(file: Path) -> tuple[str, ...]:
+    return tuple(_imports(file))
+
+
+def _imports(file: Path) -> Iterator[str]:
     """Modules that ``file`` imports, wherever in it; ``from a import b`` may mean ``a.b``."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):

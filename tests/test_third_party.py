@@ -181,6 +181,7 @@ def test_the_packages_are_clean(tool: tuple[str, ...], place: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.long
 def test_the_packages_are_typed(call: Call, place: Path) -> None:
     if find_spec("mypy") is None:
         pytest.skip("needs mypy (optvet[dev])")

@@ -19,6 +19,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from optvet.engine.work.sandbox.interpreter import OWN_VARIABLES, Interpreter, command
+from optvet.engine.work.sandbox.landlock import VARIABLE as CONFINE
 from optvet.engine.work.sandbox.landlock import with_users_own
 from optvet.engine.work.sandbox.messages import STATUS, memory_file
 from optvet.engine.work.sandbox.outcome import Limits
@@ -145,9 +146,9 @@ class Server:
             return ""
 
 
-_OF_NO_WORKER = ("PYTEST_CURRENT_TEST", "OPTVET_CACHE", "TMPDIR")
-"""Read by nothing that runs in workers: the first differs in each test, the second is a command's,
-and of the third each worker has its own."""
+_OF_NO_WORKER = ("PYTEST_CURRENT_TEST", "OPTVET_CACHE", CONFINE, "TMPDIR")
+"""Read by nothing that runs in workers: the first differs in each test; this process reads the next
+two, and tells a worker what it may write; of the last each worker has its own."""
 
 
 def variables() -> frozenset[tuple[str, str]]:
