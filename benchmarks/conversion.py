@@ -51,6 +51,7 @@ CONVERTERS = {
     "keras Model.export(onnx)": "keras_export",
     "TFLiteConverter": "tflite",
     "tf2onnx --tflite": "tflite2onnx",
+    "jax2onnx": "jax2onnx",
     "planted in torch.onnx dynamo=False": PLANTED,
     "written in ONNX": PLANTED,
 }
@@ -152,9 +153,13 @@ def main() -> None:
                 missing.append(case["converter"])
                 continue
             folder = options.folder.resolve()
-            how = {"converter_options": asked.options_of(case, folder), "environments": chosen}
-            how |= asked.files_of(case, folder, scratch)
-            one, answer = _scored(case, folder, Path(scratch), how, not options.no_repair)
+            try:
+                how = {"converter_options": asked.options_of(case, folder), "environments": chosen}
+                how |= asked.files_of(case, folder, scratch)
+            except Exception as error:  # whatever the code of a case raises costs that case alone
+                one, answer = _not_made(case, error)
+            else:
+                one, answer = _scored(case, folder, Path(scratch), how, not options.no_repair)
             scored.append(one)
             converted.append(answer)
             print(_line(one), flush=True)
@@ -196,7 +201,7 @@ class Asked(contextlib.ExitStack):
             )
         outcome = self._elsewhere[home].call(options_of, *about, fresh=True)
         if outcome.value is None:
-            raise SystemExit(f"{case['id']}: {outcome.failure}")
+            raise LookupError(f"{case['id']}: {outcome.failure}")
         return outcome.value
 
     def files_of(self, case: Mapping[str, Any], folder: Path, scratch: str) -> dict[str, Any]:
@@ -257,6 +262,16 @@ def _scored(
         expected_cause=CAUSES.get(case["category"], "none" if case["control"] else ""),
     )
     return scored, ConversionRow(case["id"], case["converter"], result)
+
+
+def _not_made(case: Mapping[str, Any], error: Exception) -> tuple[Scored, ConversionRow]:
+    """A case whose own code fails."""
+    expected = (case["symptom"], case["stage"], case["culprit"])
+    words = f"the case itself fails: {type(error).__name__}: {error}"
+    told = ("error", "error", "-", "-", words, "none")
+    control, converter = bool(case["control"]), case["converter"]
+    scored = Scored(case["id"], converter, control, expected, *told, 0.0, expected_cause="")
+    return scored, ConversionRow(case["id"], converter, None)
 
 
 def _repaired(

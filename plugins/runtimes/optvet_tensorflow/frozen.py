@@ -240,4 +240,4 @@ def _settings(op: Any) -> dict[str, object]:
     return found
 
 
-_PLAIN = frozenset({"string", "bool", "int", "float", "list(int)"})
+_PLAIN = frozenset({"string", "bool", "int", "float", "list(int)", "list(float)"})

@@ -53,6 +53,23 @@ def test_each_kind_of_fault_is_one_finding(
     assert all("once what is wrong before it is set right" in f.message for f in found[1:])
 
 
+def test_an_attribute_and_a_weight_behind_it_are_two_findings(tmp_path: Path) -> None:
+    weights = "<float[4] w = {1, 2, 3, 4}>"
+    body = "a = LeakyRelu<alpha=0.3>(x) b = Mul(a, w) y = Tanh(b)"
+    wrong = body.replace("0.3", "0.1")
+    for name, head, text in (
+        ("right", weights, body),
+        ("wrong", weights.replace("3", "5"), wrong),
+    ):
+        model = onnx.parser.parse_model(f"{HEAD} {head} {{ {text} }}")
+        (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
+    asked = ConvertRequest(
+        model=str(tmp_path / "right.onnx"), converted=tmp_path / "wrong.onnx", jobs=1
+    )
+    found = convert_model(asked, Plugins()).findings
+    assert [f.place.words() if f.place else "" for f in found] == ["LeakyRelu.alpha", "w"]
+
+
 @pytest.mark.parametrize(
     "message",
     [

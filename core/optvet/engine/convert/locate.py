@@ -147,9 +147,13 @@ def describe_region(
     if first is not None and entry is not None and first.alike == entry.op_type:
         attributes = differing_attributes(model, entry, first.attributes)
         alike = True
-    parameters = _near(model, region, _parameters(model, inside)) or _find_exchanged_axes(
-        model, inside, first, entry
-    )
+    found = _parameters(model, inside)
+    if attributes and entry is not None:
+        # What another node reads is another fault.
+        parameters = [p for p in found if p.weight in entry.input]
+    else:
+        parameters = _near(model, region, found)
+    parameters = parameters or _find_exchanged_axes(model, inside, first, entry)
     return ConversionPlace(
         **of_source(first),
         nodes=nodes,

@@ -250,10 +250,19 @@ def _log_add_exp(f: Form) -> str:
 
 
 def _axes(f: Form, name: str = "dim") -> list[int]:
+    """The axes: a setting, or an operand that is a constant of integers."""
     value = f.setting(name, f.setting("axis"))
     if value is None:
-        return []
+        given = f.constants.get(1)
+        named = len(f.operator.operands) > 1 and f.operator.operands[1].name not in ("", "1")
+        if given is None or named or given.dtype.kind not in "iu":
+            return []
+        return [int(v) for v in given.reshape(-1)]
     return [int(v) for v in (value if isinstance(value, (list, tuple)) else [value])]
+
+
+def _keeps(f: Form) -> bool:
+    return bool(f.setting("keepdim", f.setting("keep_dims", False)))
 
 
 def _reduction(operator: str) -> Callable[[Form], str]:
@@ -261,7 +270,7 @@ def _reduction(operator: str) -> Callable[[Form], str]:
         x = f.operand("self", 0)
         if f.dtype != f.operator.value.dtype:
             x = f.cast(x, f.operator.value.dtype)
-        return f.reduce(operator, x, _axes(f), bool(f.setting("keepdim", False)))
+        return f.reduce(operator, x, _axes(f), _keeps(f))
 
     return form
 
@@ -272,19 +281,19 @@ def _log_sum_exp(f: Form) -> str:
     finite = f.op("Where", f.op("IsInf", largest), f.constant(0), largest)
     total = f.reduce("ReduceSum", f.op("Exp", f.op("Sub", x, finite)), axes, True)
     result = f.op("Add", f.op("Log", total), finite)
-    return result if f.setting("keepdim", False) else f.reduce("ReduceMax", result, axes, False)
+    return result if _keeps(f) else f.reduce("ReduceMax", result, axes, False)
 
 
 def _softmax(f: Form) -> str:
     """By exponentials: before operator set 13 Softmax is of all axes from its own on."""
-    x, axes = f.operand("self", 0), _axes(f)
+    x, axes = f.operand("self", 0), _axes(f) or [-1]
     shifted = f.op("Sub", x, f.reduce("ReduceMax", x, axes, True))
     raised = f.op("Exp", shifted)
     return f.op("Div", raised, f.reduce("ReduceSum", raised, axes, True))
 
 
 def _log_softmax(f: Form) -> str:
-    x, axes = f.operand("self", 0), _axes(f)
+    x, axes = f.operand("self", 0), _axes(f) or [-1]
     shifted = f.op("Sub", x, f.reduce("ReduceMax", x, axes, True))
     total = f.reduce("ReduceSum", f.op("Exp", shifted), axes, True)
     return f.op("Sub", shifted, f.op("Log", total))
@@ -296,7 +305,7 @@ def _variance(f: Form) -> str:
     if f.setting("unbiased") is False:
         correction = 0
     off = f.op("Sub", x, f.reduce("ReduceMean", x, axes, True))
-    keep = bool(f.setting("keepdim", False))
+    keep = _keeps(f)
     squares = f.op("Mul", off, off)
     # The number of values is measured, since sizes may change.
     ones = f.op("Add", f.op("Mul", squares, f.constant(0)), f.constant(1))
@@ -561,6 +570,8 @@ ALIASES: Mapping[str, str] = {
     "_scaled_dot_product_attention_math_for_mps": "scaled_dot_product_attention",
     "_scaled_dot_product_fused_attention_overrideable": "scaled_dot_product_attention",
     "reducesum": "sum",
+    "max": "amax",
+    "min": "amin",
 }
 """Other names of the same operators."""
 
