@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import onnx
@@ -35,9 +36,14 @@ def test_the_answer_is_shown_written_and_replayed(
     assert [part["name"] for part in answer["kept"]] != []
     assert [point["kept"] for point in answer["curve"]] == [0, 1, 2, 6]
     onnx.checker.check_model(onnx.load("mixed.onnx"), full_check=True)
-    again = run("precision", "model.onnx", "--config", "precision.toml")
+    picture = ("--plot", "curve.svg") if find_spec("matplotlib") is not None else ()
+    again = run("precision", "model.onnx", *picture, "--config", "precision.toml")
     assert again.code == 0, again.err
     assert "KEEP 2 OF 6" in again.out
+    if picture:
+        drawn = Path("curve.svg").read_text()
+        assert "2 of 6 kept" in drawn
+        assert "max_change" in drawn
     less = run("precision", "model.onnx", "--limit", "4", "--keep", "Mul_1")
     assert less.code == 1
     assert "NOT MET" in less.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,14 +14,14 @@ from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED, Interrupted, worst
 from optvet.cli.options import Debug, cache_folder
-from optvet.cli.output import Json, check_file, write_document
+from optvet.cli.output import Json, write_document
+from optvet.cli.picture import check_picture, draw_charts
 from optvet.cli.render import count, ratio_of, seconds, size, table_of, text, warm_up_words
 from optvet.cli.request import takes
 from optvet.cli.tables import shown_table
 from optvet.cli.terminal import Terminal, one_line
 from optvet.report.bench_tables import operator_tables, summary_tables
 from optvet.report.charts import charts_of, name_of
-from optvet.report.plot import check_plot, write_plot
 from optvet.spec.bench import BenchRequest
 
 if TYPE_CHECKING:
@@ -31,13 +30,6 @@ if TYPE_CHECKING:
 
 _COLOURS = {"slower": "red", "faster": "green", "no-difference": "", "undecided": "yellow"}
 _DETAIL_CHARS = 300
-
-
-def _check_plot(file: Path | None) -> Path | None:
-    if file is not None:
-        check_plot(file)
-        check_file("--plot", str(file))
-    return file
 
 
 Operators = Annotated[
@@ -53,7 +45,7 @@ Plot = Annotated[
     typer.Option(
         "--plot",
         metavar="FILE",
-        callback=_check_plot,
+        callback=check_picture,
         help="Draw speed, operators, placement and error into an SVG or PNG file.",
         show_default=False,
         rich_help_panel="The answer",
@@ -77,8 +69,6 @@ def command(
     terminal = context.ensure_object(Terminal)
     folder = cache_folder(request.cache_dir)
     request = request.model_copy(update={"cache_dir": folder})
-    # Else matplotlib keeps its index of fonts in folders of its own.
-    os.environ.setdefault("MPLCONFIGDIR", str(folder / "matplotlib"))
     try:
         with terminal.progress() as progress:
             result = bench(request, Plugins(), progress=progress)
@@ -89,7 +79,7 @@ def command(
     if json_to != "-":
         terminal.show(*screen(result, terminal.width, operators=operators))
     if plot is not None:
-        write_plot(charts_of(result), plot)
+        draw_charts(charts_of(result), plot, folder)
         if json_to != "-":
             terminal.show(f"wrote {plot}", soft_wrap=True)
     raise typer.Exit(exit_code(result))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -12,11 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED
-from optvet.cli.options import Debug
+from optvet.cli.options import Debug, cache_folder
 from optvet.cli.output import Json, check_file, write_document
+from optvet.cli.picture import check_picture, draw_charts
 from optvet.cli.render import count, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
+from optvet.report.charts import curves_of
 from optvet.spec.precision import PrecisionRequest
 
 if TYPE_CHECKING:
@@ -35,10 +38,24 @@ _RANKED = 12
 _LINE_CHARS = 240
 
 
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        callback=check_picture,
+        help="Draw what is measured with more and more nodes kept into an SVG or PNG file.",
+        show_default=False,
+        rich_help_panel="The answer",
+    ),
+]
+
+
 @takes(PrecisionRequest, "model")
 def command(
     context: typer.Context,
     request: PrecisionRequest,
+    plot: Plot = None,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -56,6 +73,10 @@ def command(
     if json_to != "-":
         terminal.show(_headline(result), soft_wrap=True)
         terminal.show(*_screen(result))
+    if plot is not None and (charts := curves_of(result)):
+        draw_charts(charts, plot, cache_folder(request.cache_dir))
+        if json_to != "-":
+            terminal.show(f"wrote {plot}", soft_wrap=True)
     raise typer.Exit(_CODES[result.verdict])
 
 

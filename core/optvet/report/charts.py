@@ -8,11 +8,14 @@ from optvet.spec.records.bench import BenchResult, BenchVariant
 from optvet.spec.records.charts import (
     BarChart,
     Chart,
+    Interval,
     IntervalChart,
     Point,
     PointChart,
 )
+from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.records.timing import Timing
+from optvet.spec.requirement import Requirement, read_requirement
 
 ORIGINAL = "original"
 
@@ -38,6 +41,41 @@ def short_operator(name: str) -> str:
     """An operator with the last part of its domain alone: ``nchwc::Conv``."""
     domain, separator, operator = name.rpartition("::")
     return f"{domain.rpartition('.')[2]}{separator}{operator}"
+
+
+def curves_of(result: PrecisionResult) -> list[Chart]:
+    """What is measured of each requirement with more and more nodes kept.
+
+    Requirements on which keeping nodes has no effect are left out.
+    """
+    curves: list[Chart] = []
+    for index, text in enumerate(result.requirements):
+        readings = [(point.kept, point.readings[index]) for point in result.curve]
+        known = [(kept, r) for kept, r in readings if r.measured is not None]
+        if len({r.measured for _, r in known}) < _DIFFERENT:
+            continue
+        required = read_requirement(text)
+        intervals = [
+            Interval(
+                label=f"{kept} of {result.parts} kept",
+                value=reading.measured or 0.0,
+                tone="good" if reading.met else "bad",
+            )
+            for kept, reading in known
+        ]
+        curves.append(
+            IntervalChart(
+                title=f"{result.model.source} in {result.precision}",
+                note=f"Required: {text}. The line is the bound.",
+                axis=required.metric if isinstance(required, Requirement) else "of the tolerance",
+                origin=required.bound if isinstance(required, Requirement) else 1.0,
+                intervals=intervals,
+            )
+        )
+    return curves
+
+
+_DIFFERENT = 2
 
 
 # --- of one model --------------------------------------------------------------------------------
