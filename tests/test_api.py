@@ -104,6 +104,7 @@ def test_a_script_of_a_user_is_checked(tmp_path: Path) -> None:
     assert '"seed"' in lines[1]
 
 
+@pytest.mark.long
 def test_vet_writes_the_bundles_that_it_is_asked_for(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(FAULTY), model)

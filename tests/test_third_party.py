@@ -163,7 +163,17 @@ def test_the_comparator_is_chosen_for_its_task_and_its_metrics_are_told(
     assert "abs_rel" in words
 
 
-@pytest.mark.parametrize("package", ["example", *Family])
+SLOW = {"example", Family.EXECUTOR, Family.CONVERTER, Family.RUNTIME}
+"""Packages whose tests run campaigns and models for longer than all others together."""
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        pytest.param(package, marks=[pytest.mark.long] if package in SLOW else [])
+        for package in ("example", *Family)
+    ],
+)
 def test_a_package_passes_its_own_tests(package: str, call: Call, place: Path) -> None:
     done = call("-m", "pytest", "-q", "-p", "no:cacheprovider", package)
     assert done.returncode == 0, done.stdout

@@ -63,7 +63,10 @@ def commands(place: Place, evil: Path) -> list[list[object]]:
     ]
 
 
-@pytest.mark.parametrize("name", list(ENDLESS) if LONG else ["pipe", "device"])
+@pytest.mark.parametrize(
+    "name",
+    list(ENDLESS) if LONG else ["pipe", pytest.param("device", marks=pytest.mark.long)],
+)
 def test_what_is_no_file_is_refused_by_every_reader(place: Place, name: str) -> None:
     evil = place.root / "evil.onnx"
     ENDLESS[name](evil)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 import onnx.parser
+import pytest
 from pydantic import BaseModel
 
 from optvet.engine.bundle import Bundle, replay_bundle, write_bundles
@@ -83,6 +84,7 @@ def bundle_of(folder: Path, *, reduce: bool) -> Bundle:
     return bundle
 
 
+@pytest.mark.long
 def test_a_lowering_fault_is_still_there_although_its_runtime_reads_onnx_too(
     tmp_path: Path,
 ) -> None:

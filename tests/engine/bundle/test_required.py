@@ -58,6 +58,7 @@ def test_rounding_that_exceeds_a_tolerance_is_reduced_and_stays_no_fault(tmp_pat
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
+@pytest.mark.long
 def test_the_issue_of_a_tolerance_needs_nothing_of_ours(tmp_path: Path) -> None:
     bundle = required(WRONG, tmp_path, rtol="z:1e-3", reduce=False)
     assert bundle.record.finding.requirement == "z: rtol=0.001, atol=0"

@@ -129,6 +129,7 @@ def test_every_column_of_otx_is_filled_without_a_gpu(run: Run) -> None:
     assert "--ncu" in str(no_gpu.rows[0][-1])
 
 
+@pytest.mark.long
 def test_each_score_of_otx_stands_against_labels_and_levels_stay_one_over_all_data(
     run: Run,
 ) -> None:

@@ -39,6 +39,7 @@ def summary_in(folder: str) -> HuntSummary:
     return HuntSummary.model_validate_json(Path(folder, "hunt.json").read_text())
 
 
+@pytest.mark.long
 def test_a_fault_of_a_real_optimizer_is_found_and_reported(run: Run) -> None:
     ran = run(*HUNT, "--budget", "40", "--json", "answer.json")
     assert ran.code == 1, ran.err

@@ -170,6 +170,7 @@ class Rash:
         raise ValueError("no idea")
 
 
+@pytest.mark.long
 def test_a_mutator_that_fails_costs_its_models_and_is_told(tmp_path: Path) -> None:
     plugins = plugins_with("drop_relu").register("generator", Rash())
     summary = hunt(asked(tmp_path / "out", "60"), plugins)
@@ -199,6 +200,7 @@ def test_a_plugin_that_cannot_say_what_its_passes_changed_is_told(tmp_path: Path
     assert summary.complaints == ["changing_passes of optimizer 'planted' raised KeyError: 'log'"]
 
 
+@pytest.mark.long
 def test_where_no_pass_is_seen_to_change_a_model_none_is_said_not_to(tmp_path: Path) -> None:
     passes = ("keep_01", "drop_relu")
     planted = Planted(default=passes, offered=passes, traits=Traits(ordered=False, single=True))

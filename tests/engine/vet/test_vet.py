@@ -275,7 +275,10 @@ def test_a_memory_hog_is_out_of_memory(vet: Vet) -> None:
 # Nothing wrong
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(1.00001, "undecided"), (1.5, "faulty")])
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [(1.00001, "undecided"), pytest.param(1.5, "faulty", marks=pytest.mark.long)],
+)
 def test_a_small_difference_is_undecided_where_float64_does_not_fit(
     vet: Vet, factor: float, verdict: str
 ) -> None:
