@@ -204,6 +204,7 @@ def with_kept(model: ModelProto) -> tuple[list[str], Callable[[Sequence[str]], M
 def judge_half(path: Path, fault: str, limit: int) -> list[str]:
     """One row of the table of planted faults."""
     model = onnx.load(path)
+    name_nodes(model)
     feeds = feeds_of(model, limit, 0)
     planted = plant(model, fault, feeds) if fault != "rounding" else (model, [])
     if planted is None:
