@@ -128,12 +128,13 @@ def tensor_metrics(
         "beyond_noise": float(np.mean(nonfinite) + np.sum(d > noise) / r.size) if r.size else 0.0,
         "nonfinite": float(np.mean(nonfinite)) if r.size else 0.0,
     }
-    if reference.dtype == candidate.dtype and reference.dtype in _IEEE:
+    # By name: a dtype of ml_dtypes may compare equal to one of numpy's.
+    if reference.dtype == candidate.dtype and reference.dtype.name in _IEEE:
         metrics["max_ulp"] = max_ulp(reference, candidate)
     return metrics
 
 
-_IEEE = (np.float16, np.float32, np.float64)
+_IEEE = ("float16", "float32", "float64")
 
 
 def _parts(value: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from optvet.plugin import (
     Meter,
     Profile,
     Session,
+    Unsupported,
     read_json,
 )
 from optvet_onnxruntime import nvidia
@@ -70,8 +71,15 @@ class OrtSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Outputs by name, in the graph's order."""
-        values = map(_dense, self._session.run(None, dict(feeds)))
-        return dict(zip(self._outputs, values, strict=True))
+        try:
+            results = self._session.run(None, dict(feeds))
+        except RuntimeError as error:
+            if "can't be converted to MLDataType" not in str(error):
+                raise
+            kinds = sorted({v.dtype.name for v in feeds.values() if v.dtype.kind not in "biufOUS"})
+            words = f"onnxruntime's Python interface takes no inputs of type {', '.join(kinds)}"
+            raise Unsupported(words) from error
+        return dict(zip(self._outputs, map(_dense, results), strict=True))
 
 
 def _dense(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import onnx
+import onnx.parser
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
@@ -41,3 +42,18 @@ def test_an_output_of_undefined_element_type_is_refused_by_the_runtime(tmp_path:
 def test_an_input_of_undefined_element_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(optvet.UsageError, match="input 'x' has the element type undefined"):
         optvet.vet(copying(TensorProto.UNDEFINED), limit=1, jobs=1, cache_dir=tmp_path)
+
+
+def test_inputs_that_the_default_runtime_does_not_take_are_judged_by_the_evaluator(
+    tmp_path: Path,
+) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 20]>
+g (bfloat16[2,3] x) => (bfloat16[2,3] y) { c = Cast<to=1>(x)  d = Exp(c)  y = Cast<to=16>(d) }"""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    result = optvet.vet(path, cache_dir=tmp_path / "cache", limit=2, jobs=1)
+    assert (result.verdict, result.runtime.name) == ("clean", "onnx_reference")
+    (control,) = [c for c in result.controls if c.name == "runtime"]
+    assert "takes no inputs of type bfloat16" in control.detail
+    with pytest.raises(optvet.NothingTested, match="takes no inputs of type bfloat16"):
+        optvet.vet(path, cache_dir=tmp_path / "cache", limit=2, jobs=1, runtime="onnxruntime")

@@ -11,8 +11,13 @@ def is_float(dtype: np.dtype) -> bool:
 
 
 def unit_roundoff(dtype: np.dtype) -> float:
-    """Half the distance from 1 to the next number of ``dtype``."""
-    if dtype.kind == "f":
+    """Half the distance from 1 to the next number of ``dtype``.
+
+    >>> import ml_dtypes
+    >>> unit_roundoff(np.dtype(ml_dtypes.float8_e5m2))  # whose kind is "f" too
+    0.125
+    """
+    if np.issubdtype(dtype, np.floating):
         return float(np.finfo(dtype).eps) / 2
     import ml_dtypes
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vet.assemble import assemble
 from optvet.engine.vet.explain.composition import with_structure
 from optvet.engine.vet.explain.crosscheck import cross_check
@@ -32,7 +33,7 @@ from optvet.engine.work.cache.environment_fingerprint import modules_of
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.trial_results import FINDING
 from optvet.engine.work.trials.trial_runner import Progress
-from optvet.spec.errors import CannotLoad, Unsupported, UsageError
+from optvet.spec.errors import CannotLoad, OptvetError, Unsupported, UsageError
 from optvet.spec.records import Control, PassRecord, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
@@ -90,8 +91,8 @@ def vetted_model(
     with ExitStack() as stack:
         try:
             vetted = _vet_model(stack, model, request, plugins, progress, sandbox, keep)
-        except CannotLoad as error:
-            if request.runtime is not None:
+        except (CannotLoad, Unsupported) as error:
+            if request.runtime is not None or not _is_of_runtime(error, request, plugins):
                 raise
             for other in plugins.evaluators():
                 named = request.model_copy(update={"runtime": other.name})
@@ -108,6 +109,15 @@ def vetted_model(
             else:
                 raise
         yield vetted
+
+
+def _is_of_runtime(error: OptvetError, request: VetRequest, plugins: Plugins) -> bool:
+    """Whether a runtime, which may be replaced, does not take the original."""
+    if isinstance(error, CannotLoad):
+        return True
+    optimizer = plugins.optimizer_without_passes(request.optimizer or plugins.default("optimizer"))
+    own = optimizer.traits.consumes != optimizer.traits.produces
+    return not (own or isinstance(optimizer, RuntimeTarget))
 
 
 def _vet_model(
