@@ -12,7 +12,7 @@ import pytest
 from scipy import special
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.repair.propose.forms import Form
+from optvet.engine.repair.propose.forms import OperatorForm
 from optvet.engine.repair.propose.known_forms import FORMS
 from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import keep_servers
@@ -39,7 +39,7 @@ def computed(
         for i, v in enumerate(given)
         if i not in tensors
     }
-    form = Form(operator, version, constants, {i: v.dtype for i, v in tensors.items()})
+    form = OperatorForm(operator, version, constants, {i: v.dtype for i, v in tensors.items()})
     model, places = form.model(FORMS[name](form), 8)
     for info, place in zip(model.graph.input, places, strict=True):
         kind = onnx.helper.np_dtype_to_tensor_dtype(tensors[place].dtype)

@@ -107,13 +107,13 @@ def _kind(place: ConversionPlace) -> tuple[object, ...]:
 
 
 @dataclass
-class _Run:
+class _MendedModel:
     """The model with the values that were set right so far, and what they are."""
 
     model: ModelProto
     fed: dict[str, np.ndarray]
 
-    def with_value(self, name: str, value: np.ndarray) -> _Run | None:
+    def with_value(self, name: str, value: np.ndarray) -> _MendedModel | None:
         """The model that is given ``name``; None where its node computes more than that."""
         graph = self.model.graph
         maker = next((n for n in graph.node if name in n.output), None)
@@ -125,7 +125,7 @@ class _Run:
         model.graph.node.remove(maker)
         kind = helper.np_dtype_to_tensor_dtype(value.dtype)
         model.graph.input.append(helper.make_tensor_value_info(name, kind, value.shape))
-        return _Run(model, {**self.fed, name: value})
+        return _MendedModel(model, {**self.fed, name: value})
 
 
 def _faults(
@@ -134,7 +134,7 @@ def _faults(
     """The faults in order, the first included."""
     inside, *moved = recorded
     allowed = Tolerances.of(inside, moved)
-    run = _Run(onnx.load_from_string(artifact.data), dict(fed_to(artifact, sample.feeds)))
+    run = _MendedModel(onnx.load_from_string(artifact.data), dict(fed_to(artifact, sample.feeds)))
     for _ in range(MOST):
         try:
             values = _values(run, config)
@@ -151,16 +151,16 @@ def _faults(
         run = mended
 
 
-_Stopped = tuple[FurtherFault, _Run | None] | None
+_Stopped = tuple[FurtherFault, _MendedModel | None] | None
 
 
-def _values(run: _Run, config: RuntimeConfig) -> dict[str, np.ndarray]:
+def _values(run: _MendedModel, config: RuntimeConfig) -> dict[str, np.ndarray]:
     every = {**run.fed, **record_values(run.model.SerializeToString(), run.fed, config)}
     return {name: value for name, value in every.items() if value.dtype != object}
 
 
 def _stopped_at(
-    run: _Run,
+    run: _MendedModel,
     config: RuntimeConfig,
     inside: SourceInside,
     allowed: Tolerances,
@@ -181,7 +181,7 @@ def _stopped_at(
 
 
 def _parting(
-    run: _Run,
+    run: _MendedModel,
     config: RuntimeConfig,
     inside: SourceInside,
     allowed: Tolerances,
@@ -198,14 +198,14 @@ def _parting(
 
 
 def _mended(
-    run: _Run,
+    run: _MendedModel,
     config: RuntimeConfig,
     inside: SourceInside,
     allowed: Tolerances,
     values: Mapping[str, np.ndarray],
     known: Known,
     region: SuspectRegion,
-) -> _Run | None:
+) -> _MendedModel | None:
     """The model that is given the source's first missing value, where that explains more of it.
 
     Which value of the model stands for the source's is tried: the right one makes another value of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from onnx.defs import OpSchema
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.candidates import RepairCandidate, attribute, insert_operator, propose
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, schema_of
-from optvet.spec.records.repair import Operation
+from optvet.spec.records.repair import Operation, ReplaceNode
 
 _ML = "ai.onnx.ml"
 _LONGEST = 1 << 16
@@ -27,17 +27,37 @@ _LINKS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("softmax", "Softmax", "", {"axis": 1}),
 )
 """What may stand behind scores: in words, the operator, its domain and attributes."""
+_EXCHANGED: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "Sigmoid": (("Softmax", {"axis": -1}),),
+    "Softmax": (("Sigmoid", {}), ("LogSoftmax", {"axis": -1})),
+    "LogSoftmax": (("Softmax", {"axis": -1}),),
+}
+"""Operators that make probabilities of scores, and the others."""
 
 
 def fitted(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
-    """What was fitted, in place of lists of the same length; then other links behind scores."""
+    """What was fitted, in place of lists of the same length."""
     for index in nodes:
         node = aligned.node_of(index)
         schema = schema_of(domain_of(node), node.op_type, opset_versions(aligned.model))
         if domain_of(node) == _ML and schema is not None:
             yield from _lists(aligned, node, schema)
+
+
+def links(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+    """Scores that become probabilities in another way."""
     for index in nodes:
-        yield from _links(aligned, aligned.node_of(index))
+        node = aligned.node_of(index)
+        for operator, attributes in _EXCHANGED.get(node.op_type, ()):
+            replacement = ReplaceNode(
+                node=node.output[0],
+                operator=operator,
+                inputs=list(node.input),
+                attributes=attributes,
+            )
+            about = f"{node.op_type} {node.output[0]} replaced by {operator}"
+            yield propose("operator", about, replacement)
+        yield from _links(aligned, node)
 
 
 def _lists(aligned: AlignedRun, node: NodeProto, schema: OpSchema) -> Iterator[RepairCandidate]:

@@ -22,7 +22,7 @@ class UnknownForm(Exception):
 
 
 @dataclass
-class Form:
+class OperatorForm:
     """A model under construction that computes what one operator of a source computes.
 
     Attributes:

@@ -1,7 +1,7 @@
 """Operators that converters often write wrongly, written rightly in ONNX's own operators.
 
-Each is a function of a ``Form`` to its result. Arguments are called as in the frameworks; where
-these differ, an operand goes by its number too.
+Each is a function of an ``OperatorForm`` to its result. Arguments are called as in the frameworks;
+where these differ, an operand goes by its number too.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from optvet.engine.repair.propose.forms import Form, UnknownForm
+from optvet.engine.repair.propose.forms import OperatorForm, UnknownForm
 
 
-def _log1p(f: Form) -> str:
+def _log1p(f: OperatorForm) -> str:
     """Kahan: what is lost by rounding 1 + x is the same in Log(u) and in u - 1."""
     x = f.operand("self", 0)
     one, zero = f.constant(1), f.constant(0)
@@ -26,7 +26,7 @@ def _log1p(f: Form) -> str:
     return f.op("Where", f.op("IsInf", u), u, small)
 
 
-def _expm1(f: Form) -> str:
+def _expm1(f: OperatorForm) -> str:
     """2 sinh(x / 2) exp(x / 2) where x is small: there Exp(x) - 1 cancels, else this overflows."""
     x = f.operand("self", 0)
     one, two = f.constant(1), f.constant(2)
@@ -36,15 +36,15 @@ def _expm1(f: Form) -> str:
     return f.op("Where", large, f.op("Sub", f.op("Exp", x), one), small)
 
 
-def _log_sigmoid(f: Form) -> str:
+def _log_sigmoid(f: OperatorForm) -> str:
     return f.op("Neg", f.op("Softplus", f.op("Neg", f.operand("self", 0))))
 
 
-def _erfc(f: Form) -> str:
+def _erfc(f: OperatorForm) -> str:
     return f.op("Sub", f.constant(1), f.op("Erf", f.operand("self", 0)))
 
 
-def _floor_mod(f: Form) -> str:
+def _floor_mod(f: OperatorForm) -> str:
     """The remainder with the sign of the divisor."""
     x, y = f.operand("self", 0), f.operand("other", 1)
     if not f.is_float:
@@ -55,18 +55,18 @@ def _floor_mod(f: Form) -> str:
     return f.op("Where", other, f.op("Add", m, y), m)
 
 
-def _floor_divide(f: Form) -> str:
+def _floor_divide(f: OperatorForm) -> str:
     x, y = f.operand("self", 0), f.operand("other", 1)
     if f.is_float:
         return f.op("Floor", f.op("Div", x, y))
     return f.op("Div", f.op("Sub", x, f.op("Mod", x, y)), y)
 
 
-def _truncate(f: Form, x: str) -> str:
+def _truncate(f: OperatorForm, x: str) -> str:
     return f.op("Where", f.op("Less", x, f.constant(0)), f.op("Ceil", x), f.op("Floor", x))
 
 
-def _divide(f: Form) -> str:
+def _divide(f: OperatorForm) -> str:
     rounding = f.setting("rounding_mode")
     if rounding == "floor":
         return _floor_divide(f)
@@ -80,20 +80,20 @@ def _divide(f: Form) -> str:
     return f.op("Div", f.cast(x, kind), f.cast(y, kind))
 
 
-def _fmod(f: Form) -> str:
+def _fmod(f: OperatorForm) -> str:
     return f.op("Mod", f.operand("self", 0), f.operand("other", 1), fmod=1)
 
 
-def _trunc(f: Form) -> str:
+def _trunc(f: OperatorForm) -> str:
     return _truncate(f, f.operand("self", 0))
 
 
-def _frac(f: Form) -> str:
+def _frac(f: OperatorForm) -> str:
     x = f.operand("self", 0)
     return f.op("Sub", x, _truncate(f, x))
 
 
-def _round(f: Form) -> str:
+def _round(f: OperatorForm) -> str:
     x, decimals = f.operand("self", 0), f.setting("decimals", 0)
     if not decimals:
         return f.op("Round", x)
@@ -102,29 +102,29 @@ def _round(f: Form) -> str:
     return f.op(then, f.op("Round", f.op(first, x, scale)), scale)
 
 
-def _guarded(f: Form, product: str, x: str, y: str) -> str:
+def _guarded(f: OperatorForm, product: str, x: str, y: str) -> str:
     """The product; zero where ``x`` is zero and ``y`` is a number."""
     zero = f.constant(0)
     empty = f.op("And", f.op("Equal", x, zero), f.op("Not", f.op("IsNaN", y)))
     return f.op("Where", empty, zero, product)
 
 
-def _xlogy(f: Form) -> str:
+def _xlogy(f: OperatorForm) -> str:
     x, y = f.operand("self", 0), f.operand("other", 1)
     return _guarded(f, f.op("Mul", x, f.op("Log", y)), x, y)
 
 
-def _xlog1py(f: Form) -> str:
+def _xlog1py(f: OperatorForm) -> str:
     x, y = f.operand("self", 0), f.operand("other", 1)
     return _guarded(f, f.op("Mul", x, f.op("Log", f.op("Add", y, f.constant(1)))), x, y)
 
 
-def _xdivy(f: Form) -> str:
+def _xdivy(f: OperatorForm) -> str:
     x, y = f.operand("self", 0), f.operand("other", 1)
     return _guarded(f, f.op("Div", x, y), x, y)
 
 
-def _gelu(f: Form) -> str:
+def _gelu(f: OperatorForm) -> str:
     x, half, one = f.operand("self", 0), f.constant(0.5), f.constant(1)
     if f.setting("approximate", "none") == "tanh":
         cube = f.op("Mul", f.op("Mul", x, x), x)
@@ -135,7 +135,7 @@ def _gelu(f: Form) -> str:
     return f.op("Mul", f.op("Mul", x, half), f.op("Add", bent, one))
 
 
-def _clamp(f: Form) -> str:
+def _clamp(f: OperatorForm) -> str:
     """By comparisons, which take every type and keep NaN."""
     x = f.operand("self", 0)
     for operator, name, other, number in (
@@ -148,38 +148,38 @@ def _clamp(f: Form) -> str:
     return x
 
 
-def _softplus(f: Form) -> str:
+def _softplus(f: OperatorForm) -> str:
     x, beta = f.operand("self", 0), f.constant(float(f.setting("beta", 1)))
     scaled = f.op("Mul", x, beta)
     linear = f.op("Greater", scaled, f.constant(float(f.setting("threshold", 20))))
     return f.op("Where", linear, x, f.op("Div", f.op("Softplus", scaled), beta))
 
 
-def _silu(f: Form) -> str:
+def _silu(f: OperatorForm) -> str:
     x = f.operand("self", 0)
     return f.op("Mul", x, f.op("Sigmoid", x))
 
 
-def _mish(f: Form) -> str:
+def _mish(f: OperatorForm) -> str:
     x = f.operand("self", 0)
     return f.op("Mul", x, f.op("Tanh", f.op("Softplus", x)))
 
 
-def _hard_sigmoid(f: Form) -> str:
+def _hard_sigmoid(f: OperatorForm) -> str:
     return f.op("HardSigmoid", f.operand("self", 0), alpha=1 / 6, beta=0.5)
 
 
-def _hard_swish(f: Form) -> str:
+def _hard_swish(f: OperatorForm) -> str:
     x = f.operand("self", 0)
     return f.op("Mul", x, _hard_sigmoid(f))
 
 
-def _leaky_relu(f: Form) -> str:
+def _leaky_relu(f: OperatorForm) -> str:
     slope = f.setting("negative_slope", f.setting("alpha", 0.01))
     return f.op("LeakyRelu", f.operand("self", 0), alpha=float(slope))
 
 
-def _prelu(f: Form) -> str:
+def _prelu(f: OperatorForm) -> str:
     """The slope belongs to the second axis."""
     x, slope = f.operand("self", 0), f.operand("weight", 1)
     if f.rank("weight", 1) == 1 and f.rank() > 2:
@@ -187,19 +187,19 @@ def _prelu(f: Form) -> str:
     return f.op("PRelu", x, slope)
 
 
-def _addcmul(f: Form) -> str:
+def _addcmul(f: OperatorForm) -> str:
     product = f.op("Mul", f.operand("tensor1", 1), f.operand("tensor2", 2))
     return f.op(
         "Add", f.operand("self", 0), f.op("Mul", product, f.constant(f.setting("value", 1)))
     )
 
 
-def _addcdiv(f: Form) -> str:
+def _addcdiv(f: OperatorForm) -> str:
     scaled = f.op("Mul", f.operand("tensor1", 1), f.constant(f.setting("value", 1)))
     return f.op("Add", f.operand("self", 0), f.op("Div", scaled, f.operand("tensor2", 2)))
 
 
-def _addmm(f: Form) -> str:
+def _addmm(f: OperatorForm) -> str:
     product = f.op("MatMul", f.operand("mat1", 1), f.operand("mat2", 2))
     alpha, beta, added = f.setting("alpha", 1), f.setting("beta", 1), f.operand("self", 0)
     if alpha != 1:
@@ -209,8 +209,8 @@ def _addmm(f: Form) -> str:
     return f.op("Add", product, added)
 
 
-def _scaled(operator: str) -> Callable[[Form], str]:
-    def form(f: Form) -> str:
+def _scaled(operator: str) -> Callable[[OperatorForm], str]:
+    def form(f: OperatorForm) -> str:
         other, alpha = f.operand("other", 1), f.setting("alpha", 1)
         if alpha != 1:
             other = f.op("Mul", other, f.constant(alpha))
@@ -219,11 +219,11 @@ def _scaled(operator: str) -> Callable[[Form], str]:
     return form
 
 
-def _masked_fill(f: Form) -> str:
+def _masked_fill(f: OperatorForm) -> str:
     return f.op("Where", f.operand("mask", 1), f.operand("value", 2), f.operand("self", 0))
 
 
-def _atan2(f: Form) -> str:
+def _atan2(f: OperatorForm) -> str:
     y, x = f.operand("self", 0), f.operand("other", 1)
     zero, pi = f.constant(0), f.constant(math.pi)
     base = f.op("Atan", f.op("Div", y, x))
@@ -236,7 +236,7 @@ def _atan2(f: Form) -> str:
     return f.op("Where", f.op("Less", x, zero), turned, level)
 
 
-def _log_add_exp(f: Form) -> str:
+def _log_add_exp(f: OperatorForm) -> str:
     a, b = f.operand("self", 0), f.operand("other", 1)
     largest = f.op("Max", a, b)
     gap = f.op("Neg", f.op("Abs", f.op("Sub", a, b)))
@@ -249,7 +249,7 @@ def _log_add_exp(f: Form) -> str:
     )
 
 
-def _axes(f: Form, name: str = "dim") -> list[int]:
+def _axes(f: OperatorForm, name: str = "dim") -> list[int]:
     """The axes: a setting, or an operand that is a constant of integers."""
     value = f.setting(name, f.setting("axis"))
     if value is None:
@@ -261,12 +261,12 @@ def _axes(f: Form, name: str = "dim") -> list[int]:
     return [int(v) for v in (value if isinstance(value, (list, tuple)) else [value])]
 
 
-def _keeps(f: Form) -> bool:
+def _keeps(f: OperatorForm) -> bool:
     return bool(f.setting("keepdim", f.setting("keep_dims", False)))
 
 
-def _reduction(operator: str) -> Callable[[Form], str]:
-    def form(f: Form) -> str:
+def _reduction(operator: str) -> Callable[[OperatorForm], str]:
+    def form(f: OperatorForm) -> str:
         x = f.operand("self", 0)
         if f.dtype != f.operator.value.dtype:
             x = f.cast(x, f.operator.value.dtype)
@@ -275,7 +275,7 @@ def _reduction(operator: str) -> Callable[[Form], str]:
     return form
 
 
-def _log_sum_exp(f: Form) -> str:
+def _log_sum_exp(f: OperatorForm) -> str:
     x, axes = f.operand("self", 0), _axes(f)
     largest = f.reduce("ReduceMax", x, axes, True)
     finite = f.op("Where", f.op("IsInf", largest), f.constant(0), largest)
@@ -284,7 +284,7 @@ def _log_sum_exp(f: Form) -> str:
     return result if _keeps(f) else f.reduce("ReduceMax", result, axes, False)
 
 
-def _softmax(f: Form) -> str:
+def _softmax(f: OperatorForm) -> str:
     """By exponentials: before operator set 13 Softmax is of all axes from its own on."""
     x, axes = f.operand("self", 0), _axes(f) or [-1]
     shifted = f.op("Sub", x, f.reduce("ReduceMax", x, axes, True))
@@ -292,14 +292,14 @@ def _softmax(f: Form) -> str:
     return f.op("Div", raised, f.reduce("ReduceSum", raised, axes, True))
 
 
-def _log_softmax(f: Form) -> str:
+def _log_softmax(f: OperatorForm) -> str:
     x, axes = f.operand("self", 0), _axes(f) or [-1]
     shifted = f.op("Sub", x, f.reduce("ReduceMax", x, axes, True))
     total = f.reduce("ReduceSum", f.op("Exp", shifted), axes, True)
     return f.op("Sub", shifted, f.op("Log", total))
 
 
-def _variance(f: Form) -> str:
+def _variance(f: OperatorForm) -> str:
     x, axes = f.operand("self", 0), _axes(f)
     correction = f.setting("correction", 1)
     if f.setting("unbiased") is False:
@@ -313,11 +313,11 @@ def _variance(f: Form) -> str:
     return f.op("Div", f.reduce("ReduceSum", squares, axes, keep), number)
 
 
-def _deviation(f: Form) -> str:
+def _deviation(f: OperatorForm) -> str:
     return f.op("Sqrt", _variance(f))
 
 
-def _cumulative_sum(f: Form) -> str:
+def _cumulative_sum(f: OperatorForm) -> str:
     x = f.operand("self", 0)
     if f.dtype != f.operator.value.dtype:
         x = f.cast(x, f.operator.value.dtype)
@@ -329,8 +329,8 @@ def _cumulative_sum(f: Form) -> str:
     return f.op("CumSum", x, axis, reverse=int(backwards), exclusive=int(before))
 
 
-def _average_pool(axes: int) -> Callable[[Form], str]:
-    def form(f: Form) -> str:
+def _average_pool(axes: int) -> Callable[[OperatorForm], str]:
+    def form(f: OperatorForm) -> str:
         kernel = f.numbers("kernel_size", axes)
         stride = f.numbers("stride", axes, kernel) if f.setting("stride") else kernel
         pads = f.numbers("padding", axes, 0)
@@ -356,8 +356,8 @@ def _average_pool(axes: int) -> Callable[[Form], str]:
     return form
 
 
-def _pad(mode: str) -> Callable[[Form], str]:
-    def form(f: Form) -> str:
+def _pad(mode: str) -> Callable[[OperatorForm], str]:
+    def form(f: OperatorForm) -> str:
         x, wide = f.operand("self", 0), f.setting("padding", f.setting("pad"))
         if not isinstance(wide, (list, tuple)):
             raise UnknownForm(f"padding is {wide!r}")
@@ -370,8 +370,8 @@ def _pad(mode: str) -> Callable[[Form], str]:
     return form
 
 
-def _resize(mode: str, axes: int) -> Callable[[Form], str]:
-    def form(f: Form) -> str:
+def _resize(mode: str, axes: int) -> Callable[[OperatorForm], str]:
+    def form(f: OperatorForm) -> str:
         corners = bool(f.setting("align_corners", False))
         where = "align_corners" if corners else "half_pixel"
         more: dict[str, object] = {}
@@ -391,7 +391,7 @@ def _resize(mode: str, axes: int) -> Callable[[Form], str]:
     return form
 
 
-def _attention(f: Form) -> str:
+def _attention(f: OperatorForm) -> str:
     """Scaled dot products; of a causal one, the mask is as large as the scores."""
     q, k, v = (f.operand(name, i) for i, name in enumerate(("query", "key", "value")))
     rank, scale = f.rank(), f.setting("scale")
@@ -418,7 +418,7 @@ def _attention(f: Form) -> str:
     return f.op("MatMul", f.op("Softmax", scores, axis=rank - 1), v)
 
 
-def _scatter_mean(f: Form) -> str:
+def _scatter_mean(f: OperatorForm) -> str:
     """The sum of what is scattered to a place, divided by its number."""
     x, index, source = f.operand("self", 0), f.operand("index", 2), f.operand("src", 3)
     axis = int(f.setting("dim", 0))
@@ -434,7 +434,7 @@ def _scatter_mean(f: Form) -> str:
     return f.op("Where", none, x, f.op("Div", total, f.op("Where", none, f.constant(1), number)))
 
 
-def _scatter_reduce(f: Form) -> str:
+def _scatter_reduce(f: OperatorForm) -> str:
     ways = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
     reduce = f.setting("reduce")
     if reduce == "mean":
@@ -446,24 +446,24 @@ def _scatter_reduce(f: Form) -> str:
     return f.op("ScatterElements", x, index, source, **about)
 
 
-def _scatter_nd(f: Form) -> str:
+def _scatter_nd(f: OperatorForm) -> str:
     """Updates at the same place are added up."""
     indices, updates = f.operand("indices", 0), f.operand("updates", 1)
     zeros = f.constant(np.zeros(f.operator.value.shape, f.operator.value.dtype))
     return f.op("ScatterND", zeros, indices, updates, reduction="add")
 
 
-def _cast(f: Form) -> str:
+def _cast(f: OperatorForm) -> str:
     return f.cast(f.operand("self", 0), f.operator.value.dtype)
 
 
-def _index_select(f: Form) -> str:
+def _index_select(f: OperatorForm) -> str:
     return f.op(
         "Gather", f.operand("self", 0), f.operand("index", 2), axis=int(f.setting("dim", 0))
     )
 
 
-def _bucketize(f: Form) -> str:
+def _bucketize(f: OperatorForm) -> str:
     """The number of boundaries at or below the value: each value is compared with all of them."""
     x, limits = f.operand("self", "input", 0), f.setting("boundaries")
     if isinstance(limits, Sequence):
@@ -478,7 +478,7 @@ def _bucketize(f: Form) -> str:
     return f.reduce("ReduceSum", f.cast(above, kind), [f.rank()], False)
 
 
-FORMS: Mapping[str, Callable[[Form], str]] = {
+FORMS: Mapping[str, Callable[[OperatorForm], str]] = {
     "log1p": _log1p,
     "expm1": _expm1,
     "log_sigmoid": _log_sigmoid,

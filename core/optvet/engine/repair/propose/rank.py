@@ -13,7 +13,7 @@ from optvet.engine.convert.locate import source_inside
 from optvet.engine.repair.aligned_run import AlignedRun, aligned_run_of
 from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.propose.attributes import attributes, constants, other_attributes
-from optvet.engine.repair.propose.fitted import fitted
+from optvet.engine.repair.propose.fitted import fitted, links
 from optvet.engine.repair.propose.layouts import inputs, insertions, removals
 from optvet.engine.repair.propose.parameters import parameters
 from optvet.engine.repair.propose.regions import regions
@@ -39,6 +39,7 @@ _PROPOSE: tuple[Callable[[AlignedRun, tuple[int, ...]], Iterator[RepairCandidate
     removals,
     other_attributes,
     constants,
+    links,
     insertions,
     inputs,
     operators,

@@ -11,7 +11,7 @@ from onnx import ModelProto, helper
 
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.candidates import RepairCandidate, propose
-from optvet.engine.repair.propose.forms import Form, UnknownForm
+from optvet.engine.repair.propose.forms import OperatorForm, UnknownForm
 from optvet.engine.repair.propose.known_forms import ALIASES, FORMS, POINTWISE
 from optvet.engine.repair.propose.regions import replaceable_values
 from optvet.graph.walk import ONNX_DOMAIN, opset_versions, reads
@@ -61,7 +61,7 @@ def operator_name(operator: SourceValue) -> str:
     return plain.strip("_")
 
 
-def form_of(aligned: AlignedRun, operator: SourceValue, version: int) -> Form:
+def form_of(aligned: AlignedRun, operator: SourceValue, version: int) -> OperatorForm:
     """An empty form of an operator of this run."""
     constants, dtypes = {}, {}
     for i, operand in enumerate(operator.operands):
@@ -72,7 +72,7 @@ def form_of(aligned: AlignedRun, operator: SourceValue, version: int) -> Form:
         dtype = aligned.dtype_of(operand)
         if dtype is not None:
             dtypes[i] = dtype
-    return Form(operator, version, constants, dtypes)
+    return OperatorForm(operator, version, constants, dtypes)
 
 
 def _inputs(
@@ -128,7 +128,7 @@ def _wider(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandid
         if not narrow or len(node.output) != 1 or len(kinds) != len(set(reads(node))):
             continue
         for operator in aligned.operators(1):
-            form = Form(operator, opset_versions(aligned.model).get(ONNX_DOMAIN, 0), {}, {})
+            form = OperatorForm(operator, opset_versions(aligned.model).get(ONNX_DOMAIN, 0), {}, {})
             wide = {}
             for name, kind in kinds.items():
                 to = next((w for k, w in _WIDER.items() if kind.name.startswith(k)), "float32")
