@@ -12,7 +12,18 @@ def tidy(model):
     for node in model.graph.node:
         if {faulty} and node.op_type == "Relu":
             node.op_type = "Neg"
+    if {slow}:
+        _put_negations_before(model.graph.node)
     return model
+
+def _put_negations_before(nodes):
+    first, name = nodes[0], nodes[0].input[0]
+    for number in range(200):
+        node = type(first)(op_type="Neg", input=[name], output=["slow%d" % number])
+        nodes.insert(number, node)
+        name = "slow%d" % number
+    first = next(n for n in nodes if n.op_type == "Relu")
+    first.input[0] = name
 
 def sweep(model):
     return model
@@ -82,6 +93,6 @@ def write_plugin(folder: Path) -> None:
     (info / "entry_points.txt").write_text("[optvet]\nacme = optvet_acme\n")
 
 
-def library(version: str, *, faulty: bool) -> str:
-    """The code of a release; a faulty one makes a Neg of each Relu."""
-    return LIBRARY.format(version=version, faulty=faulty)
+def library(version: str, *, faulty: bool, slow: bool = False) -> str:
+    """The code of a release: a faulty one makes a Neg of each Relu, a slow one adds 200."""
+    return LIBRARY.format(version=version, faulty=faulty, slow=slow)

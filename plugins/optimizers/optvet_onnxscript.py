@@ -23,6 +23,7 @@ from optvet.plugin import (
     KnownLimit,
     Optimizer,
     Pass,
+    ReleasedPackage,
     Symptom,
     Traits,
     UnknownName,
@@ -69,6 +70,9 @@ class Onnxscript:
     name = "onnxscript"
     libraries: Mapping[str, str] = {"onnxscript": "onnxscript", "onnx-ir": "onnx_ir"}
     preload: Sequence[str] = ("onnx", "onnxscript.optimizer", "onnxscript.rewriter.rules.common")
+    released = ReleasedPackage(
+        "onnxscript", "onnxscript", "import onnxscript.optimizer, onnxscript.rewriter.rules.common"
+    )
     options: OnnxscriptOptions = OnnxscriptOptions()
     traits = Traits(repeatable=True, max_model_bytes=2**31 - 1)
 

@@ -23,6 +23,7 @@ from optvet.plugin import (
     KnownLimit,
     Optimizer,
     Pass,
+    ReleasedPackage,
     Symptom,
     Traits,
     UnknownName,
@@ -93,6 +94,7 @@ class Onnxsim:
     preload: Sequence[str] = ("onnx", "onnxsim", "onnxruntime")
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
     imports: Mapping[str, Sequence[str]] = {"onnxsim": ("torch",)}
+    released = ReleasedPackage("onnxsim", "onnxsim", "onnxsim.simplify")
     options: OnnxsimOptions = OnnxsimOptions()
     # All that is switched on is repeated until nothing changes, in the library's own order.
     traits = Traits(ordered=False, composable=False, max_model_bytes=2**31 - 1)

@@ -54,6 +54,20 @@ def test_the_first_bad_release_and_its_pass_are_found(
     assert not (Path(os.__file__).parent / "site-packages" / "acme_opt.py").exists()
 
 
+@pytest.mark.long
+def test_a_release_that_makes_a_model_slow_is_found(run: Run, write: Write, wheels: Path) -> None:
+    for version in ALL:
+        code = library(version, faulty=False, slow=version in FAULTY_IN)
+        write_wheel(wheels, version, code)
+    model = write("relu.onnx", CLEAN.replace("2,3", "512,512"))
+    options = ("--optimizer", "acme", "--index", wheels, "--limit", "1", "--no-reduce")
+    ends = ("--good", "2.0", "--bad", "3.0")
+    ran = run("bisect", model, *options, *ends, "--require", "speedup >= 0.5")
+    assert ran.code == 1, ran.err
+    assert "first bad acme-opt 3.0 (the last good one is 2.0)" in ran.out
+    assert "slowdown: tidy" in ran.out
+
+
 def test_a_command_can_decide_and_skips_with_125(
     run: Run, write: Write, wheels: Path, tmp_path: Path
 ) -> None:
@@ -84,6 +98,7 @@ def test_a_command_can_decide_and_skips_with_125(
         (("--check", "no-such-program {model}"), "is no program on the path"),
         (("--check", "true"), "expected {model} where the model's path"),
         (("--check", "true {model}", "--symptom", "crash"), "--check decides alone"),
+        (("--require", "speedup>=2"), "expected speedup>=N with N from 0.01 to below 1"),
         (("--dataset", "no-such-data"), "unknown dataset 'no-such-data'"),
         (("--index", "no-such-folder"), "expected a folder of wheels"),
     ],

@@ -26,7 +26,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from optvet.plugin import Artifact, Pass, Traits, Unsupported, version_of
+from optvet.plugin import Artifact, Pass, ReleasedPackage, Traits, Unsupported, version_of
 
 _PASSES = (
     Pass("moc", "rewrite", description="model transformations of convert_model, without folding"),
@@ -88,6 +88,7 @@ class OpenVinoOptimizer:
 
     name = "openvino"
     preload: Sequence[str] = ()  # as of the runtime
+    released = ReleasedPackage("openvino", "openvino", "openvino.Core().available_devices")
     options: OpenVinoOptimizerOptions = OpenVinoOptimizerOptions()
     traits = Traits(
         ordered=False,

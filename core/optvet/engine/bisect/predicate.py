@@ -204,7 +204,8 @@ def _ask(overlay: Overlay, task: dict[str, Any]) -> dict[str, Any] | ErrorRecord
 
 def _same(one: str, other: str) -> bool:
     """Whether two spellings are one version; a local part such as ``+cpu`` may be left out."""
+    # Some optimizers name a second library too: "0.7.2 (acme_ir 0.1)".
     try:
-        return Version(one).public == Version(other).public
+        return Version(one.split()[0]).public == Version(other).public
     except InvalidVersion:
         return one == other

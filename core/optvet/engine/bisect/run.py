@@ -44,9 +44,11 @@ from optvet.spec.records.bisect import (
     TriedRelease,
 )
 from optvet.spec.releases import HasReleases, ReleasedPackage
+from optvet.spec.requirement import parse_requirement
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import Symptom
 
+_SLOWEST = 0.01
 _MOST_BUNDLES = 3
 """Bundles that are replayed on all releases."""
 
@@ -146,8 +148,27 @@ def _checked(request: BisectRequest, optimizer: str, plugins: Plugins) -> Bisect
             plugins.dataset(name.partition(":")[0])
     if request.comparator is not None:
         plugins.comparator(request.comparator)
+    request = _with_speed(request)
     path = str(models[0].path.absolute()) if Path(request.model).exists() else request.model
     return request.model_copy(update={"model": path, "optimizer": optimizer})
+
+
+def _with_speed(request: BisectRequest) -> BisectRequest:
+    """The request with ``speedup>=0.9`` as what ``vet`` asks: a slowdown of 1 / 0.9 counts."""
+    kept = []
+    for text in request.require:
+        wanted = parse_requirement(text)
+        if wanted.metric != "speedup":
+            kept.append(text)
+            continue
+        if wanted.relation not in (">", ">=") or not _SLOWEST <= wanted.bound < 1:
+            raise UsageError(
+                f"--require {text!r}: expected speedup>=N with N from {_SLOWEST} to below 1; a "
+                "release is bad where the optimized model is slower than that"
+            )
+        slower = {"measure": True, "slower_than": 1 / wanted.bound - 1}
+        request = request.model_copy(update=slower)
+    return request.model_copy(update={"require": tuple(kept)})
 
 
 def _predicate(request: BisectRequest) -> Predicate:
