@@ -53,12 +53,13 @@ Feeds = list[dict[str, np.ndarray]]
 _LEAST = 0.02
 _TRUTH = 32
 _SMALL = 16
+_UNKNOWN = 32
 _SIZES = {"overflow": (4.0, 1e4), "absorption": (0.0, 15.0), "epsilon": (0.0, 1e4)}
 """Between which magnitudes the value must be that a fault is planted at."""
 
 
 def feeds_of(model: ModelProto, count: int, seed: int) -> Feeds:
-    """Random inputs; unknown dimensions are 1, integers below 50."""
+    """Random inputs; unknown dimensions are 32, the first is 1, integers are below 50."""
     rng, weights = np.random.default_rng(seed), {t.name for t in model.graph.initializer}
     found = []
     for _ in range(count):
@@ -67,7 +68,8 @@ def feeds_of(model: ModelProto, count: int, seed: int) -> Feeds:
             tensor = value.type.tensor_type
             if value.name in weights:
                 continue
-            shape = [d.dim_value or 1 for d in tensor.shape.dim]
+            known = [d.dim_value for d in tensor.shape.dim]
+            shape = [d if d > 0 else (_UNKNOWN if i else 1) for i, d in enumerate(known)]
             dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
             if dtype.kind == "f":
                 feeds[value.name] = rng.normal(size=shape).astype(dtype)
