@@ -116,12 +116,17 @@ def timing_line(timing: Timing) -> str:
 
 
 def timing_costs(timing: Timing) -> str:
-    """Throughput, peak memory and busy processors of the candidate and of the reference."""
+    """Throughput, peak memory, busy processors and device of candidate and reference."""
     sides = [side for side in (timing.candidate, timing.reference) if side is not None]
     shown = {
         "runs per s": [f"{side.throughput:,.0f}" for side in sides],
         "added": [size(s.memory_bytes) for s in sides if s.memory_bytes is not None],
         "CPUs busy": [f"{s.cpu_utilization:.1f}" for s in sides if s.cpu_utilization is not None],
+    }
+    uses = [side.device for side in sides if side.device is not None]
+    shown |= {
+        f"of {name} busy": [f"{u.utilisation.mean:.0%}" for u in uses if u.utilisation is not None]
+        for name in {use.device for use in uses}
     }
     return "; ".join(f"{' beside '.join(each)} {what}" for what, each in shown.items() if each)
 

@@ -61,8 +61,9 @@ class Otx:
             each_level,
         )
         tables = [table(data.rows) for table in tables_made]
-        of_benches = [table(data.benches) for table in (kernels, kernel_counts, devices)]
-        return [*tables, detectors(data.rows, data.benches), *of_benches]
+        of_benches = [table(data.benches) for table in (kernels, kernel_counts)]
+        of_devices = devices(data.benches, data.rows)
+        return [*tables, detectors(data.rows, data.benches), *of_benches, of_devices]
 
 
 @hookimpl
@@ -179,10 +180,11 @@ def detectors(rows: Sequence[TrialRow], benches: Sequence[BenchResult] = ()) -> 
         lines += [[ITS_DETECTOR, what, None, None, *pair] for what, pair in figures.items()]
     return ReportTable(
         title="OTX: detectors",
-        note="Level all. The utilization of a device needs a GPU: `optvet bench MODEL --optimizer "
-        "onnxruntime --pipeline all --provider CUDAExecutionProvider --json FILE`, in a folder "
-        "that --answers names. Precision is against labels, where the data have some; agreement is "
-        "the precision of the optimized model's boxes, the original's being right.",
+        note="Level all. The utilization of a device needs a GPU, and models that were timed there "
+        "(measure = true), or answers of `optvet bench MODEL --optimizer onnxruntime "
+        "--pipeline all --provider CUDAExecutionProvider --json FILE`, in a folder that --answers "
+        "names. Precision is against labels, where the data have some; agreement is the precision "
+        "of the optimized model's boxes, the original's being right.",
         columns=["model", "", "original", "optimized", "OTX original", "OTX optimized"],
         rows=lines,
     )
@@ -196,7 +198,7 @@ def _of_detector(row: TrialRow, benches: Sequence[BenchResult]) -> dict[str, tup
     return {
         "time of 50 images, s": _pair(50 * s.latency_s if s else None for s in sides),
         "samples per s": _pair(s.throughput if s else None for s in sides),
-        "device utilization, %": utilization(benches, row.source),
+        "device utilization, %": utilization(benches, row.source, timing),
         "processor utilization, %": _pair(percent(s.cpu_utilization) if s else None for s in sides),
         "peak memory, GB": _pair(None if m is None else m / 1e9 for m in memory),
         "precision": (precision.original, precision.optimized),

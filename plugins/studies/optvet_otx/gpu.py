@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from optvet.plugin import BenchResult, BenchVariant, DeviceUse, KernelProfile, ReportTable
+from optvet.plugin import (
+    BenchResult,
+    BenchVariant,
+    DeviceUse,
+    KernelProfile,
+    ReportTable,
+    Timing,
+    TrialRow,
+)
 from optvet_otx.figures import BASE, Cell, percent
 
 ON_GPU = " (needs a GPU)"
@@ -54,9 +62,9 @@ def kernel_counts(benches: Sequence[BenchResult]) -> ReportTable:
     )
 
 
-def devices(benches: Sequence[BenchResult]) -> ReportTable:
+def devices(benches: Sequence[BenchResult], rows: Sequence[TrialRow]) -> ReportTable:
     """What a GPU does meanwhile: utilization, memory, power, temperature."""
-    lines: list[list[Cell]] = []
+    lines = [line for row in rows for line in _timed_devices(row)]
     for bench in benches:
         for level, use, seconds in _uses(bench):
             reason = None if use else "; ".join(bench.skipped) or "the runtime used no GPU"
@@ -64,7 +72,8 @@ def devices(benches: Sequence[BenchResult]) -> ReportTable:
             lines.append([bench.model.source, level, *about])
     return ReportTable(
         title=f"OTX: device{ON_GPU}",
-        note="Means over time, read every 10 ms, of the answers of `optvet bench`.",
+        note="Means over time, read every 10 ms, of models that were timed (measure = true) and of "
+        "the answers of `optvet bench`.",
         columns=[
             *("model", "level", "device", "utilization %", "GB", "W", "°C", "s per run"),
             "not measured",
@@ -73,14 +82,35 @@ def devices(benches: Sequence[BenchResult]) -> ReportTable:
     )
 
 
-def utilization(benches: Sequence[BenchResult], source: str) -> tuple[float | None, float | None]:
+def utilization(
+    benches: Sequence[BenchResult], source: str, timing: Timing | None
+) -> tuple[float | None, float | None]:
     """Of the device under a model and its level all, in %: original, optimized."""
+    if timing and timing.candidate and timing.candidate.device:
+        sides = (timing.reference, timing.candidate)
+        before, after = (_busy(side.device if side else None) for side in sides)
+        return before, after
     found: dict[str, float | None] = {}
     for bench in benches:
         if bench.model.source == source:
             for level, use, _ in _uses(bench):
-                found[level] = percent(use.utilisation.mean) if use and use.utilisation else None
+                found[level] = _busy(use)
     return found.get(BASE), found.get("all")
+
+
+def _busy(use: DeviceUse | None) -> float | None:
+    return percent(use.utilisation.mean) if use and use.utilisation else None
+
+
+def _timed_devices(row: TrialRow) -> Iterator[list[Cell]]:
+    """The lines of one trial: its original beside its level."""
+    timing = row.timing
+    if timing is None or timing.reference is None or timing.candidate is None:
+        return
+    level = row.parts.pipeline
+    for name, side in ((f"{BASE} of {level}", timing.reference), (level, timing.candidate)):
+        if (use := side.device) is not None:
+            yield [row.source, name, use.device, *_quantities(use), side.latency_s, None]
 
 
 def _profiles(bench: BenchResult) -> Iterator[tuple[str, KernelProfile | None, str | None]]:

@@ -169,7 +169,7 @@ def test_kernels_of_the_original_stand_next_to_those_of_the_optimized(run: Run) 
     (row,) = kernel_counts([bench]).rows
     assert row[2:5] == [None, None, None]
     assert row[5] == "kernels are not profiled: no GPU was asked for, by --provider"
-    base, optimized = devices([bench]).rows
+    base, optimized = devices([bench], []).rows
     assert (base[1], optimized[1], optimized[8]) == ("base", "all", "the runtime used no GPU")
     assert isinstance(base[7], float)
     # As a GPU tells: each kernel of either model, with its utilization apart from its throughput.

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record
+from optvet.spec.records.devices import DeviceUse
 
 
 class TimedSide(Record):
@@ -18,7 +19,9 @@ class TimedSide(Record):
     keeps busy while it runs (1.0 is one processor all of the time); None if that was not measured.
     ``samples_per_s`` is the throughput times the rows of a sample, which are the leading size that
     all its inputs of two or more dimensions share, else 1. ``warm_ups`` runs, which took
-    ``warm_up_s`` seconds, were not timed, in all processes together.
+    ``warm_up_s`` seconds, were not timed, in all processes together. ``device`` is what the device
+    that it runs on does meanwhile, where the runtime uses one and ``vet`` timed it; the answer of
+    ``bench`` has it by variant.
     """
 
     latency_s: float
@@ -29,6 +32,7 @@ class TimedSide(Record):
     samples_per_s: float | None = None
     warm_ups: int = 0
     warm_up_s: float = 0.0
+    device: DeviceUse | None = None
 
 
 class Pace(Record):

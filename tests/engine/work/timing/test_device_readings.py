@@ -16,12 +16,16 @@ import pytest
 from tests.engine.work.trials.test_placement import NET
 
 from optvet import InputError
+from optvet.cli.render import timing_costs
 from optvet.engine.bench import bench
 from optvet.engine.discovery import Plugins
+from optvet.engine.models.opening import open_model
+from optvet.engine.vet.run import vet_model
 from optvet.engine.work.timing.device_readings import profile_of, use_of
 from optvet.plugin import KernelLaunch, Meter, Reading
 from optvet.report.bench_tables import summary_tables
 from optvet.spec.bench import BenchRequest
+from optvet.spec.request import VetRequest
 from optvet_onnxruntime.runtime import OrtOptions, OrtRuntime
 
 WATTS = 100.0
@@ -158,6 +162,21 @@ def test_a_device_is_read_in_another_process_while_the_model_runs(
         (False, "k", 2, "32x1x1", "4x1x1", "75%"),
         (False, "all kernels", 2, None, None, None),
     ]
+
+
+@pytest.mark.long
+def test_vet_tells_what_the_device_does_while_it_is_timed(plugins: Plugins, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(NET), path)
+    model = open_model(path, "model.onnx", tmp_path)
+    asked = VetRequest(
+        model="model", runtime="on-device", measure=True, limit=1, cache_dir=tmp_path
+    )
+    timing = vet_model(model, asked, plugins).timing
+    assert timing is not None
+    sides = [timing.reference, timing.candidate]
+    assert all(s is not None and s.device is not None and s.device.runs > 3 for s in sides)
+    assert "50% beside 50% of pretended busy" in timing_costs(timing)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,11 @@ from optvet.engine.vet.speed.timings import (
     timing_record,
     with_runtime_defaults,
 )
-from optvet.engine.work.timing.stopwatch import Passes
+from optvet.engine.work.timing.device_readings import ask_meter, find_use
+from optvet.engine.work.timing.stopwatch import Passes, Stopwatch
+from optvet.spec.devices import Meter
 from optvet.spec.errors import NothingTested
+from optvet.spec.records.devices import DeviceUse
 from optvet.spec.records.timing import Timing
 from optvet.spec.records.vet import ControlState, Finding
 from optvet.spec.symptoms import Symptom
@@ -68,7 +71,7 @@ def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Cl
             words = f"{failure.symptom} under the runtime's own defaults: {failure.message}"
             ledger.control(_CONTROL, "limited", words)
             return safe
-        record = ledger.timing = timing_record(watch, timed)
+        record = ledger.timing = _with_devices(session, watch, timing_record(watch, timed), safe)
         state, words = _STATES[record.verdict], record.detail or record.verdict
         if record.verdict != "slower":
             ledger.control(_CONTROL, state, words)
@@ -86,6 +89,26 @@ def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Cl
     left = found.safe
     shorter = left is not None and any(b.culprit for b in found.blamed)
     return clear(left) if shorter and left is not None else safe
+
+
+def _with_devices(session: VetSession, watch: Stopwatch, record: Timing, safe: Passes) -> Timing:
+    """``record`` with what the device does while each of both models runs, if there is one."""
+    runner = session.runner.on(watch.case)
+    outcome = runner.sandbox.call(ask_meter, watch.case.candidate)
+    meter = outcome.value
+    if not isinstance(meter, Meter) or record.reference is None or record.candidate is None:
+        if isinstance(meter, str) and meter:
+            session.ledger.control("device", "limited", meter)
+        return record
+    runner.progress("reading the device", 0, None)
+    uses = [find_use(runner, passes, watch.samples, meter) for passes in (watch.base, safe)]
+    for why in {use for use in uses if isinstance(use, str)}:
+        session.ledger.control("device", "limited", why)
+    reference, candidate = (
+        side.model_copy(update={"device": use if isinstance(use, DeviceUse) else None})
+        for side, use in zip((record.reference, record.candidate), uses, strict=True)
+    )
+    return record.model_copy(update={"reference": reference, "candidate": candidate})
 
 
 def _finding(blamed: Blamed, threshold: float) -> Finding:
