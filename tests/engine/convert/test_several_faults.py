@@ -53,6 +53,20 @@ def test_each_kind_of_fault_is_one_finding(
     assert all("once what is wrong before it is set right" in f.message for f in found[1:])
 
 
+def test_a_value_that_is_passed_on_and_computed_in_steps_is_one_finding(tmp_path: Path) -> None:
+    right = "r = HardSwish(x) y = Identity(r)"
+    steps = "h = HardSigmoid<alpha=0.25>(x) m = Mul(x, h) p = Neg(m) q = Neg(p) y = Identity(q)"
+    for name, text in (("right", right), ("wrong", steps)):
+        model = onnx.parser.parse_model(f"{HEAD} {{ {text} }}")
+        (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
+    asked = ConvertRequest(
+        model=str(tmp_path / "right.onnx"), converted=tmp_path / "wrong.onnx", jobs=1
+    )
+    (found,) = convert_model(asked, Plugins()).findings
+    assert found.place is not None
+    assert found.place.operator == "HardSwish"
+
+
 def test_an_attribute_and_a_weight_behind_it_are_two_findings(tmp_path: Path) -> None:
     weights = "<float[4] w = {1, 2, 3, 4}>"
     body = "a = LeakyRelu<alpha=0.3>(x) b = Mul(a, w) y = Tanh(b)"

@@ -19,6 +19,7 @@ from optvet.engine.convert.align import (
     SuspectRegion,
     Tolerances,
     broken_region,
+    equal_up_to_layout,
     iter_layouts,
     known_values,
 )
@@ -216,7 +217,13 @@ def _mended(
         return None
     first = inside.values[region.first]
     wanted = first.value
-    readers = {i for i, v in enumerate(inside.values) if region.first in v.reads}
+    # What merely passes the value on is there as soon as the value is set, wherever that is.
+    readers = {
+        i
+        for i, v in enumerate(inside.values)
+        if region.first in v.reads and not equal_up_to_layout(v.value, wanted, 0.0)
+    }
+    partly = None
     outputs = {o.name for o in run.model.graph.output}
     for name in itertools.islice(_fitting(run.model, region, values, wanted), _VALUES):
         if name in outputs:
@@ -232,9 +239,10 @@ def _mended(
             if first_wrong_output(tried.model, inside, allowed, after) is None:
                 return tried
             now = known_values(tried.model, after, inside, allowed)
-            if readers & (now.source - known.source) or _makes(run.model, name, first.alike):
-                return tried
-    return None
+            explains = readers & (now.source - known.source)
+            if partly is None and (explains or _makes(run.model, name, first.alike)):
+                partly = tried
+    return partly
 
 
 def _makes(model: ModelProto, name: str, operator: str) -> bool:
