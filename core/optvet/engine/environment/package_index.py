@@ -177,8 +177,7 @@ def install(package: str, version: str, target: Path, index: PackageIndex) -> No
         raise InfrastructureError(f"{what}: pip has not installed it in {_INSTALL_S:g} s")
     if _FULL.search(ended.errors):
         raise InfrastructureError(
-            f"{what} cannot be installed into {target.parent}: no space left; make room (optvet "
-            "env clear), then run again"
+            f"{what} cannot be installed: no space left; make room (optvet env clear), then rerun"
         )
     if _CUT_OFF.search(ended.errors):
         raise InfrastructureError(
