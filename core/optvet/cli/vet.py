@@ -182,9 +182,9 @@ class _VetScreen:
         if self.silent or self.quiet:
             return
         self.terminal.show(*first_part(result, self.request))
+        self.terminal.show(next_command(result, self.request), soft_wrap=True)
         if result.findings:
             self.terminal.show(*known_faults(result))
-        self.terminal.show(next_command(result, self.request), soft_wrap=True)
         self.terminal.show(*details(result, self.request, explain=self.explain))
         self.terminal.show(*code(result), soft_wrap=True)
 

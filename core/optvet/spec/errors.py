@@ -73,8 +73,11 @@ def near_names(
         return list(dict.fromkeys((*whole, *close)))[:count]
     # Few letters stand inside of many names by chance: "ort" in "torch".
     begun = [n for n in whole if any(w.startswith(short) for w in _words(n))]
-    meant = [n for n in names if _abbreviates(short, _plain(n))]
-    return list(dict.fromkeys((*begun, *meant, *close, *whole)))[:count]
+    meant = sorted((n for n in names if _abbreviates(short, _plain(n))), key=len)
+    meant = [n for n in meant if n not in begun]
+    # Abbreviations have a place, however many names begin so: "ort" for "onnxruntime".
+    first = begun[: max(1, count - len(meant))]
+    return list(dict.fromkeys((*first, *meant, *begun, *close, *whole)))[:count]
 
 
 def _words(name: str) -> list[str]:

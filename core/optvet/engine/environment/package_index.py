@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from optvet.engine.environment.child_process import ChildEnd, run_below
@@ -60,8 +60,11 @@ class PackageIndex:
         if self.folder is None:
             return ()
         found = []
-        for file in sorted(self.folder.glob("*.whl")):
-            name, number, *_ = parse_wheel_filename(file.name)
+        for file in sorted(f for f in self.folder.iterdir() if f.suffix == ".whl"):
+            try:
+                name, number, *_ = parse_wheel_filename(file.name)
+            except InvalidWheelFilename:  # no release, for pip neither
+                continue
             if name == canonicalize_name(package) and number == Version(version):
                 status = file.stat()
                 found.append((file.name, status.st_size, status.st_mtime_ns))

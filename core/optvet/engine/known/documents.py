@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from optvet.graph.pattern import find_matches, parse_pattern
 from optvet.graph.types import inferred_types
 from optvet.spec.errors import InputError, UnknownName
+from optvet.spec.foreign import files_in, read_text
 from optvet.spec.parsing import read_toml
 from optvet.spec.records.known import KnownFault
 from optvet.spec.toml_lines import join_with_dots, line_of
@@ -45,7 +46,7 @@ def read_faults(places: Iterable[Path]) -> list[KnownFault]:
     Raises:
         InputError: A file is no such document, or two have one id.
     """
-    files = [f for p in places for f in (sorted(p.rglob("*.toml")) if p.is_dir() else [p])]
+    files = [f for p in places for f in (_documents_in(p) if p.is_dir() else [p])]
     found: dict[str, tuple[KnownFault, Path]] = {}
     for file in files:
         fault = read_fault(file)
@@ -53,6 +54,10 @@ def read_faults(places: Iterable[Path]) -> list[KnownFault]:
             raise InputError(f"{file}: {fault.id!r} is the id of {found[fault.id][1]} too")
         found[fault.id] = fault, file
     return [found[name][0] for name in sorted(found)]
+
+
+def _documents_in(folder: Path) -> list[Path]:
+    return files_in(folder, lambda file: file.suffix == ".toml")
 
 
 def read_fault(file: Path) -> KnownFault:
@@ -67,7 +72,7 @@ def read_fault(file: Path) -> KnownFault:
     except ValidationError as error:
         first = error.errors()[0]
         where = join_with_dots(first["loc"])
-        line = line_of(file.read_text("utf-8"), first["loc"])
+        line = line_of(read_text(file), first["loc"])
         place = f"{file}:{line}" if line else str(file)
         raise InputError(f"{place}: {where or 'document'}: {words_of(first)}") from error
     if problem := problem_of_fault(fault):

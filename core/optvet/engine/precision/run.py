@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import onnx
-
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.options import parse_options
@@ -33,7 +31,7 @@ from optvet.engine.work.trials.participants import configure, fit_to_model
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.walk import name_nodes
 from optvet.spec.errors import InputError, UnknownName, UsageError
-from optvet.spec.foreign import read_file
+from optvet.spec.foreign import load_model, read_file
 from optvet.spec.optimizer_protocols import LowersPrecision, Optimizer
 from optvet.spec.precision import PrecisionRequest
 from optvet.spec.protocols import Preferred
@@ -352,7 +350,7 @@ def _document(
     case, measure = setting.case, setting.measure
     optimizer = case.optimizer
     assert isinstance(optimizer, LowersPrecision)
-    graph = onnx.load(case.model.path, load_external_data=False)
+    graph = load_model(case.model.path, weights=False)
     unnamed = len(name_nodes(graph))
     operators = {node.name: node.op_type for node in graph.graph.node}
     kept = _kept_parts(setting, answer, operators)
