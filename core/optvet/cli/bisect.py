@@ -46,7 +46,7 @@ def command(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Find the release of a package that broke a model, and the pass in it that is to blame.
+    """Find the release of a package that broke a model, and the pass that is to blame.
 
     A binary search over the releases that pip finds, each in a folder of its own.
     """

@@ -6,6 +6,7 @@ The converters of ``quantizer`` quantize a whole model, by stages; these leave n
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import inspect
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from optvet.graph import float_nodes, group_nodes, name_nodes
 from optvet.plugin import (
     Artifact,
     InfrastructureError,
+    MissingLibrary,
     Pass,
     Sensitive,
     Traits,
@@ -277,6 +279,12 @@ class OrtFourBits(_NodeQuantizer):
     name = "ort_matmul_4bits"
     precision = "int4"
     options: FourBitOptions = FourBitOptions()
+
+    def version(self) -> str:
+        """Version of ONNX Runtime, whose 4-bit quantizer needs a library more."""
+        if importlib.util.find_spec("onnx_ir") is None:
+            raise MissingLibrary("onnx_ir", "optvet[onnxscript]")
+        return super().version()
 
     def quantize(
         self, model: ModelProto, kept: Sequence[str], options: FourBitOptions, folder: Path

@@ -33,7 +33,7 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
     names = session.request.cross_check
     if isinstance(tested, RuntimeTarget):
         names = names or tested.others(session.plugins)
-    if not names:
+    elif not names:
         return
     by_id = {s.id: s for s in samples}
     for i, finding in enumerate(session.ledger.findings):
