@@ -25,22 +25,18 @@ import itertools
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import ModelProto, NodeProto, TypeProto
 
+from optvet.graph.pattern_facts import FUNCTIONS, PatternGraph, UnknownFact, attribute_value
 from optvet.graph.walk import (
     ONNX_DOMAIN,
-    attribute_of,
     domain_of,
     graphs,
     opset_versions,
-    schema_of,
 )
-from optvet.graph.weights import held_tensor
 
 _NODE = re.compile(
     r"(?P<results>[\w?,\s]+?)\s*=\s*(?P<domain>(?:\?|[\w.]+)\.)?(?P<operators>\w+(?:\|\w+)*)"
@@ -50,7 +46,6 @@ _OPERAND = re.compile(r"_|-|\*|\w+\??")
 _ATTRIBUTE = re.compile(r"(?P<absent>!)?(?P<name>\w+)\s*(?:=\s*(?P<value>.+))?", re.DOTALL)
 _COMMUTATIVE = frozenset("Add Mul And Or Xor Equal Min Max Sum".split())
 _MOST_MATCHES = 100
-_MOST_ELEMENTS = 65536
 _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -67,10 +62,6 @@ _SUMS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.Mod: operator.mod,
 }
-
-
-class _Unknown(Exception):
-    """A condition asks for what is not known before the model runs."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +124,7 @@ def _parse_node(line: str) -> PatternNode:
             raise ValueError(f"{line!r}: {part!r} is no operand")
     if "*" in operands[:-1]:
         raise ValueError(f"{line!r}: * stands for all that follow, so it is the last")
-    attributes = [_parse_attribute(part, line) for part in _split(found["attributes"] or "")]
+    attributes = [_parseattribute_value(part, line) for part in _split(found["attributes"] or "")]
     return PatternNode(
         tuple(part.strip() for part in found["results"].split(",")),
         (found["domain"] or "").removesuffix("."),
@@ -155,7 +146,7 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _parse_attribute(text: str, line: str) -> tuple[str, str, Any]:
+def _parseattribute_value(text: str, line: str) -> tuple[str, str, Any]:
     found = _ATTRIBUTE.fullmatch(text)
     if found is None or (found["absent"] and found["value"]):
         raise ValueError(f"{line!r}: {text!r} is no attribute; write axis, !axis or axis=1")
@@ -203,152 +194,18 @@ def find_matches(
     """
     outer = {t.name: t for g in graphs(model.graph) for t in g.initializer}
     opsets = opset_versions(model)
-    searched = [_PatternGraph(list(g.node), g, opsets, outer, types) for g in graphs(model.graph)]
+    searched = [PatternGraph(list(g.node), g, opsets, outer, types) for g in graphs(model.graph)]
     searched += [
-        _PatternGraph(list(f.node), None, opset_versions(f), outer, types) for f in model.functions
+        PatternGraph(list(f.node), None, opset_versions(f), outer, types) for f in model.functions
     ]
     found = (m for p in patterns for graph in searched for m in _Matcher(p, graph).all())
     return list(itertools.islice(found, _MOST_MATCHES))
 
 
-@dataclass
-class _PatternGraph:
-    """One graph, indexed."""
-
-    nodes: list[NodeProto]
-    graph: GraphProto | None
-    opsets: Mapping[str, int]
-    weights: Mapping[str, TensorProto]
-    types: Mapping[str, TypeProto]
-    makers: dict[str, NodeProto] = field(default_factory=dict)
-    readers: dict[str, list[NodeProto]] = field(default_factory=dict)
-    outputs: set[str] = field(default_factory=set)
-    inputs: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        for node in self.nodes:
-            self.makers |= {name: node for name in node.output if name}
-            for name in filter(None, node.input):
-                self.readers.setdefault(name, []).append(node)
-        if self.graph is not None:
-            self.outputs = {value.name for value in self.graph.output}
-            self.inputs = {value.name for value in self.graph.input}
-
-    def tensor(self, name: str) -> TensorProto | None:
-        """The constant of that name; None if the value is no constant."""
-        if name in self.weights:
-            return self.weights[name]
-        node = self.makers.get(name)
-        return None if node is None else held_tensor(node)
-
-    def shape(self, name: str) -> list[int | None]:
-        """The dimensions; those that are not known are None."""
-        tensor = self.tensor(name)
-        if tensor is not None:
-            return [int(d) for d in tensor.dims]
-        kind = self.types.get(name)
-        if kind is None or not kind.HasField("tensor_type"):
-            raise _Unknown
-        if not kind.tensor_type.HasField("shape"):
-            raise _Unknown
-        dims = kind.tensor_type.shape.dim
-        return [d.dim_value if d.HasField("dim_value") else None for d in dims]
-
-
-def _rank(graph: _PatternGraph, name: str) -> int:
-    return len(graph.shape(name))
-
-
-def _dim(graph: _PatternGraph, name: str, axis: int) -> int:
-    shape = graph.shape(name)
-    if not -len(shape) <= axis < len(shape):
-        raise _Unknown
-    return _known(shape[axis])
-
-
-def _shape(graph: _PatternGraph, name: str) -> list[int]:
-    return [_known(d) for d in graph.shape(name)]
-
-
-def _elements(graph: _PatternGraph, name: str) -> int:
-    shape = graph.shape(name)
-    return 0 if 0 in shape else int(np.prod([_known(d) for d in shape], dtype=np.int64))
-
-
-def _known(value: int | None) -> int:
-    if value is None:
-        raise _Unknown
-    return value
-
-
-def _dtype(graph: _PatternGraph, name: str) -> str:
-    tensor, kind = graph.tensor(name), graph.types.get(name)
-    number = tensor.data_type if tensor is not None else 0
-    if not number and kind is not None:
-        number = kind.tensor_type.elem_type
-    if not number:
-        raise _Unknown
-    return str(onnx.TensorProto.DataType.Name(number)).lower()
-
-
-def _value(graph: _PatternGraph, name: str) -> list[Any]:
-    tensor = graph.tensor(name)
-    if tensor is None or int(np.prod(tensor.dims, dtype=np.int64)) > _MOST_ELEMENTS:
-        raise _Unknown
-    if tensor.data_location == TensorProto.EXTERNAL:
-        raise _Unknown
-    values: list[Any] = numpy_helper.to_array(tensor).ravel().tolist()
-    return values
-
-
-def _readers(graph: _PatternGraph, name: str) -> int:
-    return len(graph.readers.get(name, [])) + (name in graph.outputs)
-
-
-def _attr(graph: _PatternGraph, result: str, name: str) -> Any:
-    node = graph.makers.get(result)
-    value = None if node is None else _attribute(node, name, graph.opsets)
-    if value is None:
-        raise _Unknown
-    return value
-
-
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "rank": _rank,
-    "dim": _dim,
-    "shape": _shape,
-    "elements": _elements,
-    "dtype": _dtype,
-    "value": _value,
-    "readers": _readers,
-    "attr": _attr,
-    "is_constant": lambda graph, name: graph.tensor(name) is not None,
-    "is_input": lambda graph, name: name in graph.inputs,
-    "is_output": lambda graph, name: name in graph.outputs,
-    "opset": lambda graph: _known(graph.opsets.get(ONNX_DOMAIN)),
-}
-"""What conditions can ask: of a value its ``rank``, ``dim(x, axis)``, ``shape``, ``elements``,
-``dtype``, ``value`` of a constant as a flat list, number of ``readers`` (a graph output is one
-more); of the node that makes a result its ``attr(y, "axis")``; the operator set."""
-
-
-def _attribute(node: NodeProto, name: str, opsets: Mapping[str, int]) -> Any:
-    """The value of an attribute, or its default; texts as text; None if there is none."""
-    value = attribute_of(node, name)
-    if value is None:
-        schema = schema_of(domain_of(node), node.op_type, opsets)
-        known = None if schema is None else schema.attributes.get(name)
-        if known is not None and known.default_value.type:
-            value = onnx.helper.get_attribute_value(known.default_value)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
-
-
 class _Matcher:
     """Finds the places of one graph that fit a pattern, by trying node after node."""
 
-    def __init__(self, pattern: GraphPattern, graph: _PatternGraph) -> None:
+    def __init__(self, pattern: GraphPattern, graph: PatternGraph) -> None:
         self._pattern, self._graph = pattern, graph
 
     def all(self) -> Iterator[PatternMatch]:
@@ -396,7 +253,7 @@ class _Matcher:
             return False
         for name, kind, value in wanted.attributes:
             given = any(attribute.name == name for attribute in node.attribute)
-            if kind == "equal" and _attribute(node, name, self._graph.opsets) != value:
+            if kind == "equal" and attribute_value(node, name, self._graph.opsets) != value:
                 return False
             if kind != "equal" and given != (kind == "given"):
                 return False
@@ -451,7 +308,7 @@ class _Matcher:
             return None if state is None else not state
         try:
             return bool(self._compute(condition, names))
-        except _Unknown:
+        except UnknownFact:
             return None
 
     def _compute(self, part: ast.expr, names: Mapping[str, str]) -> Any:
@@ -459,7 +316,7 @@ class _Matcher:
             return part.value
         if isinstance(part, ast.Name):
             if part.id not in names:
-                raise _Unknown
+                raise UnknownFact
             return names[part.id]
         if isinstance(part, ast.List | ast.Tuple):
             return [self._compute(item, names) for item in part.elts]

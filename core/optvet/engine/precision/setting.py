@@ -1,0 +1,100 @@
+"""What a search for precision is about: sessions, measures and samples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from optvet.engine.precision.calibration import write_inputs
+from optvet.engine.precision.emulation import rounds
+from optvet.engine.precision.measure import Measure
+from optvet.engine.vet.find.detect import detect
+from optvet.engine.vet.impact.assess import Assessor
+from optvet.engine.vet.require.metrics import RequirementMeter
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.cache.disk import cache_root
+from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.participants import configure, fit_to_model
+from optvet.engine.work.trials.trial_runner import Progress
+from optvet.spec.optimizer_protocols import LowersPrecision
+from optvet.spec.request import VetRequest
+from optvet.spec.types import Sample
+
+
+@dataclass(frozen=True)
+class PrecisionSetting:
+    """What a search is about.
+
+    Attributes:
+        session: Makes trials; of a model that rounds as the type does.
+        plain: The same with the optimizer's own result.
+        plain_meter: Measures the requirements on that.
+        measure: Measures the requirements.
+        samples: The samples that are kept in memory.
+        judged: Number of all samples.
+        emulated: Whether the type is emulated.
+    """
+
+    session: VetSession
+    plain: VetSession
+    plain_meter: RequirementMeter
+    measure: Measure
+    samples: Sequence[Sample]
+    judged: int
+    emulated: bool
+
+    @property
+    def case(self) -> Case:
+        """The case that is searched."""
+        return self.session.case
+
+
+def set_up(session: VetSession, asked: VetRequest, progress: Progress) -> PrecisionSetting:
+    """Detect with all nodes converted, where it is due in a model that rounds as the type does."""
+    case = session.case
+    optimizer, options = case.optimizer, case.options
+    assert isinstance(optimizer, LowersPrecision)
+    inputs = session.inputs()
+    ranged = _on_inputs(session, optimizer, options)
+    plain = session if ranged is None else with_options(session, ranged)
+    options = plain.case.options
+    emulated = optimizer.emulated(options)
+    emulates = emulated is not None and not rounds(
+        session.runner.sandbox, case.candidate, optimizer.precision
+    )
+    session = with_options(plain, emulated) if emulates else plain
+    detected = detect(session, inputs, Assessor(session, inputs))
+    session = session.at(detected.runner)
+    meter = RequirementMeter(session, detected, inputs)
+    measure = Measure(
+        session.case.passes.pipeline,
+        meter,
+        most=1,
+        progress=lambda tried: progress("trying lists", tried, None),
+    )
+    checks = session.case.checks
+    plain = plain.at(plain.runner.on(replace(plain.case, checks=checks)))
+    examiner = copy.copy(detected.examiner)
+    examiner.runner = plain.runner
+    own = RequirementMeter(plain, replace(detected, examiner=examiner), inputs)
+    return PrecisionSetting(
+        session, plain, own, measure, detected.samples, detected.judged, emulates
+    )
+
+
+def _on_inputs(session: VetSession, optimizer: LowersPrecision[Any], options: Any) -> Any:
+    """Options with which ranges are measured on the samples; None if none are measured."""
+    folder = (session.request.cache_dir or cache_root()) / "scratch"
+    if optimizer.on_inputs(options, folder) is None:
+        return None
+    samples = next(iter(session.inputs().chunks()), [])
+    return optimizer.on_inputs(options, write_inputs(folder, [s.feeds for s in samples]))
+
+
+def with_options(session: VetSession, options: Any) -> VetSession:
+    """The session with other options of its optimizer."""
+    case = session.case
+    optimizer = fit_to_model(configure(case.optimizer, options), options, case.model)
+    return session.at(session.runner.on(replace(case, optimizer=optimizer, options=options)))

@@ -1,0 +1,159 @@
+"""What conditions of a pattern can ask of a graph, and what is not known before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
+
+from optvet.graph.walk import (
+    ONNX_DOMAIN,
+    attribute_of,
+    domain_of,
+    schema_of,
+)
+from optvet.graph.weights import held_tensor
+
+_MOST_ELEMENTS = 65536
+
+
+class UnknownFact(Exception):
+    """A condition asks for what is not known before the model runs."""
+
+
+@dataclass
+class PatternGraph:
+    """One graph, indexed."""
+
+    nodes: list[NodeProto]
+    graph: GraphProto | None
+    opsets: Mapping[str, int]
+    weights: Mapping[str, TensorProto]
+    types: Mapping[str, TypeProto]
+    makers: dict[str, NodeProto] = field(default_factory=dict)
+    readers: dict[str, list[NodeProto]] = field(default_factory=dict)
+    outputs: set[str] = field(default_factory=set)
+    inputs: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for node in self.nodes:
+            self.makers |= {name: node for name in node.output if name}
+            for name in filter(None, node.input):
+                self.readers.setdefault(name, []).append(node)
+        if self.graph is not None:
+            self.outputs = {value.name for value in self.graph.output}
+            self.inputs = {value.name for value in self.graph.input}
+
+    def tensor(self, name: str) -> TensorProto | None:
+        """The constant of that name; None if the value is no constant."""
+        if name in self.weights:
+            return self.weights[name]
+        node = self.makers.get(name)
+        return None if node is None else held_tensor(node)
+
+    def shape(self, name: str) -> list[int | None]:
+        """The dimensions; those that are not known are None."""
+        tensor = self.tensor(name)
+        if tensor is not None:
+            return [int(d) for d in tensor.dims]
+        kind = self.types.get(name)
+        if kind is None or not kind.HasField("tensor_type"):
+            raise UnknownFact
+        if not kind.tensor_type.HasField("shape"):
+            raise UnknownFact
+        dims = kind.tensor_type.shape.dim
+        return [d.dim_value if d.HasField("dim_value") else None for d in dims]
+
+
+def _rank(graph: PatternGraph, name: str) -> int:
+    return len(graph.shape(name))
+
+
+def _dim(graph: PatternGraph, name: str, axis: int) -> int:
+    shape = graph.shape(name)
+    if not -len(shape) <= axis < len(shape):
+        raise UnknownFact
+    return _known(shape[axis])
+
+
+def _shape(graph: PatternGraph, name: str) -> list[int]:
+    return [_known(d) for d in graph.shape(name)]
+
+
+def _elements(graph: PatternGraph, name: str) -> int:
+    shape = graph.shape(name)
+    return 0 if 0 in shape else int(np.prod([_known(d) for d in shape], dtype=np.int64))
+
+
+def _known(value: int | None) -> int:
+    if value is None:
+        raise UnknownFact
+    return value
+
+
+def _dtype(graph: PatternGraph, name: str) -> str:
+    tensor, kind = graph.tensor(name), graph.types.get(name)
+    number = tensor.data_type if tensor is not None else 0
+    if not number and kind is not None:
+        number = kind.tensor_type.elem_type
+    if not number:
+        raise UnknownFact
+    return str(onnx.TensorProto.DataType.Name(number)).lower()
+
+
+def _value(graph: PatternGraph, name: str) -> list[Any]:
+    tensor = graph.tensor(name)
+    if tensor is None or int(np.prod(tensor.dims, dtype=np.int64)) > _MOST_ELEMENTS:
+        raise UnknownFact
+    if tensor.data_location == TensorProto.EXTERNAL:
+        raise UnknownFact
+    values: list[Any] = numpy_helper.to_array(tensor).ravel().tolist()
+    return values
+
+
+def _readers(graph: PatternGraph, name: str) -> int:
+    return len(graph.readers.get(name, [])) + (name in graph.outputs)
+
+
+def _attr(graph: PatternGraph, result: str, name: str) -> Any:
+    node = graph.makers.get(result)
+    value = None if node is None else attribute_value(node, name, graph.opsets)
+    if value is None:
+        raise UnknownFact
+    return value
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "rank": _rank,
+    "dim": _dim,
+    "shape": _shape,
+    "elements": _elements,
+    "dtype": _dtype,
+    "value": _value,
+    "readers": _readers,
+    "attr": _attr,
+    "is_constant": lambda graph, name: graph.tensor(name) is not None,
+    "is_input": lambda graph, name: name in graph.inputs,
+    "is_output": lambda graph, name: name in graph.outputs,
+    "opset": lambda graph: _known(graph.opsets.get(ONNX_DOMAIN)),
+}
+"""What conditions can ask: of a value its ``rank``, ``dim(x, axis)``, ``shape``, ``elements``,
+``dtype``, ``value`` of a constant as a flat list, number of ``readers`` (a graph output is one
+more); of the node that makes a result its ``attr(y, "axis")``; the operator set."""
+
+
+def attribute_value(node: NodeProto, name: str, opsets: Mapping[str, int]) -> Any:
+    """The value of an attribute, or its default; texts as text; None if there is none."""
+    value = attribute_of(node, name)
+    if value is None:
+        schema = schema_of(domain_of(node), node.op_type, opsets)
+        known = None if schema is None else schema.attributes.get(name)
+        if known is not None and known.default_value.type:
+            value = onnx.helper.get_attribute_value(known.default_value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
