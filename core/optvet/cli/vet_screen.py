@@ -38,8 +38,7 @@ from optvet.spec.records.vet import Finding, VetResult
 from optvet.spec.request import VetRequest
 
 _CODE_LINES = 16
-_FOLDERS = re.compile(r"(?<![\w.])/?(?:[\w.+-]+/){2,}(?=[\w+-]+\.\w)")
-""""/a/b/" of "/a/b/c.h:273"."""
+_PATH = re.compile(r"[\w./+-]*")
 _LISTED_DIVERGENCES = 4
 _LISTED_NODES = 6
 _LISTED_SITES = 3
@@ -202,8 +201,23 @@ def _brief_words(finding: Finding) -> str:
 
     words = message_words(difference_words(finding), 0)
     return middle(
-        _FOLDERS.sub("", words.replace(noise_remark(finding.noise_floor), "")), BRIEF_CHARS
+        _without_folders(words.replace(noise_remark(finding.noise_floor), "")), BRIEF_CHARS
     )
+
+
+def _without_folders(words: str) -> str:
+    """``words`` with "c.h:273" in place of "/a/b/c.h:273"; in linear time, for any message.
+
+    >>> _without_folders("at /a/b/c.h:273: see https://a.b/c/d.e and a/b")
+    'at c.h:273: see https://a.b/c/d.e and a/b'
+    """
+    return " ".join(map(_file_name, words.split(" ")))
+
+
+def _file_name(word: str) -> str:
+    folder, _, name = word.rpartition("/")
+    in_folders = "/" in folder and "." in name and _PATH.fullmatch(folder) is not None
+    return name if in_folders else word
 
 
 def _where(finding: Finding, several: bool) -> Table:
