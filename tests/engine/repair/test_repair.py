@@ -270,15 +270,15 @@ net.example_inputs = (torch.linspace(-3, 3, 20).reshape(5, 4),)
 """
 
 
-def test_a_region_is_taken_from_what_another_converter_makes(tmp_path: Path) -> None:
+def test_a_wrong_operator_of_a_framework_is_written_anew(tmp_path: Path) -> None:
     for module in ("torch", "onnxscript"):
         pytest.importorskip(module, reason=f"needs {module}")
     (tmp_path / "net.py").write_text(SOFTPLUS)
     out = tmp_path / "repaired"
     given = {"model": f"{tmp_path / 'net.py'}:net", "via": ("torch_script",), "out": out}
     result = repair_model(RepairRequest.model_validate(given), Plugins())
-    assert (result.verdict, [e.kind for e in result.edits]) == ("repaired", ["region"])
-    assert "torch_dynamo" in result.edits[0].about
+    assert (result.verdict, [e.kind for e in result.edits]) == ("repaired", ["template"])
+    assert "softplus" in result.edits[0].about.lower()
     kinds = [n.op_type for n in onnx.load(out / "repaired.onnx").graph.node]
     assert "Where" in kinds
     assert kinds.count("Gemm") == 2
