@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
 
 from pydantic import BaseModel
 
@@ -24,18 +23,6 @@ _LACK = re.compile(r"not[ _]?implemented|not supported|unsupported|no conversion
 def lacks_kernel(error_type: str, message: str) -> bool:
     """Whether an error says that a runtime lacks an operator or a type, which is no fault."""
     return _LACK.search(f"{error_type}: {message}") is not None
-
-
-class RuntimesAtHand(Protocol):
-    """Runtimes by name, as ``Plugins`` has them."""
-
-    def names(self, family: Literal["runtime"]) -> Sequence[str]:
-        """Names of those that can be used."""
-        ...
-
-    def runtime(self, name: str) -> Runtime:
-        """The one of that name."""
-        ...
 
 
 class RuntimeTargetOptions(BaseModel, frozen=True, extra="forbid"):
@@ -75,12 +62,6 @@ class RuntimeTarget:
     ) -> Artifact:
         """The model itself."""
         return source
-
-    def others(self, plugins: RuntimesAtHand) -> tuple[str, ...]:
-        """Further runtimes of the format, by which a finding is checked."""
-        own = (self.runtime.name, self.judge.name)
-        names = (n for n in plugins.names("runtime") if n not in own)
-        return tuple(n for n in names if self.traits.consumes in plugins.runtime(n).accepts)
 
     def snippet(self, passes: Sequence[str], options: RuntimeTargetOptions) -> str:
         """The model itself."""

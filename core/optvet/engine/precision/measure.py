@@ -16,6 +16,7 @@ from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.records.precision import PrecisionReading
+from optvet.spec.requirement import Required
 from optvet.spec.types import Sample
 
 
@@ -68,15 +69,7 @@ class Measure:
 
     def records(self, readings: Sequence[RequirementReading]) -> list[PrecisionReading]:
         """Readings as the document has them."""
-        return [
-            PrecisionReading(
-                requirement=str(required),
-                met=reading.met,
-                measured=finite(reading.value),
-                detail=reading.words,
-            )
-            for required, reading in zip(self.meter.required, readings, strict=True)
-        ]
+        return [recorded(*each) for each in zip(self.meter.required, readings, strict=True)]
 
     def shortfall(self, readings: Sequence[RequirementReading]) -> float:
         """How far the readings are from the requirements, the worst of them; infinite if unknown.
@@ -133,3 +126,13 @@ def _relative_change(name: str, pairs: Sequence[tuple[Outputs, Outputs]]) -> flo
     if not math.isfinite(change):
         return math.inf
     return math.sqrt(change / total) if total else (math.inf if change else 0.0)
+
+
+def recorded(required: Required, reading: RequirementReading) -> PrecisionReading:
+    """A reading as the document has it."""
+    return PrecisionReading(
+        requirement=str(required),
+        met=reading.met,
+        measured=finite(reading.value),
+        detail=reading.words,
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from optvet.engine.vet.observe.observation import finite
+from optvet.engine.precision.measure import recorded
 from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox import enter
@@ -57,12 +57,7 @@ def _apply(optimizer: Optimizer, data: bytes, passes: tuple[str, ...], options: 
 def _computed(meter: RequirementMeter, passes: tuple[str, ...]) -> list[PrecisionReading]:
     """The requirements on the mixed model as the runtime itself computes it."""
     return [
-        PrecisionReading(
-            requirement=str(required),
-            met=reading.met,
-            measured=finite(reading.value),
-            detail=reading.words,
-        )
+        recorded(required, reading)
         for required in meter.required
         if (reading := meter.read(required, passes)) is not None
     ]

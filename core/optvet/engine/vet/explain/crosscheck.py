@@ -32,7 +32,7 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
     tested = session.case.optimizer
     names = session.request.cross_check
     if isinstance(tested, RuntimeTarget):
-        names = names or tested.others(session.plugins)
+        names = names or _third_runtimes(session, tested)
     elif not names:
         return
     by_id = {s.id: s for s in samples}
@@ -61,6 +61,14 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
             where = _location(session.case.candidate.runtime.name, answers)
             where = "; ".join(words for words in (finding.location, where) if words)
             session.ledger.amend(i, {"cross_check": answers, "location": where})
+
+
+def _third_runtimes(session: VetSession, tested: RuntimeTarget) -> tuple[str, ...]:
+    """Runtimes at hand that take the model, and are neither under test nor the judge."""
+    runtimes = map(session.plugins.runtime, session.plugins.names("runtime"))
+    own = (tested.runtime.name, tested.judge.name)
+    fitting = (r.name for r in runtimes if tested.traits.consumes in r.accepts)
+    return tuple(name for name in fitting if name not in own)
 
 
 def _wrong_shape(session: VetSession, finding: Finding, sample: Sample) -> str:
