@@ -255,6 +255,7 @@ def test_a_source_that_cannot_be_used_is_told_in_one_message(
     ("model", "via", "message"),
     [
         ("gone.py:net", ["plain_to_onnx"], "gone.py: there is no such file"),
+        ("gone.py:net", [], "gone.py: there is no such file"),
         ("source.py", ["plain_to_onnx"], "say which function makes the model"),
         ("model.onnx", [], "choose one: .*optvet convert model.onnx --via onnx_version; "),
         ("zoo:digits-nlp", ["onnx_version"], "did you mean 'digits-mlp'"),

@@ -25,7 +25,7 @@ def choose_converter(model: str, plugins: Plugins) -> tuple[str, ...]:
 
     Raises:
         SeveralFit: Several are as good.
-        UsageError: There is none.
+        UsageError: There is none, or the file of the source is missing.
     """
     fitting = _fitting(model, plugins)
     found = _likeliest(model, _to_onnx(model, fitting, plugins), plugins)
@@ -33,6 +33,10 @@ def choose_converter(model: str, plugins: Plugins) -> tuple[str, ...]:
     if len(best) == 1:
         return (best[0].name,)
     shown = found or fitting
+    path = Path(parts_of(model)[0]).expanduser()
+    named = model.partition(":")[0] in plugins.names("model source")
+    if shown and not named and not path.exists():
+        raise UsageError(f"{path}: there is no such file; check the path")
     if not shown:
         names = ", ".join(plugins.names("converter")) or "none is installed"
         raise UsageError(
