@@ -26,7 +26,7 @@ _ABOUT_CHARS = 400
 
 
 @dataclass(frozen=True)
-class Told:
+class ReleaseAnswer:
     """What one release does.
 
     Attributes:
@@ -51,7 +51,7 @@ class Predicate(Protocol):
         """What makes a release bad."""
         ...
 
-    def __call__(self, overlay: Overlay, *, again: bool = False) -> Told:
+    def __call__(self, overlay: Overlay, *, again: bool = False) -> ReleaseAnswer:
         """What the release does; ``again``: without what an earlier run has kept."""
         ...
 
@@ -78,19 +78,19 @@ class VetPredicate:
         counted = finding.severity in ("fault", "requirement")
         return counted or finding.symptom in self.request.fail_on
 
-    def __call__(self, overlay: Overlay, *, again: bool = False) -> Told:
+    def __call__(self, overlay: Overlay, *, again: bool = False) -> ReleaseAnswer:
         """The answer of ``vet`` there."""
         request = self.request.model_copy(update={"cache": False}) if again else self.request
         answer = vet_there(overlay, request)
         if isinstance(answer, ErrorRecord):
-            return Told("skipped", shortened(answer.message), error=answer)
+            return ReleaseAnswer("skipped", shortened(answer.message), error=answer)
         found = [f for f in answer.findings if self.matches(f)]
         words = tuple(f"{f.symptom}: {f.blamed()}" for f in (found or answer.findings))
         if found:
-            return Told("bad", "", answer.verdict, words)
+            return ReleaseAnswer("bad", "", answer.verdict, words)
         if answer.verdict == "undecided":
-            return Told("skipped", "the verdict is undecided", answer.verdict, words)
-        return Told("good", "", answer.verdict, words)
+            return ReleaseAnswer("skipped", "the verdict is undecided", answer.verdict, words)
+        return ReleaseAnswer("good", "", answer.verdict, words)
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,19 @@ class CommandPredicate:
         """What makes a release bad."""
         return f"{' '.join(self.command)} exits neither with 0 nor with {self.SKIP}"
 
-    def __call__(self, overlay: Overlay, *, again: bool = False) -> Told:
+    def __call__(self, overlay: Overlay, *, again: bool = False) -> ReleaseAnswer:
         """How the command ends there."""
         words = [word.replace(PLACE, str(self.model)) for word in self.command]
         ended = overlay.run_program(words, timeout_s=self.timeout_s)
         if ended.status is None:
-            return Told("skipped", f"the command takes more than {self.timeout_s:g} s")
+            return ReleaseAnswer("skipped", f"the command takes more than {self.timeout_s:g} s")
         if ended.status == self.SKIP:
-            return Told("skipped", f"the command exits with {self.SKIP}")
+            return ReleaseAnswer("skipped", f"the command exits with {self.SKIP}")
         if ended.status > 128:
-            return Told("bad", "", f"signal {ended.status - 128}")
-        return Told("good" if ended.status == 0 else "bad", "", f"exit code {ended.status}")
+            return ReleaseAnswer("bad", "", f"signal {ended.status - 128}")
+        return ReleaseAnswer(
+            "good" if ended.status == 0 else "bad", "", f"exit code {ended.status}"
+        )
 
 
 def vet_there(

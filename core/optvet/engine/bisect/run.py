@@ -13,7 +13,7 @@ from optvet.engine.bisect.overlay import Overlays
 from optvet.engine.bisect.predicate import (
     CommandPredicate,
     Predicate,
-    Told,
+    ReleaseAnswer,
     VetPredicate,
     shortened,
     shown_there,
@@ -212,11 +212,11 @@ def _ends(search: Search, bench: _Bench, good: str, bad: str) -> tuple[int, int]
     for named, state in ((good, "good"), (bad, "bad")):
         if not named:
             continue
-        told = bench.told[bench.versions.index(named)]
-        if told.state != state:
-            words = told.reason or "; ".join(told.findings) or f"verdict {told.verdict}"
+        answer = bench.answers[bench.versions.index(named)]
+        if answer.state != state:
+            words = answer.reason or "; ".join(answer.findings) or f"verdict {answer.verdict}"
             raise UsageError(
-                f"--{state} {named}: it is {told.state} ({words}); name another release, or what "
+                f"--{state} {named}: it is {answer.state} ({words}); name another release, or what "
                 "to look for with --symptom or --culprit"
             )
     return low, high
@@ -235,7 +235,7 @@ def _blame(
     mended = [c.last for c in changes if c.to == "good"]
     if broke or mended:
         number = broke[-1] if broke else mended[-1]
-    elif bench.told[high].state == "bad":
+    elif bench.answers[high].state == "bad":
         number = high
     else:
         return None
@@ -280,7 +280,7 @@ class _Bench:
     overlays: Overlays
     predicate: Predicate
     progress: Progress
-    told: dict[int, Told] = field(default_factory=dict)
+    answers: dict[int, ReleaseAnswer] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -290,21 +290,21 @@ class _Bench:
 
     def ask(self, numbers: Sequence[int]) -> Mapping[int, State]:
         """The states of releases, which are tried at the same time."""
-        for number, told in zip(numbers, self._together(self._try, numbers), strict=True):
-            self.told[number] = told
+        for number, answer in zip(numbers, self._together(self._try, numbers), strict=True):
+            self.answers[number] = answer
         self._refuse_what_holds_for_all()
-        return {number: self.told[number].state for number in numbers}
+        return {number: self.answers[number].state for number in numbers}
 
     def repeat(self, numbers: Sequence[int]) -> bool:
         """Whether releases answer the same once more, without what is kept of the first time."""
         again = [self._try(number, again=True).state for number in dict.fromkeys(numbers)]
-        return again == [self.told[number].state for number in dict.fromkeys(numbers)]
+        return again == [self.answers[number].state for number in dict.fromkeys(numbers)]
 
     def replay(self, bundles: Sequence[Path], *, trust: bool) -> Mapping[int, list[Shown]]:
         """What each release that was tried shows of each bundle."""
         if not bundles:
             return {}
-        usable = [n for n in sorted(self.told) if self._is_usable(n)]
+        usable = [n for n in sorted(self.answers) if self._is_usable(n)]
 
         def shown(number: int) -> list[Shown]:
             version = self.versions[number]
@@ -320,17 +320,17 @@ class _Bench:
         """A record of each release, oldest first."""
         records = []
         for number, version in enumerate(self.versions):
-            told = self.told.get(number)
-            if told is None:
+            answer = self.answers.get(number)
+            if answer is None:
                 records.append(TriedRelease(version=version))
                 continue
             records.append(
                 TriedRelease(
                     version=version,
                     state=states[number],
-                    reason=told.reason,
-                    verdict=told.verdict,
-                    findings=list(told.findings),
+                    reason=answer.reason,
+                    verdict=answer.verdict,
+                    findings=list(answer.findings),
                     bundles=shown.get(number, []),
                     runs=self.counts.get(number, 0),
                 )
@@ -339,15 +339,15 @@ class _Bench:
 
     def nothing(self) -> NothingTested:
         """That every release was skipped, with the reasons of the outermost."""
-        newest, oldest = max(self.told), min(self.told)
+        newest, oldest = max(self.answers), min(self.answers)
         words = "; ".join(
-            f"{self.versions[n]}: {self.told[n].reason}" for n in dict.fromkeys((newest, oldest))
+            f"{self.versions[n]}: {self.answers[n].reason}" for n in dict.fromkeys((newest, oldest))
         )
-        return NothingTested(f"no release of {len(self.told)} could be tried: {words}")
+        return NothingTested(f"no release of {len(self.answers)} could be tried: {words}")
 
     def _refuse_what_holds_for_all(self) -> None:
         """Stop where the first two releases have the same error of usage: all would have it."""
-        errors = [told.error for told in self.told.values()]
+        errors = [answer.error for answer in self.answers.values()]
         if len(errors) != 2 or None in errors:
             return
         first, second = (error for error in errors if error is not None)
@@ -358,22 +358,24 @@ class _Bench:
             raise PluginError(first.message)
 
     def _is_usable(self, number: int) -> bool:
-        told = self.told[number]
-        return told.state != "skipped" or told.error is not None
+        answer = self.answers[number]
+        return answer.state != "skipped" or answer.error is not None
 
-    def _try(self, number: int, *, again: bool = False) -> Told:
+    def _try(self, number: int, *, again: bool = False) -> ReleaseAnswer:
         version = self.versions[number]
-        done = len(self.told)
+        done = len(self.answers)
         self.progress(f"{self.overlays.package.distribution} {version}", done, None)
         try:
             with self.overlays.using(version) as overlay:
                 self.counts[number] = self.counts.get(number, 0) + 1
                 return self.predicate(overlay, again=again)
         except NotInstallable as error:
-            return Told("skipped", shortened(str(error)))
+            return ReleaseAnswer("skipped", shortened(str(error)))
 
     @staticmethod
-    def _together(task: Callable[[int], Told], numbers: Sequence[int]) -> list[Told]:
+    def _together(
+        task: Callable[[int], ReleaseAnswer], numbers: Sequence[int]
+    ) -> list[ReleaseAnswer]:
         if len(numbers) == 1:
             return [task(numbers[0])]
         with ThreadPoolExecutor(len(numbers)) as pool:

@@ -92,10 +92,10 @@ class Confirmer:
                 with vetted(request, plugins, progress=progress) as answer:
                     # Where two runtimes differ and the standard or a third one leaves open who is
                     # wrong, there is no finding.
-                    told = [
+                    reported = [
                         f for f in answer.result.findings if not (tests_runtime and f.known_limit)
                     ]
-                    order = sorted(told, key=lambda f: _rank(f, suspect))
+                    order = sorted(reported, key=lambda f: _rank(f, suspect))
                     written = bundle.write_bundles(
                         answer.result.model_copy(update={"findings": order[:MOST_FINDINGS]}),
                         request,

@@ -92,9 +92,9 @@ def _confirm(
     chosen = measure.read(found.kept, fresh=True)
     if measure.met(found.kept, fresh=True) is not True:
         words = next(r.words for r in chosen if r.met is not True)
-        given = not found.minimal and frozenset(found.kept) not in measure.tried
-        verdict: PrecisionVerdict = "unmet" if given else "undecided"
-        words = words if given else f"new processes do not repeat it: {words}"
+        named = not found.minimal and frozenset(found.kept) not in measure.tried
+        verdict: PrecisionVerdict = "unmet" if named else "undecided"
+        words = words if named else f"new processes do not repeat it: {words}"
         return FoundPrecision(verdict, found, suspicions, words, chosen)
     without = {
         name: measure.read([n for n in found.kept if n != name], fresh=True) for name in found.kept
