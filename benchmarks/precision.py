@@ -43,7 +43,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from scipy.stats import spearmanr
 
 from optvet import PrecisionResult, precision
-from optvet.engine.precision.calibration import write_inputs
+from optvet.engine.work.trials.calibration import write_inputs
 from optvet.graph import element_types, name_nodes
 from optvet.plugin import Artifact
 from optvet_onnxruntime.half import OrtFp16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
-from optvet.engine.precision.calibration import write_inputs
+from optvet.engine.work.trials.calibration import write_inputs
 from optvet.plugin import Artifact, DependsOnModel, LowersPrecision, Optimizer, Unsupported
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
@@ -157,3 +158,41 @@ def test_the_layer_that_must_not_be_quantized_is_found(tmp_path: Path) -> None:
     assert result.ranking[0].name == "MatMul_0"
     assert not result.emulated
     assert result.recipes == {"nodes_to_exclude": "['MatMul_0']"}
+
+
+def test_vet_measures_ranges_on_the_samples_and_its_bundles_carry_them(tmp_path: Path) -> None:
+    cache, moved = tmp_path / "cache", tmp_path / "moved"
+    result = optvet.vet(
+        "zoo:digits-cnn",
+        optimizer="ort_static_quantizer",
+        pipeline=["Conv_0"],
+        require=["max_change<=0.001"],
+        out=tmp_path / "out",
+        jobs=1,
+        cache_dir=cache,
+    )
+    assert result.verdict == "faulty"
+    (tmp_path / "out").rename(moved)
+    shutil.rmtree(cache)
+    bundles = sorted(moved.iterdir())
+    assert bundles
+    assert {optvet.replay(bundle).outcome for bundle in bundles} == {"still there"}
+
+
+def test_a_file_of_inputs_that_changes_is_measured_again(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    file, sizes = tmp_path / "inputs.npz", []
+    for scale in (0.01, 1.0):
+        arrays = {"0/image": scale * rng.random((8, 1, 8, 8), dtype=np.float32)}
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # names of arrays, no other keyword
+        result = optvet.vet(
+            "zoo:digits-cnn",
+            optimizer="ort_static_quantizer",
+            optimizer_options={"inputs": str(file)},
+            pipeline=["Conv_0"],
+            require=["max_change<=1e-9"],
+            jobs=1,
+            cache_dir=tmp_path / "cache",
+        )
+        sizes.append(next(f.measured for f in result.findings if f.measured is not None))
+    assert sizes[0] != sizes[1]

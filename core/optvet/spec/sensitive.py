@@ -62,6 +62,14 @@ def sensitive_options(options: type[BaseModel]) -> dict[str, Sensitive]:
     return {name: mark for name, mark in found.items() if mark is not None}
 
 
+def data_files(options: BaseModel) -> dict[str, str]:
+    """The files that ``options`` name to be read as data, by the option's name."""
+    marks = sensitive_options(type(options)).items()
+    named = {name: getattr(options, name) for name, mark in marks if mark.reads_data}
+    unless = {name: mark.unless for name, mark in marks}
+    return {n: v for n, v in named.items() if isinstance(v, str) and v and not unless[n](v)}
+
+
 def unmarked_options(options: type[BaseModel]) -> dict[str, str]:
     """Unmarked options that look sensitive, by name, with the reason."""
     return {

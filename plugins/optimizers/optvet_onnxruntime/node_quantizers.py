@@ -80,7 +80,8 @@ class StaticNodeOptions(NodeQuantizerOptions):
     method: Literal["MinMax", "Entropy", "Percentile"] = "MinMax"
     """How ranges of activations follow from what the inputs give."""
     inputs: Annotated[str, Sensitive("reads a file", reads_data=True)] = ""
-    """File of inputs that ranges are measured on: ``.npz``, with arrays named ``0/NAME``."""
+    """File of inputs that ranges are measured on: ``.npz``, with arrays named ``0/NAME``. By
+    default the first samples of the dataset."""
 
 
 class FourBitOptions(NodeQuantizerOptions):
@@ -209,7 +210,7 @@ class OrtStaticQuantizer(_NodeQuantizer):
         if not options.inputs:
             raise Unsupported(
                 "ort_static_quantizer needs inputs that ranges are measured on: say "
-                "--option inputs=FILE.npz, or use optvet precision"
+                "--option inputs=FILE.npz"
             )
         target, new = folder / "quantized.onnx", folder / "ranges.json"
         known = _ranges_file(model, options)

@@ -56,7 +56,7 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
     with temporary_folder("optvet-bundle-") as store:
         model = open_model(path, str(path), Path(store))
         file = str(bundle / RECORD)
-        case = case_from(record, plugins, model, file=file, trust=trust)
+        case = case_from(record, plugins, model, file=file, folder=bundle, trust=trust)
         if record.finding.symptom.info.limit == "time":
             case = case.under(timeout_s=record.timeout_s)
         feeds, *more = read_samples(bundle / INPUTS, record.inputs, record.samples)

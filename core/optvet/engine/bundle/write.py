@@ -34,8 +34,10 @@ from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.cost import total_nodes
 from optvet.graph.identity import structure_of
 from optvet.spec.errors import UsageError
+from optvet.spec.foreign import read_file
 from optvet.spec.records import Finding, Reproduction, RequirementRecord, VetResult
 from optvet.spec.request import VetRequest
+from optvet.spec.sensitive import data_files
 from optvet.spec.types import Sample
 
 REDUCTION_S = 300.0
@@ -299,6 +301,7 @@ def _write_bundle(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
     record = _record(task, case, finding, proto, list(feeds), evidence, nodes, reduced=reduced)
     pictures, problem = _pictures(finding, evidence, task.draw)
     note = note or problem
+    pictures |= {Path(f).name: read_file(Path(f)) for f in data_files(case.options).values()}
     place = (task.out, task.index)
     written = write_folder(*place, record, proto, feeds, evidence, case, note, pictures, more)
     return dataclasses.replace(written, shows=shows)
@@ -342,7 +345,8 @@ def _record(
         model=task.source if task.source.startswith("zoo:") else Path(task.source).name,
         nodes=(nodes, total_nodes(proto)),
         optimizer=case.optimizer.name,
-        optimizer_options=case.options.model_dump(mode="json"),
+        optimizer_options=case.options.model_dump(mode="json")
+        | {name: Path(file).name for name, file in data_files(case.options).items()},
         passes=list(case.passes.complete(finding.culprit)),
         runtime=case.candidate.runtime.name,
         runtime_options=case.candidate.options.model_dump(mode="json"),

@@ -5,18 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from optvet.engine.precision.calibration import write_inputs
 from optvet.engine.precision.emulation import rounds
 from optvet.engine.precision.measure import Measure
 from optvet.engine.vet.find.detect import detect
 from optvet.engine.vet.impact.assess import Assessor
 from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.session import VetSession
-from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.trials.case import Case
-from optvet.engine.work.trials.participants import configure, fit_to_model
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.optimizer_protocols import LowersPrecision
 from optvet.spec.request import VetRequest
@@ -56,15 +52,12 @@ def set_up(session: VetSession, asked: VetRequest, progress: Progress) -> Precis
     case = session.case
     optimizer, options = case.optimizer, case.options
     assert isinstance(optimizer, LowersPrecision)
-    inputs = session.inputs()
-    ranged = _on_inputs(session, optimizer, options)
-    plain = session if ranged is None else with_options(session, ranged)
-    options = plain.case.options
+    plain, inputs = session, session.inputs()
     emulated = optimizer.emulated(options)
     emulates = emulated is not None and not rounds(
         session.runner.sandbox, case.candidate, optimizer.precision
     )
-    session = with_options(plain, emulated) if emulates else plain
+    session = session if emulated is None or not emulates else session.with_options(emulated)
     detected = detect(session, inputs, Assessor(session, inputs))
     session = session.at(detected.runner)
     meter = RequirementMeter(session, detected, inputs)
@@ -82,19 +75,3 @@ def set_up(session: VetSession, asked: VetRequest, progress: Progress) -> Precis
     return PrecisionSetting(
         session, plain, own, measure, detected.samples, detected.judged, emulates
     )
-
-
-def _on_inputs(session: VetSession, optimizer: LowersPrecision[Any], options: Any) -> Any:
-    """Options with which ranges are measured on the samples; None if none are measured."""
-    folder = (session.request.cache_dir or cache_root()) / "scratch"
-    if optimizer.on_inputs(options, folder) is None:
-        return None
-    samples = next(iter(session.inputs().chunks()), [])
-    return optimizer.on_inputs(options, write_inputs(folder, [s.feeds for s in samples]))
-
-
-def with_options(session: VetSession, options: Any) -> VetSession:
-    """The session with other options of its optimizer."""
-    case = session.case
-    optimizer = fit_to_model(configure(case.optimizer, options), options, case.model)
-    return session.at(session.runner.on(replace(case, optimizer=optimizer, options=options)))

@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import large
@@ -18,11 +21,13 @@ from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.work.cache.disk import Cache, cache_root
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.timing.stopwatch import MEASURES
+from optvet.engine.work.trials.calibration import write_inputs
 from optvet.engine.work.trials.case import Case, case_of
 from optvet.engine.work.trials.inputs import Inputs, Slice
-from optvet.engine.work.trials.participants import check_options
+from optvet.engine.work.trials.participants import check_options, configure, fit_to_model
 from optvet.engine.work.trials.preload import preload_for
 from optvet.engine.work.trials.trial_runner import Progress, TrialRunner
+from optvet.spec.optimizer_protocols import LowersPrecision
 from optvet.spec.records import Witness
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
@@ -45,6 +50,12 @@ class VetSession:
     def at(self, runner: TrialRunner) -> VetSession:
         """The same session with another trial runner."""
         return replace(self, runner=runner)
+
+    def with_options(self, options: BaseModel) -> VetSession:
+        """The same session with other options of its optimizer."""
+        case = self.case
+        optimizer = fit_to_model(configure(case.optimizer, options), options, case.model)
+        return self.at(self.runner.on(replace(case, optimizer=optimizer, options=options)))
 
     def inputs(self) -> Inputs:
         """The samples of the request."""
@@ -127,11 +138,25 @@ def open_session(
             session = VetSession(request, plugins, runner)
             if fewer:
                 session.ledger.control("jobs", "limited", fewer)
-            yield session
+            yield _with_ranges(session, root / "scratch")
     finally:
         cache.close()
         if own:
             sandbox.close()
+
+
+def _with_ranges(session: VetSession, folder: Path) -> VetSession:
+    """The session whose optimizer measures ranges on its samples, if it does and none are named.
+
+    The options then name a file of ``folder`` with the first samples.
+    """
+    optimizer, options = session.case.optimizer, session.case.options
+    if not isinstance(optimizer, LowersPrecision) or optimizer.on_inputs(options, folder) is None:
+        return session
+    samples = next(iter(session.inputs().chunks()), [])
+    file = write_inputs(folder, [sample.feeds for sample in samples])
+    ranged = optimizer.on_inputs(options, file)
+    return session if ranged is None else session.with_options(ranged)
 
 
 def default_jobs() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -173,7 +174,13 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
 
 
 def case_from(
-    record: Reproduction, plugins: Plugins, model: Model, *, file: str = "", trust: bool = False
+    record: Reproduction,
+    plugins: Plugins,
+    model: Model,
+    *,
+    file: str = "",
+    folder: Path | None = None,
+    trust: bool = False,
 ) -> Case:
     """The case of a finding in a bundle.
 
@@ -182,6 +189,7 @@ def case_from(
         plugins: The installed plugins.
         model: The model of the bundle.
         file: The file of ``record``, for error messages.
+        folder: Folder of the bundle, which options that only read data may name files of.
         trust: Whether options in ``record`` may name code, commands and files.
 
     Raises:
@@ -191,7 +199,7 @@ def case_from(
 
     def options_of(plugin: Optimizer | Runtime, key: str) -> BaseModel:
         chosen = getattr(record, key)
-        chosen = options_from(file, key, plugin.options, chosen, folder=None, trust=trust)
+        chosen = options_from(file, key, plugin.options, chosen, folder=folder, trust=trust)
         return parse_options(plugin.name, plugin.options, chosen)
 
     optimizer = plugins.optimizer(record.optimizer)

@@ -9,8 +9,10 @@ import copy
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
+from pydantic import BaseModel
 
 from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.disk import Cache
@@ -32,6 +34,8 @@ from optvet.engine.work.trials.trial_results import (
     warned_run_from_bytes,
 )
 from optvet.graph.interface import align
+from optvet.spec.files import file_sha256
+from optvet.spec.sensitive import data_files
 from optvet.spec.types import Failure, Sample
 
 
@@ -48,6 +52,7 @@ class KnownResults:
             case.model.digest,
             about_plugin(case.optimizer),
             case.options.model_dump(mode="json"),
+            _digest_data(case.options),
         )
         self._about_run = _identity_of(case.candidate)
         self._about_reference = _identity_of(case.reference)
@@ -248,6 +253,12 @@ class _Memory:
             key = self.run_keys.pop(name)
             self.runs.pop(key, None)
             self.warned.pop(key, None)
+
+
+def _digest_data(options: BaseModel) -> dict[str, str]:
+    """What the files have that options name to be read as data."""
+    named = {name: Path(file) for name, file in data_files(options).items()}
+    return {name: file_sha256(file) for name, file in named.items() if file.is_file()}
 
 
 def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:

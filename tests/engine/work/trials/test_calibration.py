@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optvet.engine.precision.calibration import write_inputs
+from optvet.engine.work.trials.calibration import write_inputs
 
 DAY_S = 24 * 3600.0
 
