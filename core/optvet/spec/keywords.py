@@ -24,26 +24,18 @@ Seconds = float | str
 """Seconds, such as 90 or ``90s``."""
 
 
-class VetOptions(TypedDict, total=False):
-    """Fields of ``VetRequest`` beside the model and its inputs."""
+class _JudgingKeywords(TypedDict, total=False):
+    """What judging has in common, by a vet and by a search for precision."""
 
     optimizer: str | None
-    pipeline: Strings
-    exclude: Strings
-    strategy: Strategy
-    pairs: bool | None
-    runtime: str | None
-    cross_check: Strings
-    as_deployed: bool
-    measure: bool
     optimizer_options: Options
+    runtime: str | None
     runtime_options: Options
     comparator: str | None
     comparator_options: Options
     require: Strings
     rtol: Tolerances
     atol: Tolerances
-    slower_than: float
     user_model: str | None
     dataset_options: Options
     start: int
@@ -57,6 +49,19 @@ class VetOptions(TypedDict, total=False):
     cache: bool
     cache_dir: PathLike | None
     trust: bool
+
+
+class VetOptions(_JudgingKeywords, total=False):
+    """Fields of ``VetRequest`` beside the model and its inputs."""
+
+    pipeline: Strings
+    exclude: Strings
+    strategy: Strategy
+    pairs: bool | None
+    cross_check: Strings
+    as_deployed: bool
+    measure: bool
+    slower_than: float
     structure: bool
     fixed_tolerances: bool
     warnings: bool
@@ -150,33 +155,11 @@ class CompareOptions(TypedDict, total=False):
     trust: bool
 
 
-class PrecisionOptions(TypedDict, total=False):
+class PrecisionOptions(_JudgingKeywords, total=False):
     """Fields of ``PrecisionRequest`` beside the model and its inputs."""
 
     to: str
-    optimizer: str | None
-    optimizer_options: Options
     keep: Strings
     rank: bool
     max_trials: int
-    runtime: str | None
-    runtime_options: Options
-    comparator: str | None
-    comparator_options: Options
-    require: Strings
-    rtol: Tolerances
-    atol: Tolerances
-    user_model: str | None
-    dataset_options: Options
-    start: int
-    limit: int | None
-    shuffle: bool
-    on_bad: OnBad
-    seed: int
-    jobs: int | None
-    timeout: Seconds
-    memory: Size
-    cache: bool
-    cache_dir: PathLike | None
-    trust: bool
     out: PathLike | None
