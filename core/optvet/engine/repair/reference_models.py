@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
@@ -14,6 +15,8 @@ from optvet.engine.options import parse_options
 from optvet.graph.walk import ONNX_DOMAIN, opset_versions
 from optvet.spec.converters import ConversionStage, Converter
 from optvet.spec.errors import OptvetError
+from optvet.spec.protocols import Feeds
+from optvet.spec.types import Artifact
 
 _FIRST = 100
 """Numbers of folders of reference models begin here, behind those of the chain."""
@@ -22,7 +25,7 @@ _FIRST = 100
 def references_of(
     conversion: Conversion, converted: bytes, inputs: Sequence[ConversionInput]
 ) -> Mapping[str, bytes]:
-    """What other converters make of the source, by their names.
+    """What other converters make of the source, by the names of the chains.
 
     What a converter refuses, or fails at, is left out. Of a source in ONNX there is none: to put
     that itself in the place of what was made of it would repair nothing.
@@ -33,32 +36,64 @@ def references_of(
     versions = opset_versions(onnx.load_from_string(converted))
     usual = [d.sample.feeds for d in inputs if d.origin not in ("edge", "size")]
     found = {}
-    for number, link in enumerate(_links(conversion, versions.get(ONNX_DOMAIN)), _FIRST):
-        known = len(conversion.warnings)
-        try:
-            artifact = conversion.convert(link, source, number, usual)
-        except OptvetError:
-            continue
-        finally:
-            del conversion.warnings[known:]
-        if artifact.failure is None and artifact.artifacts and artifact.artifacts[-1].data:
-            found[link.converter.name] = artifact.artifacts[-1].data
+    first = _FIRST
+    for chain in _chains(conversion, versions.get(ONNX_DOMAIN)):
+        artifact: Artifact | None = source
+        for number, link in enumerate(chain, first):
+            artifact = (
+                None if artifact is None else _made_by(conversion, link, artifact, number, usual)
+            )
+        first += len(chain)
+        if artifact is not None and artifact.data:
+            found[",".join(link.converter.name for link in chain)] = artifact.data
     return found
 
 
-def _links(conversion: Conversion, opset: int | None) -> Iterator[Link]:
-    """Converters of the source that lie where work is done already, at the model's operator set."""
-    used = {link.converter.name for link in conversion.links}
+def _made_by(
+    conversion: Conversion, link: Link, source: Artifact, number: int, usual: Sequence[Feeds]
+) -> Artifact | None:
+    """What a converter makes in the end; None where it refuses or fails."""
+    known = len(conversion.warnings)
+    try:
+        made = conversion.convert(link, source, number, usual)
+    except OptvetError:
+        return None
+    finally:
+        del conversion.warnings[known:]
+    return made.artifacts[-1] if made.failure is None and made.artifacts else None
+
+
+def _chains(conversion: Conversion, opset: int | None) -> Iterator[tuple[Link, ...]]:
+    """Ways from the source to ONNX, at the model's operator set, by one converter or by two.
+
+    Each lies where work is done already, and none of it loses precision.
+    """
+    used = tuple(link.converter.name for link in conversion.links)
+    here = list(_converters(conversion))
+    source = conversion.source.artifact.format
+    begins = [c for c in here if source in c.consumes]
+    ways: list[tuple[Converter, ...]] = [(c,) for c in begins if c.produces == "onnx"]
+    ways += [
+        (begin, end)
+        for begin, end in itertools.product(begins, here)
+        if begin.produces not in ("onnx", source)
+        and begin.produces in end.consumes
+        and end.produces == "onnx"
+    ]
+    for way in ways:
+        if tuple(c.name for c in way) == used:
+            continue
+        chain = tuple(_link(c, opset) for c in way)
+        if all(stage.kind != "lossy" for link in chain for stage in link.stages):
+            yield chain
+
+
+def _converters(conversion: Conversion) -> Iterator[Converter]:
     plugins = conversion.plugins
     for converter in map(plugins.converter, plugins.names("converter")):
-        fits = conversion.source.artifact.format in converter.consumes
         home = plugins.home_of(converter)
-        if converter.name in used or not fits or converter.produces != "onnx":
-            continue
         if not home or home in conversion.abroad:
-            link = _link(converter, opset)
-            if all(stage.kind != "lossy" for stage in link.stages):
-                yield link
+            yield converter
 
 
 def _link(converter: Converter, opset: int | None) -> Link:
