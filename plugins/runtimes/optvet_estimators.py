@@ -58,8 +58,10 @@ class EstimatorRuntime:
         """Example inputs of the factory; the number of rows may always change."""
         estimator = estimator_of(artifact)
         rows = {n: {0: "rows"} for n, v in estimator.facts.inputs.items() if v.ndim}
-        return SourceFacts(
-            estimator.facts.inputs, estimator.facts.others, estimator.facts.dynamic or rows
+        return replace(
+            estimator.facts,
+            dynamic=estimator.facts.dynamic or rows,
+            labels=frozenset(() if estimator.call is not None else {"label"}),
         )
 
     def load(self, artifact: Artifact, options: EstimatorOptions) -> Session:

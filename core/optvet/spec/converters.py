@@ -53,11 +53,14 @@ class SourceFacts:
         inputs: Example inputs by name, in the order of its arguments.
         others: Further inputs that it must be right on.
         dynamic: Axes of which the size may change, by input: the name of each size by axis.
+        labels: Outputs that name classes. Where the classes are booleans, a converted model may
+            name them 0 and 1: ONNX's classifiers have integers and texts as labels.
     """
 
     inputs: Mapping[str, np.ndarray]
     others: tuple[Mapping[str, np.ndarray], ...] = ()
     dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    labels: frozenset[str] = frozenset()
 
 
 @runtime_checkable

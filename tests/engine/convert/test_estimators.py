@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
 
 from optvet.engine.convert.run import convert_model
@@ -41,6 +42,12 @@ def forest():
 
 
 forest.more_inputs = [(missing[:30],)]
+
+
+def booleans():
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(3, random_state=0).fit(X, y > 0)
 
 
 def texts():
@@ -110,6 +117,22 @@ def convert(source: Path, function: str, via: str) -> ConversionResult:
 def test_an_estimator_that_is_converted_right_has_no_finding(source: Path, function: str) -> None:
     result = convert(source, function, "skl2onnx")
     assert (result.verdict, result.findings) == ("right", [])
+
+
+def test_classes_that_are_booleans_become_integers_and_must_be_the_same_ones(
+    source: Path, tmp_path: Path
+) -> None:
+    request = ConvertRequest(model=f"{source}:booleans", via=("skl2onnx",), out=tmp_path / "out")
+    result = convert_model(request, Plugins())
+    assert (result.verdict, result.notes[0]) == ("right", "label: bool became int64")
+    (written,) = (tmp_path / "out").rglob("*.onnx")
+    model = onnx.load(written)
+    (labels,) = (a for n in model.graph.node for a in n.attribute if a.name == "classlabels_int64s")
+    labels.ints[:] = labels.ints[::-1]
+    onnx.save(model, tmp_path / "turned.onnx")
+    request = ConvertRequest(model=f"{source}:booleans", converted=tmp_path / "turned.onnx")
+    result = convert_model(request, Plugins())
+    assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
 
 
 def test_missing_values_that_take_the_wrong_branch_are_found(source: Path) -> None:

@@ -83,6 +83,18 @@ def test_an_output_that_the_source_lists_twice_may_come_once_or_twice() -> None:
     assert match_outputs(reference, twice, ("y", "z")).problem == "2 outputs became 3"
 
 
+def test_labels_alone_may_turn_from_booleans_to_integers() -> None:
+    reference, numbered = {"y": np.array([True, False])}, {"y": np.array([1, 0])}
+    pair = match_outputs(reference, numbered, labels=frozenset({"y"}))
+    assert (pair.problem, pair.notes) == ("", ("y: bool became int64",))
+    assert pair.reference["y"].tolist() == pair.candidate["y"].tolist()
+    assert match_outputs(reference, numbered).problem == "y: bool became int64"
+    turned = match_outputs(numbered, reference, labels=frozenset({"y"}))
+    assert turned.problem == "y: int64 became bool"
+    texts = match_outputs(reference, {"y": np.array(["a", "b"])}, labels=frozenset({"y"}))
+    assert texts.problem == "y: bool became <U1"
+
+
 def test_inputs_that_declare_less_are_noted() -> None:
     fixed, open_ = (
         Interface((ValueInfo("x", "float", shape),), (ValueInfo("y", "float", (2,)),))

@@ -44,6 +44,7 @@ class Judge:
         meter: Measures the noise where it matters.
         usual: Samples without edge values.
         source: The interface of a source that is an ONNX model.
+        labels: Outputs that name classes.
     """
 
     reference: Mapping[str, Outputs]
@@ -51,6 +52,7 @@ class Judge:
     meter: NoiseMeter
     usual: frozenset[str] = frozenset()
     source: Interface | None = None
+    labels: frozenset[str] = frozenset()
 
     def see(
         self, observed: Observed, samples: Sequence[Sample], tolerance: float | None = None
@@ -121,7 +123,7 @@ class Judge:
 
     def _match(self, sample: str, run: Outputs) -> Matched:
         listed = () if self.source is None else [v.name for v in self.source.outputs]
-        pair = match_outputs(self.reference[sample], run, listed)
+        pair = match_outputs(self.reference[sample], run, listed, self.labels)
         if pair.problem or not self.random:
             return pair
         kept = [name for name in pair.reference if name not in self.random]

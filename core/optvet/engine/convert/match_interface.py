@@ -133,7 +133,12 @@ class Matched:
     place: str = ""
 
 
-def match_outputs(reference: Outputs, candidate: Outputs, listed: Sequence[str] = ()) -> Matched:
+def match_outputs(
+    reference: Outputs,
+    candidate: Outputs,
+    listed: Sequence[str] = (),
+    labels: frozenset[str] = frozenset(),
+) -> Matched:
     """Match the outputs of both sides for a comparison.
 
     Args:
@@ -141,6 +146,7 @@ def match_outputs(reference: Outputs, candidate: Outputs, listed: Sequence[str] 
         candidate: Of what was made of it.
         listed: Outputs of the source as it lists them: one that it lists twice is one of
             ``reference``, and may be two of ``candidate``.
+        labels: Outputs that name classes, of which booleans may become integers.
     """
     if len(reference) != len(candidate) == len(listed):
         first = dict(zip(reversed(listed), reversed(candidate.values()), strict=True))
@@ -166,12 +172,18 @@ def match_outputs(reference: Outputs, candidate: Outputs, listed: Sequence[str] 
             common = min(expected.dtype, value.dtype, key=lambda d: d.itemsize)
             with np.errstate(over="ignore"):
                 left[name], right[name] = expected.astype(common), value.astype(common)
-        elif {expected.dtype.kind, value.dtype.kind} <= {"i", "u"}:
+        elif {expected.dtype.kind, value.dtype.kind} <= _INTEGERS or (
+            # The operators of classifiers (ai.onnx.ml) give integers and texts, never booleans.
+            name in labels and expected.dtype == bool and value.dtype.kind in _INTEGERS
+        ):
             left[name], right[name] = expected.astype(np.int64), value.astype(np.int64)
         else:
             return Matched({}, {}, problem=words, place=name)
         notes.append(words)
     return Matched(left, right, tuple(notes))
+
+
+_INTEGERS = frozenset("iu")
 
 
 def _is_same(a: np.ndarray, b: np.ndarray) -> bool:

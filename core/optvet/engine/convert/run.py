@@ -90,11 +90,13 @@ def prepare_inputs(
         conversion.source.artifact,
         outputs,
         conversion.sandbox,
+        facts.labels,
     )
     kept = [d for d in inputs if d.sample.id in outputs]
     conversion.output_names.extend(outputs[samples[0].id])
     usual = frozenset(d.sample.id for d in kept if d.origin != "edge")
-    return kept, Judge(outputs, random, meter, usual, _interface_of(conversion)), failed
+    judge = Judge(outputs, random, meter, usual, _interface_of(conversion), facts.labels)
+    return kept, judge, failed
 
 
 def _interface_of(conversion: Conversion) -> Interface | None:

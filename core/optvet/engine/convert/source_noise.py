@@ -15,7 +15,7 @@ import numpy as np
 
 from optvet.engine.convert import worker_steps
 from optvet.engine.convert.conversion_inputs import is_finite
-from optvet.engine.convert.match_interface import match_outputs
+from optvet.engine.convert.match_interface import Matched, match_outputs
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox import Outcome, Sandbox
@@ -37,6 +37,7 @@ class NoiseMeter:
         sandbox: Where the source runs.
         reference: Outputs of the source by sample.
         here: Where ONNX models run.
+        labels: Outputs of the source that name classes.
         converted: A converted model in ONNX, and what it gave; None if there is none.
     """
 
@@ -45,6 +46,7 @@ class NoiseMeter:
     source: Artifact
     reference: Mapping[str, Outputs]
     here: Sandbox
+    labels: frozenset[str] = frozenset()
     converted: tuple[RuntimeConfig, Artifact, Mapping[str, Outputs | Failure]] | None = None
     known: dict[str, Noise] = field(default_factory=dict)
 
@@ -109,10 +111,31 @@ class NoiseMeter:
             plain = runs.get(s.id)
             if plain is None or isinstance(plain, Failure):
                 continue
-            each = (_shift_outputs(self.reference[s.id], plain, m) for m in moved.get(s.id, ()))
+            pair = match_outputs(self.reference[s.id], plain, labels=self.labels)
+            each = (self._shift_outputs(s.id, pair, m) for m in moved.get(s.id, ()))
             found[s.id] = [shifted for shifted in each if shifted]
-            found[s.id] += [_round_outputs(self.reference[s.id], plain, seed) for seed in SEEDS]
+            found[s.id] += [_round_outputs(pair, seed) for seed in SEEDS]
         return found
+
+    def _shift_outputs(self, sample: str, one: Matched, moved: Outputs) -> Outputs:
+        """The reference, changed as ``moved`` differs from what it is matched with."""
+        other = match_outputs(self.reference[sample], moved, labels=self.labels)
+        if one.problem or other.problem:
+            return {}
+        shifted: Outputs = {}
+        for name, value in one.reference.items():
+            before, after = one.candidate[name], other.candidate[name]
+            if is_float(value.dtype):
+                finite = np.isfinite(before) & np.isfinite(after)
+                with np.errstate(invalid="ignore", over="ignore"):
+                    step = np.where(finite, after - before, 0)
+                    shifted[name] = (value + step).astype(value.dtype)
+                # A NaN that comes or goes by moving is noise; one that stays is the model's.
+                turned = np.isfinite(before) != np.isfinite(after)
+                shifted[name] = np.where(turned, after, shifted[name])
+            else:
+                shifted[name] = np.where(before != after, after, value)
+        return shifted
 
 
 def _terms(facts: worker_steps.GraphFacts, sample: Sample) -> int:
@@ -139,12 +162,11 @@ def _answer(outcome: Outcome[dict[str, T]]) -> _MeasuredNoise[T]:
     return _MeasuredNoise(outcome.value or {}, words)
 
 
-def _round_outputs(reference: Outputs, plain: Outputs, seed: int) -> Outputs:
-    """``reference``, moved by a roundoff of its largest values in the converted model's type.
+def _round_outputs(pair: Matched, seed: int) -> Outputs:
+    """The reference, moved by a roundoff of its largest values in the converted model's type.
 
     So far is what a sum, or a function with values near 1, may be off that was computed in it.
     """
-    pair = match_outputs(reference, plain)
     rng = np.random.default_rng(seed)
     moved: Outputs = {}
     for name, value in pair.reference.items():
@@ -153,24 +175,3 @@ def _round_outputs(reference: Outputs, plain: Outputs, seed: int) -> Outputs:
             step = unit_roundoff(value.dtype) * float(top)
             moved[name] = (value + rng.choice((-step, step), value.shape)).astype(value.dtype)
     return moved
-
-
-def _shift_outputs(reference: Outputs, plain: Outputs, moved: Outputs) -> Outputs:
-    """``reference``, changed as ``moved`` differs from ``plain``."""
-    one, other = match_outputs(reference, plain), match_outputs(reference, moved)
-    if one.problem or other.problem:
-        return {}
-    shifted: Outputs = {}
-    for name, value in one.reference.items():
-        before, after = one.candidate[name], other.candidate[name]
-        if is_float(value.dtype):
-            finite = np.isfinite(before) & np.isfinite(after)
-            with np.errstate(invalid="ignore", over="ignore"):
-                step = np.where(finite, after - before, 0)
-                shifted[name] = (value + step).astype(value.dtype)
-            # A NaN that comes or goes by moving is noise; one that stays is the model's.
-            turned = np.isfinite(before) != np.isfinite(after)
-            shifted[name] = np.where(turned, after, shifted[name])
-        else:
-            shifted[name] = np.where(before != after, after, value)
-    return shifted
