@@ -112,8 +112,12 @@ def test_json_has_the_statistics_of_every_layer(run: Run, net: Path, write: Writ
         ("no model", "is no ONNX file"),
         (HEAD + "g (float[2] p, float[2] q) => (float[2] y) { y = Add(p, q) }", "the inputs x"),
         (HEAD + "g (float[2,3,4] x) => (float[2,3,4] y) { y = Relu(x) }", "does not run"),
+        (
+            HEAD + "g (int8[2,3] x) => (int8[2,3] y) { y = Identity(x) }",
+            "input 'x' is float in the first model, 'x' is int8 in the second",
+        ),
     ],
-    ids=["garbage", "other-inputs", "other-rank"],
+    ids=["garbage", "other-inputs", "other-rank", "other-type"],
 )
 def test_what_cannot_be_compared_is_refused(
     run: Run, net: Path, write: Write, tmp_path: Path, text: str, words: str

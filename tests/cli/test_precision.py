@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -75,3 +76,22 @@ def test_a_model_without_floats_is_refused(run: Run, write: Write) -> None:
     ran = run("precision", write("whole.onnx", text))
     assert ran.code == 2
     assert "can convert no node of it to fp16" in ran.err
+
+
+def test_the_list_is_python_at_any_width_and_made_up_inputs_are_told(
+    run: Run, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("model.onnx", OVERFLOW)
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.name = f"features/block 3;{'batch_normalization/' * 4}{node.op_type}_{node.output[0]}"
+    onnx.save(model, path)
+    monkeypatch.setenv("COLUMNS", "60")
+    ran = run("precision", path, "--limit", "4")
+    assert ran.code == 0, ran.err
+    pasted = ast.literal_eval(ran.out.partition("node_block_list=")[2])
+    assert len(pasted) == 2
+    assert set(pasted) < {node.name for node in model.graph.node}
+    assert "random noise, no data of the task: give yours with --dataset" in " ".join(
+        ran.out.split()
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +21,7 @@ from optvet.cli.picture import check_picture, draw_charts
 from optvet.cli.render import count, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
+from optvet.cli.vet_facts import MADE_UP, are_inputs_made_up
 from optvet.report.charts import curves_of
 from optvet.spec.precision import PrecisionRequest
 
@@ -73,6 +76,7 @@ def command(
     if json_to != "-":
         terminal.show(_headline(result), soft_wrap=True)
         terminal.show(*_screen(result))
+        terminal.show(*_pasted(result, terminal.width), soft_wrap=True)
     if plot is not None and (charts := curves_of(result)):
         draw_charts(charts, plot, cache_folder(request.cache_dir))
         if json_to != "-":
@@ -94,7 +98,7 @@ def _headline(result: PrecisionResult) -> Text:
 
 def _screen(result: PrecisionResult) -> Iterator[RenderableType]:
     for line in _about(result):
-        yield text(line, "dim")
+        yield text(line, "yellow" if line == MADE_UP else "dim")
     if result.reason:
         yield text(one_line(f"because {result.reason}", _LINE_CHARS), "yellow")
     if result.kept:
@@ -104,13 +108,27 @@ def _screen(result: PrecisionResult) -> Iterator[RenderableType]:
         yield Padding(_curve_table(result), (1, 0, 1, 0))
     if result.ranking:
         yield Padding(_ranking_table(result), (0, 0, 1, 0))
+
+
+def _pasted(result: PrecisionResult, width: int) -> Iterator[Text]:
+    """What is pasted into a call, whose names are never broken; and where the model lies."""
     for title, code in result.recipes.items():
-        yield text(f"{title}={code}")
+        line = f"{title}={code}"
+        yield text(line if len(line) <= width else f"{title}={_a_line_each(code)}")
     if result.recipes and result.unnamed:
         words = f"{count(result.unnamed, 'node')} had no name of their own and got one in --out"
         yield text(words, "yellow")
     if result.files:
         yield text(f"wrote {', '.join(result.files)}")
+
+
+def _a_line_each(code: str) -> str:
+    """A list in Python with a line for each element; anything else as it is."""
+    with suppress(ValueError, SyntaxError):
+        if isinstance(elements := ast.literal_eval(code), list):
+            lines = (f"    {element!r},\n" for element in elements)
+            return f"[\n{''.join(lines)}]"
+    return code
 
 
 def _about(result: PrecisionResult) -> Iterator[str]:
@@ -120,6 +138,8 @@ def _about(result: PrecisionResult) -> Iterator[str]:
     yield f"required: {requirement}{default}"
     runtime = f"{result.runtime.name} {result.runtime.version}"
     yield f"judged by {runtime} on {count(result.samples, 'sample')}"
+    if are_inputs_made_up(result):
+        yield MADE_UP
     if result.emulated:
         yield (
             f"{result.runtime.name} does not round each {result.precision} value here, so rounding "

@@ -31,9 +31,11 @@ from optvet.spec.records import (
     Impact,
     RequirementRecord,
 )
+from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.records.vet import NOT_ASKED, Finding, VetResult
 from optvet.spec.request import VetRequest
 
+MADE_UP = "random noise, no data of the task: give yours with --dataset"
 MESSAGE_CHARS = 300
 BRIEF_CHARS = 100
 _LISTED_CHANGING = 12
@@ -42,7 +44,7 @@ ANSWER_CHARS = 120
 _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 
 
-def are_inputs_made_up(result: VetResult) -> bool:
+def are_inputs_made_up(result: VetResult | PrecisionResult) -> bool:
     """Whether only the default inputs were used: nobody named a dataset or declared one."""
     return [d.chosen_by for d in result.datasets] == [NOT_ASKED]
 

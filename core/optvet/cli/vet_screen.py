@@ -25,6 +25,7 @@ from optvet.cli.terminal import one_line
 from optvet.cli.vet_facts import (
     ANSWER_CHARS,
     BRIEF_CHARS,
+    MADE_UP,
     are_inputs_made_up,
     difference_words,
     facts_table,
@@ -64,8 +65,7 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
     if result.impact is not None and result.impact.headline not in shown:
         rows.append(("impact", text(result.impact.headline)))
     if result.impact is not None and result.impact.changed and are_inputs_made_up(result):
-        words = "random noise, no data of the task: give yours with --dataset"
-        rows.append(("inputs", text(words, "yellow")))
+        rows.append(("inputs", text(MADE_UP, "yellow")))
     rows.append(("verified", text(_safe(result, request))))
     yield labelled_grid(rows)
 

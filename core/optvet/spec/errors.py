@@ -68,16 +68,19 @@ def near_names(
     short = _plain(name)
     part = len(short) >= _SHORTEST
     whole = sorted((n for n in names if part and short in _plain(n)), key=len)
+    # The whole name of what is called by its beginning: "onnx-simplifier" for "onnxsim".
+    whole += [n for n in names if len(n) > _SHORTEST and short.startswith(_plain(n))]
     close = difflib.get_close_matches(name, names, n=count, cutoff=cutoff)
     if not _SHORTEST <= len(short) <= _LONGEST_ABBREVIATION:
         return list(dict.fromkeys((*whole, *close)))[:count]
     # Few letters stand inside of many names by chance: "ort" in "torch".
     begun = [n for n in whole if any(w.startswith(short) for w in _words(n))]
-    meant = sorted((n for n in names if _abbreviates(short, _plain(n))), key=len)
-    meant = [n for n in meant if n not in begun]
-    # Abbreviations have a place, however many names begin so: "ort" for "onnxruntime".
-    first = begun[: max(1, count - len(meant))]
-    return list(dict.fromkeys((*first, *meant, *begun, *close, *whole)))[:count]
+    meant = [n for n in names if _abbreviates(short, _plain(n)) and n not in begun]
+    meant.sort(key=lambda n: (_spread(short, _plain(n)), len(n)))
+    # An abbreviation comes before several names that begin so: "onnxruntime" for "ort".
+    first = meant[:1] if len(begun) > 1 else begun
+    found = dict.fromkeys((*first, *begun[: count - 2], *meant, *begun, *close, *whole))
+    return list(found)[:count]
 
 
 def _words(name: str) -> list[str]:
@@ -93,6 +96,14 @@ def _abbreviates(short: str, name: str) -> bool:
     """Whether ``short`` begins as ``name`` does, and has its letters in their order."""
     letters = iter(name)
     return name[:1] == short[:1] and all(letter in letters for letter in short)
+
+
+def _spread(short: str, name: str) -> int:
+    """Up to where in ``name`` the letters of ``short`` stand that it abbreviates."""
+    at = -1
+    for letter in short:
+        at = name.find(letter, at + 1)
+    return at
 
 
 class UnknownName(UsageError):

@@ -92,7 +92,7 @@ def test_what_is_wrong_with_a_document_is_told_with_its_place(
 )
 def test_a_release_is_affected_within_its_ranges(version: str, affected: bool) -> None:
     assert FAULT.affects(version) is affected
-    assert FAULT.when == "since 1.5, fixed in 2.0, since 3.0, still in 3.2"
+    assert FAULT.when == "since 1.5, fixed in 2.0; again since 3.0, still in 3.2"
 
 
 def test_advice_says_where_and_what_avoids_it() -> None:

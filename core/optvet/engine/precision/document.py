@@ -60,6 +60,7 @@ def document_of(
         requirements=[str(required) for required in measure.meter.required],
         default_requirement=by_default,
         samples=setting.judged,
+        datasets=list(setting.datasets),
         parts=len(measure.parts),
         kept=kept,
         chosen=measure.records(answer.chosen) if answer.chosen else [],

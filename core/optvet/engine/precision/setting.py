@@ -15,6 +15,7 @@ from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.optimizer_protocols import LowersPrecision
+from optvet.spec.records import DatasetRecord
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Sample
 
@@ -30,6 +31,7 @@ class PrecisionSetting:
         measure: Measures the requirements.
         samples: The samples that are kept in memory.
         judged: Number of all samples.
+        datasets: The datasets that they came from.
         emulated: Whether the type is emulated.
     """
 
@@ -39,6 +41,7 @@ class PrecisionSetting:
     measure: Measure
     samples: Sequence[Sample]
     judged: int
+    datasets: Sequence[DatasetRecord]
     emulated: bool
 
     @property
@@ -72,6 +75,7 @@ def set_up(session: VetSession, asked: VetRequest, progress: Progress) -> Precis
     examiner = copy.copy(detected.examiner)
     examiner.runner = plain.runner
     own = RequirementMeter(plain, replace(detected, examiner=examiner), inputs)
+    records = inputs.records()
     return PrecisionSetting(
-        session, plain, own, measure, detected.samples, detected.judged, emulates
+        session, plain, own, measure, detected.samples, detected.judged, records, emulates
     )

@@ -109,7 +109,7 @@ class KnownFault(Record):
     @property
     def when(self) -> str:
         """The affected releases in words."""
-        return ", ".join(_words(one, self.oldest, self.newest) for one in self.affected)
+        return "; again ".join(_words(one, self.oldest, self.newest) for one in self.affected)
 
     @property
     def applied(self) -> list[str]:
@@ -125,8 +125,8 @@ def _version(text: str) -> Version:
 
 
 def _words(one: AffectedRange, oldest: str, newest: str) -> str:
-    since = f"since {one.introduced}" if one.introduced else f"in {oldest} and perhaps before"
-    since += f" (not in {one.good_before})" if one.good_before else ""
+    since = f"since {one.introduced}" if one.introduced else f"since {oldest} or earlier"
+    since += f" ({one.good_before} is right)" if one.good_before else ""
     return f"{since}, fixed in {one.fixed}" if one.fixed else f"{since}, still in {newest}"
 
 

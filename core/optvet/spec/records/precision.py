@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record, Result
-from optvet.spec.records.vet import ModelRecord, OptimizerRecord, RuntimeRecord
+from optvet.spec.records.vet import DatasetRecord, ModelRecord, OptimizerRecord, RuntimeRecord
 
 PrecisionVerdict = Literal["found", "nothing-to-keep", "unmet", "undecided"]
 """Whether a list was found; none is needed; no list meets the requirement; or it is not known."""
@@ -84,6 +84,8 @@ class PrecisionResult(Result):
     default_requirement: bool
     """Whether the requirement is the optimizer's, since none was given."""
     samples: int
+    datasets: list[DatasetRecord] = Field(default_factory=list)
+    """Where the samples come from, in the order of their use."""
     parts: int
     """How many parts of the model can be converted."""
     kept: list[KeptPart] = Field(default_factory=list)

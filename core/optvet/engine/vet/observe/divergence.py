@@ -28,6 +28,7 @@ from optvet.engine.vet.observe.recorded_values import (
 from optvet.engine.vet.observe.value_pairs import ValuePair, find_pairs, node_outputs
 from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.graph.interface import graph_inputs
 from optvet.graph.text import node_text
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of
@@ -51,6 +52,8 @@ def compare_models(
     outcome = sandbox.call(_compare, first_bytes, second_bytes, dict(feeds), renamed, config)
     if outcome.value is not None:
         return outcome.value
+    if other := _other_type(a, b):
+        raise InputError(other)
     # Find out which of the models failed, if the worker died.
     for which, data, fed in (
         ("first", first_bytes, dict(feeds)),
@@ -62,6 +65,23 @@ def compare_models(
             raise InputError(f"the {which} model does not run on the inputs: {words}")
     words = outcome.failure.message if outcome.failure else "no answer"
     raise InputError(f"the models run, but could not be compared: {words}")
+
+
+def _other_type(a: ModelProto, b: ModelProto) -> str:
+    """The first input that has another element type in ``b``, in words; empty if there is none.
+
+    Inputs belong together by name, else by position.
+    """
+    of_a, of_b = graph_inputs(a), {i.name: i for i in graph_inputs(b)}
+    by_name = {i.name for i in of_a} >= set(of_b)
+    pairs = [(i, of_b[i.name]) for i in of_a if i.name in of_b]
+    for first, second in pairs if by_name else zip(of_a, of_b.values(), strict=False):
+        if first.dtype != second.dtype:
+            return (
+                f"input {first.name!r} is {first.dtype} in the first model, {second.name!r} is "
+                f"{second.dtype} in the second; compare models that take the same inputs"
+            )
+    return ""
 
 
 def compare_with_file(
