@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from optvet.cli.explain import TERMS
+from optvet.spec.symptoms import SYMPTOMS
 
 Run = Callable[..., Any]
 CONCEPTS = Path(__file__).parents[2] / "docs" / "concepts.md"
@@ -27,6 +28,19 @@ def test_a_term_is_found_in_other_forms(run: Run, term: str) -> None:
     ran = run("explain", term)
     assert ran.code == 0, ran.err
     assert ran.out.startswith(("control: A test", "failing sample: A sample"))
+
+
+@pytest.mark.parametrize("term", [*SYMPTOMS, "clean", "drift", "faulty", "undecided"])
+def test_verdicts_and_symptoms_are_explained(run: Run, term: str) -> None:
+    ran = run("explain", term)
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(f"{term}: ")
+    assert len(ran.out) > len(term) + 20
+
+
+@pytest.mark.parametrize(("typed", "term"), [("noise floor", "noise"), ("where", "divergence")])
+def test_words_of_the_screen_lead_to_their_term(run: Run, typed: str, term: str) -> None:
+    assert run("explain", typed).out.startswith(f"{term}: ")
 
 
 def test_an_unknown_term_names_near_ones(run: Run) -> None:

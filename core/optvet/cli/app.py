@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from itertools import takewhile
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from optvet import __version__
-from optvet.cli.commands import add
+from optvet.cli.commands import add, refuse_unknown_options
 from optvet.cli.errors import Interrupted
 from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UsageError
@@ -83,6 +84,7 @@ class _Commands(TyperGroup):
         What was typed is kept, for options that are asked before the others are read.
         """
         ctx.meta[_TYPED] = list(args)
+        refuse_unknown_options(ctx, takewhile(lambda a: a not in self.commands, args))
         return super().parse_args(ctx, [*args, "-"] if args[-1:] == ["--json"] else args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

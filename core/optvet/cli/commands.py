@@ -22,11 +22,23 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
+            if type(error).__name__ == "MissingParameter":  # typer does not export it
+                raise _say_missing(ctx, error.param) from error
             cause = error.__cause__
             # By its name: pydantic is imported only where typer has needed it.
             if type(cause).__name__ != "ValidationError" or error.param is None:
                 raise
             raise _say_expected(error.param, cause) from error
+
+
+def _say_missing(context: Any, param: Any) -> UsageError:
+    """One line for an argument or a required option that is not there."""
+    words = f"{context.command_path} needs "
+    if isinstance(param, TyperOption):
+        words += " or ".join(param.opts)
+    else:
+        words += (param.metavar or param.name.upper()).strip("[].…")
+    return UsageError(f"{words}; {context.command_path} --help lists what else it takes")
 
 
 def _say_expected(param: Any, cause: Any) -> UsageError:
@@ -44,6 +56,7 @@ class Group(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as click does, after looking at each value."""
         refuse_options_as_values(ctx, args)
+        refuse_unknown_options(ctx, itertools.takewhile(lambda a: a not in self.commands, args))
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -58,6 +71,8 @@ class Group(TyperGroup):
             near = near_names(args[0], names) or [n for n in names if n == "show"]
             rest = f" {args[0]}" if near == ["show"] else ""
             meant = " or ".join(f"{ctx.command_path} {n}{rest}" for n in near)
+            if not near and self.invoke_without_command and "--optimizer" in _known_options(ctx):
+                meant, near = f"{ctx.command_path} --optimizer {args[0]}", [args[0]]
             advice = f"did you mean {meant}?" if near else f"there are {', '.join(names)}"
             raise UsageError(f"no such command: {ctx.command_path} {args[0]}; {advice}")
         return super().resolve_command(ctx, args)
@@ -86,6 +101,7 @@ _SAID_ELSEWHERE = {
     "--exclude": ("skip", "disable", "without", "disabled-optimizers"),
     "--atol": ("tolerance", "tol", "threshold"),
     "--dataset": ("data", "inputs", "input-data", "samples"),
+    "--budget": ("time", "duration", "max-time", "timeout"),
     "--limit": ("count", "num-samples", "n"),
     "--out": ("output", "output-dir", "bundle"),
     "--optimizer-option": ("option", "options"),
@@ -96,18 +112,22 @@ _SAID_ELSEWHERE = {
 """Options by what other programs call them."""
 
 
-def refuse_unknown_options(context: Any, arguments: list[str]) -> None:
+def refuse_unknown_options(context: Any, arguments: Iterable[str]) -> None:
     """Refuse an option that the command does not have, and suggest those that were meant.
 
     Raises:
         UsageError: There is one.
     """
-    params = context.command.get_params(context)
-    known = {name for p in params for name in (*p.opts, *p.secondary_opts) if name[0] == "-"}
+    known = _known_options(context)
     for argument in itertools.takewhile("--".__ne__, arguments):
         name = argument.partition("=")[0]
         if name.startswith("--") and name not in known:
             raise UsageError(f"no such option: {name}{_suggest(name, known, context)}")
+
+
+def _known_options(context: Any) -> set[str]:
+    params = context.command.get_params(context)
+    return {name for p in params for name in (*p.opts, *p.secondary_opts) if name[0] == "-"}
 
 
 def _suggest(name: str, known: Iterable[str], context: Any) -> str:

@@ -10,6 +10,7 @@ from optvet.cli.options import Debug
 from optvet.cli.render import table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UnknownName
+from optvet.spec.symptoms import SYMPTOMS
 
 TERMS = {
     "absorption": "A summand that has no effect, since the sum has too few digits for it.",
@@ -49,7 +50,20 @@ TERMS = {
     "verified pipeline": "The passes that remain without the culprits, vetted on all samples.",
 }
 """The glossary of ``docs/concepts.md``."""
-_ALIASES = {"round trip": "import and export", "witness": "failing sample"}
+_VERDICTS = {
+    "clean": "All outputs are the same, bit for bit, on all samples.",
+    "faulty": "At least one fault was found and confirmed.",
+    "undecided": "There is no answer; the reason is given. Of samples: rounding alone may change "
+    "their answer, so that they count neither as changed nor as the same.",
+}
+_ALIASES = {
+    "round trip": "import and export",
+    "witness": "failing sample",
+    "noise floor": "noise",
+    "faulty pass": "culprit",
+    "verified": "verified pipeline",
+    "where": "divergence",
+}
 
 
 def command(
@@ -70,8 +84,19 @@ def command(
         return
     wanted = " ".join(term.lower().split())
     known = _ALIASES.get(wanted, wanted)
-    if known not in TERMS:
+    meanings = {**TERMS, **_VERDICTS, **_symptoms()}
+    if known not in meanings:
         known = known.removesuffix("s")
-    if known not in TERMS:
-        raise UnknownName("term", term, [*TERMS, *_ALIASES], "(see: optvet explain)")
-    terminal.show(text(f"{known}: {TERMS[known]}"))
+    if known not in meanings:
+        raise UnknownName("term", term, [*meanings, *_ALIASES], "(see: optvet explain)")
+    terminal.show(text(f"{known}: {meanings[known]}"))
+
+
+def _symptoms() -> dict[str, str]:
+    """What each symptom means that has no term of its own."""
+    return {
+        symptom: f"A symptom, which shows at the stage {info.stages[-1]}: {info.headline}. "
+        f"What should be: {info.expected[0].lower()}{info.expected[1:]}"
+        for symptom, info in SYMPTOMS.items()
+        if symptom not in TERMS
+    }
