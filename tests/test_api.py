@@ -19,6 +19,7 @@ from pydantic import BaseModel
 import optvet
 import optvet.plugin
 from optvet.spec import keywords
+from optvet.spec.errors import InputError
 
 FAULTY = """<ir_version: 8, opset_import: ["" : 17]>
 faulty (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }"""
@@ -227,3 +228,16 @@ def test_what_is_known_of_each_pass_is_told_whatever_the_strategy(tmp_path: Path
     alone = passes(strategy="each")
     assert alone.pop("fuse_transpose_into_gemm") == ("failed", "alone")
     assert {evidence for _, evidence in alone.values()} == {"alone"}
+
+
+@pytest.mark.parametrize(
+    ("feeds", "words"),
+    [
+        ({"image": np.zeros((1, 64), np.float32)}, "'image' is no input of the model"),
+        ({}, "input 'pixels' is missing"),
+    ],
+)
+def test_arrays_by_other_names_are_wrong_input(feeds: dict[str, np.ndarray], words: str) -> None:
+    good = {"pixels": np.zeros((1, 64), np.float32)}
+    with pytest.raises(InputError, match=f"sample 1 .*{words}.*the model's inputs are 'pixels'"):
+        optvet.vet("zoo:digits-mlp", dataset=[good, feeds], jobs=1)

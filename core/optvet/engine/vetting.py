@@ -239,5 +239,25 @@ class GivenInputs:
         limit: int | None,
         probe: Probe,
     ) -> Iterable[Sample]:
-        """One sample per set of arrays, in the order given."""
-        return [Sample(f"sample-{i}", feeds) for i, feeds in enumerate(self.feeds[:limit])]
+        """One sample per set of arrays, in the order given.
+
+        Raises:
+            InputError: The arrays are not named as the inputs of the model.
+        """
+        chosen = self.feeds[:limit]
+        for i, feeds in enumerate(chosen):
+            _check_names(f"sample {i} of the dataset", feeds, model)
+        return [Sample(f"sample-{i}", feeds) for i, feeds in enumerate(chosen)]
+
+
+def _check_names(where: str, feeds: Feeds, model: Model) -> None:
+    """Raise InputError unless ``feeds`` has each input of ``model``, and nothing else."""
+    needed = [info.name for info in model.inputs]
+    known = [*needed, *(info.name for info in model.optional)]
+    expected = f"the model's inputs are {', '.join(map(repr, needed)) or 'none'}"
+    for name in feeds:
+        if name not in known:
+            raise InputError(f"{where}: {name!r} is no input of the model; {expected}")
+    for name in needed:
+        if name not in feeds:
+            raise InputError(f"{where}: input {name!r} is missing; {expected}")
