@@ -24,7 +24,7 @@ import optvet
 from optvet import Finding, NothingTested, VetResult
 from optvet.cli import vet_facts, vet_screen
 from optvet.cli.errors import worst
-from optvet.cli.render import node_line, text
+from optvet.cli.render import first_clauses, node_line, text
 from optvet.cli.terminal import plain
 from optvet.engine import vetting
 from optvet.spec.records import CrossCheck, DatasetRecord
@@ -842,3 +842,12 @@ def test_without_passes_import_and_export_are_judged(run: Run, tmp_path: Path) -
     assert alone.code == 1
     assert "import and export alone" in alone.out
     assert "No safe pipeline." in alone.out
+
+
+def test_a_long_remark_of_ours_ends_after_a_clause() -> None:
+    words = (
+        "1.69 times the time of the original (99 %: 1.57 to 1.82), 0.0854 ms where it took 0.0491"
+    )
+    said = f"{words}; 8 weights became graph inputs that a caller may replace; 2 Add take longer"
+    assert first_clauses(said, 100) == words
+    assert first_clauses(words, 10) == words

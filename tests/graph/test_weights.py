@@ -3,7 +3,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
-from optvet.graph.text import graph_text, value_text
+from optvet.graph.text import graph_text, node_text, value_text
 from optvet.graph.weights import (
     clear_large_weights,
     constants_of,
@@ -71,6 +71,11 @@ def test_cleared_weights_keep_name_and_type_alone() -> None:
 def test_numbers_of_constant_nodes_are_constants_too(attribute: str, value: list[float]) -> None:
     made = model(text=f"c = Constant<{attribute}>() y = Add(x, c)")
     assert numpy_helper.to_array(constants_of(made)["c"]).ravel().tolist() == value
+
+
+def test_an_input_that_is_left_out_is_seen_in_the_text_of_a_node() -> None:
+    node = onnx.helper.make_node("Pad", ["x", "pads", "", "axes"], ["y"])
+    assert node_text(node) == 'y = Pad (x, pads, "", axes)'
 
 
 def test_the_text_of_a_model_tells_which_weights_it_leaves_out() -> None:

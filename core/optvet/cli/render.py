@@ -62,6 +62,18 @@ def middle(words: str, limit: int) -> str:
     return f"{head.rstrip()} … {tail.lstrip()}"
 
 
+def first_clauses(words: str, limit: int) -> str:
+    """As many clauses of ``words``, which semicolons divide, as fit; at least the first one.
+
+    >>> first_clauses("1.7 times the time; 8 weights became inputs; 2 Add take longer", 45)
+    '1.7 times the time; 8 weights became inputs'
+    """
+    clauses = words.split("; ")
+    while len(clauses) > 1 and len("; ".join(clauses)) > limit:
+        clauses.pop()
+    return "; ".join(clauses)
+
+
 def node_line(node: str) -> str:
     """A node as text, on several lines if it is long: names are searched for, so none is cut."""
     lines = textwrap.wrap(

@@ -15,6 +15,7 @@ from optvet.cli.render import (
     LABEL_COLUMNS,
     VERDICT_COLOURS,
     count,
+    first_clauses,
     middle,
     node_line,
     number,
@@ -37,6 +38,7 @@ from optvet.cli.warned import warnings_table
 from optvet.spec.records import Divergence, Impact
 from optvet.spec.records.vet import Finding, VetResult
 from optvet.spec.request import VetRequest
+from optvet.spec.symptoms import Symptom
 
 _CODE_LINES = 16
 _PATH = re.compile(r"[\w./+-]*")
@@ -200,9 +202,9 @@ def _brief_words(finding: Finding) -> str:
     from optvet.engine.judge.words import noise_remark
 
     words = message_words(difference_words(finding), 0)
-    return middle(
-        _without_folders(words.replace(noise_remark(finding.noise_floor), "")), BRIEF_CHARS
-    )
+    words = _without_folders(words.replace(noise_remark(finding.noise_floor), ""))
+    own = not Symptom(finding.symptom).info.failed
+    return middle(first_clauses(words, BRIEF_CHARS) if own else words, BRIEF_CHARS)
 
 
 def _without_folders(words: str) -> str:

@@ -88,6 +88,9 @@ def _find(reference: str, plugins: Plugins, *, trust: bool) -> tuple[UserModel, 
             for n, v in vars(module).items()
             if inspect.isclass(v) and issubclass(v, UserModel) and v is not UserModel
         ]
+        if kind is not None:
+            words = "is no class that is derived from optvet.plugin.UserModel; derive it from that"
+            raise UsageError(f"--user-model {reference}: {wanted} {words}")
         raise UnknownName("user model", wanted, kinds, f"(in {path.name})")
     model = _call(f"{wanted}()", kind)
     return model, path

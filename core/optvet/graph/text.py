@@ -26,7 +26,7 @@ def node_text(node: NodeProto, constants: Mapping[str, TensorProto] | None = Non
     inside = f" <{attributes}>" if attributes else ""
     known = constants or {}
     shown = {n: value_text(known[n], SHOWN_IN_LINE) for n in node.input if n in known}
-    read = ", ".join(f"{n} = {shown[n]}" if shown.get(n) else n for n in node.input)
+    read = ", ".join(f"{n} = {shown[n]}" if shown.get(n) else n or '""' for n in node.input)
     operator = qualified_name(node.domain, node.op_type, ".")
     return f"{', '.join(node.output)} = {operator}{inside} ({read})"
 

@@ -151,6 +151,7 @@ def test_a_registered_one_needs_no_trust(folder: Path) -> None:
         ("owner.py:NoFeed", True, InputError, r"NoFeed.feed\(\), item-0 is not defined"),
         ("owner.py:Fails", True, InputError, r"Fails.feed\(\), item-0 fails: IndexError"),
         ("owner.py:Misnamed", True, InputError, r"gave 'X'; the model also takes 'x'"),
+        ("owner.py:np", True, UsageError, "np is no class that is derived from optvet.plugin.U"),
         ("owner.py", True, UsageError, r"which class of it\? Write FILE:CLASS"),
     ],
 )
