@@ -64,7 +64,8 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
     if result.reason:
         rows.append(("because", text(message_words(result.reason), "yellow")))
     shown = "\n".join(map(_brief_words, faults))
-    if result.impact is not None and result.impact.headline not in shown:
+    told = result.impact is not None and _leads(result.impact, result)
+    if result.impact is not None and not told and result.impact.headline not in shown:
         rows.append(("impact", text(result.impact.headline)))
     if result.impact is not None and result.impact.changed and are_inputs_made_up(result):
         rows.append(("inputs", text(MADE_UP, "yellow")))
@@ -110,8 +111,7 @@ def headline(result: VetResult) -> Text:
     line = Text(f"{verdict:<{LABEL_COLUMNS - 1}} ", style=f"bold {VERDICT_COLOURS[result.verdict]}")
     line.append_text(text(result.model.source, "not bold default"))
     impact = result.impact
-    # If there is a fault that changes answers, its finding says what it means.
-    if impact is not None and impact.changed + impact.sensitive and result.verdict != "faulty":
+    if impact is not None and _leads(impact, result):
         _append_line(line, one_line(impact.headline, ANSWER_CHARS), "yellow")
     elif impact is not None and not impact.changed and result.verdict == "faulty":
         line.append_text(text(f"; {_unmoved(impact)}", "not bold yellow"))
@@ -120,6 +120,11 @@ def headline(result: VetResult) -> Text:
             words = f"not met: {record.requirement} ({record.detail})"
             _append_line(line, one_line(words, 2 * ANSWER_CHARS), "red")
     return line
+
+
+def _leads(impact: Impact, result: VetResult) -> bool:
+    """Whether changed answers stand below the verdict; of a fault, its finding tells them."""
+    return result.verdict != "faulty" and bool(impact.changed + impact.sensitive)
 
 
 def _unmoved(impact: Impact) -> str:

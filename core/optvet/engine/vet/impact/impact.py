@@ -244,6 +244,18 @@ class Assessment:
         every = [*self._comparisons, *self._reshaped, *self._failures.of_candidate]
         return _counts(every) | dict(self._summary().metrics)
 
+    def without_undecided(self, metric: str) -> float | None:
+        """``metric`` over the samples that rounding alone does not change.
+
+        None if all are such, none is, or the comparator does not have it.
+        """
+        decided = [c for c in self._comparisons if not c.sensitive]
+        if not decided or len(decided) == len(self._comparisons):
+            return None
+        summary = self.choice.comparator.summarise(decided, self.options)
+        value = summary.metrics.get(metric)
+        return None if value is None else float(value)
+
     @property
     def unlike(self) -> str:
         """How many samples have no metrics since shapes or decoding differ; empty if none."""

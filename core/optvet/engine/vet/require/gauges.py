@@ -188,6 +188,9 @@ class _MetricGauge(Gauge):
         if required.is_met(float(shown)) is not met:
             shown = repr(value)
         words = f"{required.metric} is {shown}"
+        decided = assessment.without_undecided(required.metric)
+        if decided is not None and f"{decided:.6g}" != shown:
+            words += f"; what is undecided counts as it came out, without it: {decided:.6g}"
         values = assessment.by_sample(required.metric)
         shortfalls = {sample: required.shortfall(value) for sample, value in values.items()}
         worst = max(shortfalls, key=shortfalls.__getitem__, default=None)
