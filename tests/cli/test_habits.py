@@ -144,8 +144,10 @@ def test_names_are_listed_anew_after_an_installation(
         ("vet M --pass=fuse_bn", "no such option: --pass; did you mean --pipeline?"),
         ("vet M --optimiser ort", "no such option: --optimiser; did you mean --optimizer or"),
         ("bench M --foo", "no such option: --foo; optvet bench --help lists them"),
+        ("hunt --optimizer onnxslim --out x.onnx", "is called like a file; it is a folder: x"),
         ("hunt --time 60", "no such option: --time; did you mean --budget?"),
         ("hunt report --tim 3", "no such option: --tim; optvet hunt report --help lists them"),
+        ("vet -optimizer onnxslim", "no such option: -optimizer; did you mean --optimizer or"),
         ("--versoin", "no such option: --versoin; did you mean --version?"),
         ("hunt onnxslim", "did you mean optvet hunt --optimizer onnxslim?"),
         ("vet", "optvet vet needs MODEL; optvet vet --help lists what else it takes"),
@@ -182,3 +184,14 @@ def test_where_several_converters_fit_each_has_a_command_on_a_line_of_its_own(ru
     first, *commands = ran.err.splitlines()
     assert first == "error: --via is missing, and several converters fit; choose one:"
     assert "  optvet convert zoo:digits-mlp --via onnx_version" in commands
+
+
+def test_a_file_that_is_called_like_an_option_is_found_by_its_folder(
+    run: Run, clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clean.rename(tmp_path / "-x.onnx")
+    refused = run("vet", "-x.onnx")
+    assert (refused.code, refused.out) == (2, "")
+    assert "if the file is meant, write ./-x.onnx" in refused.err
+    assert run("vet", "./-x.onnx", "--limit", "1", "-q").code == 0

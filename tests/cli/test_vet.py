@@ -395,6 +395,10 @@ def test_fail_on_makes_a_finding_of_a_note(run: Run, write: Write) -> None:
     ran = run("vet", path, "--fail-on", "metadata-change")
     assert ran.code == 1
     assert "ir_version: 3 became 4" in ran.out
+    assert ran.out.splitlines()[1].strip() == "fails by --fail-on: metadata-change"
+    both = ("--optimizer", "onnxoptimizer", "--optimizer", "onnxruntime")
+    lines = run("vet", path, *both, "--fail-on", "metadata-change").out.splitlines()
+    assert lines[0].endswith("old.onnx, onnxoptimizer")
 
 
 def test_undecided_exits_4(run: Run, write: Write) -> None:
@@ -851,3 +855,13 @@ def test_a_long_remark_of_ours_ends_after_a_clause() -> None:
     said = f"{words}; 8 weights became graph inputs that a caller may replace; 2 Add take longer"
     assert first_clauses(said, 100) == words
     assert first_clauses(words, 10) == words
+
+
+def test_what_is_copied_is_on_one_line_at_any_width(
+    run: Run, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    ran = run("vet", write("two.onnx", TWO_FAULTS))
+    assert ran.code == 1
+    option = "--pipeline default,-fuse_pad_into_conv,-fuse_transpose_into_gemm"
+    assert f"verified  {option}" in ran.out.splitlines()

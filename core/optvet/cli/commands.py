@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -84,9 +85,7 @@ def refuse_options_as_values(context: Any, arguments: list[str]) -> None:
     Raises:
         UsageError: There is one.
     """
-    options = [p for p in context.command.get_params(context) if isinstance(p, TyperOption)]
-    known = {name for p in options for name in (*p.opts, *p.secondary_opts)}
-    taking = {name for p in options if not p.is_flag and not p.count for name in p.opts}
+    known, taking = _known_options(context), _taking_options(context)
     for name, value in itertools.pairwise(arguments):
         if name == "--":
             return
@@ -118,11 +117,17 @@ def refuse_unknown_options(context: Any, arguments: Iterable[str]) -> None:
     Raises:
         UsageError: There is one.
     """
-    known = _known_options(context)
+    known, taking, before = _known_options(context), _taking_options(context), ""
     for argument in itertools.takewhile("--".__ne__, arguments):
         name = argument.partition("=")[0]
         if name.startswith("--") and name not in known:
             raise UsageError(f"no such option: {name}{_suggest(name, known, context)}")
+        short = argument[:1] == "-" and argument[1:2].isalpha() and argument[:2] not in known
+        if short and before not in taking:
+            there = f"; if the file is meant, write ./{argument}"
+            advice = there if Path(argument).exists() else _suggest(argument, known, context)
+            raise UsageError(f"no such option: {argument}{advice}")
+        before = argument
 
 
 def _known_options(context: Any) -> set[str]:
@@ -130,9 +135,15 @@ def _known_options(context: Any) -> set[str]:
     return {name for p in params for name in (*p.opts, *p.secondary_opts) if name[0] == "-"}
 
 
+def _taking_options(context: Any) -> set[str]:
+    """The options that take a value."""
+    options = [p for p in context.command.get_params(context) if isinstance(p, TyperOption)]
+    return {name for p in options if not p.is_flag and not p.count for name in p.opts}
+
+
 def _suggest(name: str, known: Iterable[str], context: Any) -> str:
     by_plain = {option.removeprefix("--"): option for option in known if option[:2] == "--"}
-    plain = name.removeprefix("--")
+    plain = name.lstrip("-")
     known_spellings = [
         o for o, words in _SAID_ELSEWHERE.items() if plain in words and o in by_plain.values()
     ]

@@ -63,12 +63,18 @@ def write_document(terminal: Terminal, target: str, text: str) -> None:
         write_file(Path(target), f"{text}\n", advice=advice)
 
 
+_MODELS = (".onnx", ".tflite", ".xml", ".json")
+"""What files are called that someone may expect where a folder is written."""
+
+
 def check_folder(option: str, folder: Path) -> None:
     """Refuse a folder that cannot be written, before the work.
 
     Raises:
-        UsageError: It is a file, or cannot be written.
+        UsageError: It is a file, is called like a model, or cannot be written.
     """
+    if folder.suffix in _MODELS and not folder.exists():
+        raise UsageError(f"{option} {folder} is called like a file; it is a folder: {folder.stem}")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{option} {folder} is a file; give a folder")
     nearest = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())

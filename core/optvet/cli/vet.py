@@ -13,13 +13,12 @@ from optvet.cli.errors import exit_code, report, worst
 from optvet.cli.options import Debug, cache_folder
 from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.reduce import Bundler
-from optvet.cli.render import text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
 from optvet.cli.vet_folder import distinct, folder_table
 from optvet.cli.vet_known import known_faults
 from optvet.cli.vet_next import next_command
-from optvet.cli.vet_screen import code, details, first_part, headline
+from optvet.cli.vet_screen import code, details, first_part, headline, verified
 from optvet.engine.work.cache.whole_answers import recall
 from optvet.spec.errors import OptvetError, UnknownName
 from optvet.spec.records.vet import VetResult
@@ -182,7 +181,8 @@ class _VetScreen:
         if self.silent or self.quiet:
             return
         self.terminal.show(*first_part(result, self.request))
-        self.terminal.show(next_command(result, self.request), soft_wrap=True)
+        copied = (verified(result, self.request), next_command(result, self.request))
+        self.terminal.show(*copied, soft_wrap=True)
         if result.findings:
             self.terminal.show(*known_faults(result))
         self.terminal.show(*details(result, self.request, explain=self.explain))
@@ -191,9 +191,8 @@ class _VetScreen:
     def show_line(self, result: VetResult, *, several: bool = False) -> None:
         """One model's verdict on a line; with the optimizer if there are ``several``."""
         if not self.silent:
-            line = headline(result)
-            if several:
-                line.append_text(text(f", {result.optimizer.name}", "not bold default"))
+            about = result.optimizer.name if several else ""
+            line = headline(result, about=about, fail_on=self.request.fail_on)
             self.terminal.show(line, soft_wrap=True)
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -50,12 +50,13 @@ _LISTED_SITES = 3
 def screen(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
     """All parts of the screen below the verdict, without the next command."""
     yield from first_part(result, request)
+    yield verified(result, request)
     yield from details(result, request, explain=True)
     yield from code(result)
 
 
 def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
-    """Show the faults, their effect on the task, and the verified pipeline."""
+    """Show the faults and their effect on the task."""
     faults = _faults(result)
     yield Padding(_subject(result, request), (0, 0, 1 if faults else 0, 0))
     if faults:
@@ -69,8 +70,14 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
         rows.append(("impact", text(result.impact.headline)))
     if result.impact is not None and result.impact.changed and are_inputs_made_up(result):
         rows.append(("inputs", text(MADE_UP, "yellow")))
-    rows.append(("verified", text(_safe(result, request))))
-    yield labelled_grid(rows)
+    if rows:
+        yield labelled_grid(rows)
+
+
+def verified(result: VetResult, request: VetRequest) -> Text:
+    """The verified pipeline on one line, so that it can be copied; or why there is none."""
+    line = Text(f"{'verified':<{LABEL_COLUMNS}}", style="dim")
+    return line.append_text(text(_safe(result, request), "not dim"))
 
 
 def _faults(result: VetResult) -> list[Finding]:
@@ -105,11 +112,15 @@ def code(result: VetResult) -> Iterator[Text]:
     yield text("\n".join(["def optimize(model):", *(f"    {line}" for line in lines)]))
 
 
-def headline(result: VetResult) -> Text:
-    """Verdict and model; and in a line each, what changed of the answer, and what is not met."""
+def headline(result: VetResult, *, about: str = "", fail_on: Collection[str] = ()) -> Text:
+    """Verdict and model; and in a line each, what changed of the answer, and what is not met.
+
+    ``about`` is added to the model; notes of the kinds ``fail_on`` are what the exit code tells.
+    """
     verdict = result.verdict.upper()
     line = Text(f"{verdict:<{LABEL_COLUMNS - 1}} ", style=f"bold {VERDICT_COLOURS[result.verdict]}")
-    line.append_text(text(result.model.source, "not bold default"))
+    named = f"{result.model.source}, {about}" if about else result.model.source
+    line.append_text(text(named, "not bold default"))
     impact = result.impact
     if impact is not None and _leads(impact, result):
         _append_line(line, one_line(impact.headline, ANSWER_CHARS), "yellow")
@@ -119,6 +130,9 @@ def headline(result: VetResult) -> Text:
         if record.met is False:
             words = f"not met: {record.requirement} ({record.detail})"
             _append_line(line, one_line(words, 2 * ANSWER_CHARS), "red")
+    counted = sorted({f.symptom for f in result.findings if f.symptom in fail_on})
+    if counted:
+        _append_line(line, f"fails by --fail-on: {', '.join(counted)}", "red")
     return line
 
 
