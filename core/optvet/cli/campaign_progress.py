@@ -55,11 +55,10 @@ class _CampaignLines:
     def take(self, event: Event) -> None:
         """Print answers, lost workers, and the beginning of waiting."""
         if event.kind == "answered" and event.trial is not None:
-            place = f"[{self._total - event.left}/{self._total}] "
-            left = (
-                "" if event.eta_s is None or not event.left else f", {duration(event.eta_s)} left"
-            )
-            self._terminal.complain(place + _line(event.trial).plain + left)
+            place = f"[{self._total - event.left}/{self._total}"
+            if event.eta_s is not None and event.left:
+                place += f", {duration(event.eta_s)} left"
+            self._terminal.complain(f"{place}] {_line(event.trial).plain}")
         elif event.kind == "lost" and event.trial is not None:
             words = f"{_about(event.trial)}: {event.text}; running it again"
             self._terminal.complain(words)
