@@ -49,7 +49,7 @@ from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.run import vet_model
 from optvet.engine.vet.session import open_session
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.types import Model
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from optvet.engine.work.timing.paired_runs import Product, Repeat, RepeatSpec, T
 from optvet.engine.work.timing.stopwatch import MEASURES, exclusive_timing
 from optvet.engine.work.trials.building import BuildSpec
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.files import file_sha256
 from optvet.spec.types import Sample
 

@@ -146,7 +146,7 @@ def optvet_detect(path: str, first: str, cache: str, dataset: str, limit: int, j
     from optvet.engine.vet.run import vet_model
     from optvet.engine.vet.session import default_jobs
     from optvet.engine.work.sandbox import Limits, Sandbox
-    from optvet.engine.work.trials.preload import preload_for
+    from optvet.engine.work.trials.server_modules import preload_for
     from optvet.spec.records import Record
     from optvet.spec.records import vet as records
     from optvet.spec.request import VetRequest

@@ -38,8 +38,8 @@ _MODULES = {
     "spec.generators": """
         Candidate Fragment Generator Mutator Pattern Pool PoolRequest Vocabulary
     """,
-    "spec.hooks": "hookimpl",
     "spec.hunt": "HuntRequest",
+    "spec.marker": "hookimpl",
     "spec.memory": "announced_bytes check_size",
     "spec.optimizer_protocols": """
         CarriesFiles DependsOnModel DependsOnOptions Explains ExplainsSimply ExplainsTogether

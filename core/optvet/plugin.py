@@ -72,7 +72,7 @@ if TYPE_CHECKING:
         PoolRequest,
         Vocabulary,
     )
-    from optvet.spec.hooks import hookimpl
+    from optvet.spec.marker import hookimpl
     from optvet.spec.memory import announced_bytes, check_size
     from optvet.spec.optimizer_protocols import (
         CarriesFiles,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -31,3 +32,15 @@ def test_the_help_says_of_a_command_what_its_own_help_says(name: str) -> None:
     assert isinstance(loaded, commands.Command | commands.Group)
     assert " ".join((loaded.help or "").split("\n\n")[0].split()) == said
     assert name in typer.main.get_group(app).commands
+
+
+def test_a_short_vet_looks_for_garbage_not_once(tmp_path: Path) -> None:
+    words = ["vet", "zoo:digits-mlp", "--limit", "1", "--quiet", "--cache-dir", str(tmp_path)]
+    code = (
+        "import gc, sys; gc.collect(); from optvet_start import main; sys.argv[1:] = "
+        f"{words}; count = lambda: sum(s['collections'] for s in gc.get_stats()); "
+        "before = count(); status = main(); "
+        "print('collections:', count() - before, 'frozen:', gc.get_freeze_count() > 9999, status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.endswith("collections: 0 frozen: True 0\n"), done.stdout + done.stderr

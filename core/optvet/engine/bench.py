@@ -30,7 +30,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.timing.stopwatch import MEASURES, Stopwatch
 from optvet.engine.work.timing.token_rate import Writer
 from optvet.engine.work.trials.case import Case, case_of
-from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.bench import EACH, BenchRequest
 from optvet.spec.errors import UsageError

@@ -17,7 +17,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.building import BuildSpec
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs, Slice
-from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.engine.work.trials.trial import TrialSpec, probe
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import UsageError

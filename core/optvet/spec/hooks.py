@@ -16,7 +16,6 @@ from optvet.spec.studies import Study
 from optvet.spec.user_model import UserModel
 
 hookspec = pluggy.HookspecMarker("optvet")
-hookimpl = pluggy.HookimplMarker("optvet")
 
 
 @hookspec

@@ -15,7 +15,7 @@ from optvet.engine.reduce.observed_fault import ObservedFault
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.case import case_from
 from optvet.engine.work.trials.participants import check_options
-from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.foreign import files_in
 from optvet.spec.records import ErrorRecord, Replayed, ReplayOutcome, Reproduction

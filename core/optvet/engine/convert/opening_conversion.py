@@ -16,7 +16,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.models.opening import is_for_evaluator
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.errors import OptvetError
 from optvet.spec.runtime_protocols import Runtime

@@ -25,7 +25,7 @@ from optvet.engine.work.trials.calibration import write_inputs
 from optvet.engine.work.trials.case import Case, case_of
 from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.engine.work.trials.participants import check_options, configure, fit_to_model
-from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.engine.work.trials.trial_runner import Progress, TrialRunner
 from optvet.spec.optimizer_protocols import LowersPrecision
 from optvet.spec.records import Witness

@@ -10,7 +10,7 @@ from optvet.engine.vet.find.model_files import files_of
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Sandbox, landlock
-from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.types import Failure, Sample

@@ -38,7 +38,7 @@ def serve(fd: int, preload: tuple[str, ...], caller: int) -> NoReturn:
         preload: Modules to import before the first fork; failures are ignored.
         caller: Process id of the caller.
     """
-    gc.disable()  # Imports make much that stays and little garbage, which is collected below.
+    gc.disable()  # Imports make much that stays and little garbage: looking for it takes 50 ms.
     for name in preload:
         # Absent or broken: the task that needs it fails with the reason.
         with contextlib.suppress(Exception):
@@ -46,7 +46,6 @@ def serve(fd: int, preload: tuple[str, ...], caller: int) -> NoReturn:
     # Python 3.12 warns of a fork beside native threads; here they are the preloaded libraries'
     # idle pools, and the child starts its own.
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-    gc.collect()
     gc.enable()
     gc.freeze()  # Else the collector of each worker writes to, and so copies, all shared pages.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
