@@ -52,7 +52,7 @@ from optvet.engine.work.sandbox.interpreter import Interpreter
 from optvet.engine.work.sandbox.kept import keep_servers
 from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
 from optvet.engine.work.sandbox.pool import Sandbox
-from optvet.engine.work.sandbox.worker import enter, last_stage, poison_memory
+from optvet.engine.work.sandbox.worker import enter, handed_file, last_stage, poison_memory
 
 __all__ = [
     "Interpreter",
@@ -61,6 +61,7 @@ __all__ = [
     "Role",
     "Sandbox",
     "enter",
+    "handed_file",
     "keep_servers",
     "last_stage",
     "poison_memory",

@@ -40,7 +40,8 @@ _MAX_FDS = 5
 _BESIDE_BYTES = 64 << 10  # An array this large is worth its own place.
 _PLACE_BYTES = 64  # What libraries align arrays to.
 _COUNT = struct.Struct("=Q")
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+"""Nobody changes a file that has these."""
 
 
 class MalformedMessage(Exception):
@@ -96,21 +97,30 @@ def send(
     ticket: bytes,
     data: Sequence[bytes | memoryview],
     flags: int = 0,
+    file: int | None = None,
 ) -> None:
-    """Send one message, whose data is these pieces; atomic."""
+    """Send one message, whose data is these pieces, and with it a descriptor; atomic."""
     head = HEAD.pack(tag, ticket)
-    if sum(len(piece) for piece in data) <= INLINE_BYTES:
-        channel.send(b"".join([head, *data]), flags)
-        return
+    files = [] if file is None else [file]
     with contextlib.ExitStack() as stack:
-        fd = memory_file(stack, sealable=True)
-        for piece in data:
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(fd, view) :]
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
-        channel.sendmsg([head], [rights], flags)  # socket.send_fds ignores its flags.
+        if sum(len(piece) for piece in data) <= INLINE_BYTES:
+            head = b"".join([head, *data])
+        else:
+            fd = memory_file(stack, sealable=True)
+            for piece in data:
+                write_all(fd, piece)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+            files = [fd, *files]
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
+        # socket.send_fds ignores its flags.
+        channel.sendmsg([head], [rights] if files else [], flags)
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write ``data`` where ``fd`` stands."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def receive(channel: socket.socket, flags: int = 0) -> tuple[bytes, bytes, bytes | mmap.mmap]:
@@ -132,6 +142,27 @@ def receive(channel: socket.socket, flags: int = 0) -> tuple[bytes, bytes, bytes
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def receive_task(channel: socket.socket) -> tuple[bytes, bytes | mmap.mmap, int | None]:
+    """Ticket and data of the next message, and the descriptor that came with it, if any.
+
+    Raises:
+        EOFError: The other side is gone.
+        MalformedMessage: The packet is not a message of this protocol.
+    """
+    message, fds, _ = receive_fds(channel, HEAD.size + INLINE_BYTES)
+    if not message and not fds:
+        raise EOFError
+    _, ticket = HEAD.unpack(message[: HEAD.size])
+    data: bytes | mmap.mmap = message[HEAD.size :]
+    if not data:
+        memory = fds.pop(0)
+        try:
+            data = _map_memory(memory)
+        finally:
+            os.close(memory)
+    return ticket, data, fds.pop() if fds else None
 
 
 def receive_fds(channel: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[int], bool]:
@@ -156,7 +187,7 @@ def _map_memory(fd: int) -> mmap.mmap:
         MalformedMessage: The descriptor is not a sealed memory file.
     """
     try:
-        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
             raise MalformedMessage
         # Private: before Linux 6.7 a file sealed against writing cannot be mapped shared at all.
         # Writable: a task may write into its arguments, which changes its own pages alone.

@@ -37,6 +37,7 @@ class _PoolTask:
     timeout_s: float
     role: Role
     alone: bool = False
+    file: int | None = None
     future: Future[Outcome[Any]] = field(default_factory=Future)
 
 
@@ -85,6 +86,7 @@ class Sandbox:
         timeout_s: float | None = None,
         role: Role = "tested",
         alone: bool = False,
+        file: int | None = None,
     ) -> Future[Outcome[T]]:
         """Start ``function(*args)`` in a worker as soon as one is free.
 
@@ -97,6 +99,8 @@ class Sandbox:
                 "tested" task, so that tested code cannot change the answer through its process.
             alone: Wait for the tasks that run, and start no other until this one is done: for
                 timing.
+            file: A descriptor that the task gets a copy of (``handed_file``), open until it is
+                done. A confined worker cannot open files of the caller by their names in /proc.
 
         Returns:
             The outcome. The future raises only errors that the task does not cause: PluginError if
@@ -106,7 +110,8 @@ class Sandbox:
             InfrastructureError: The sandbox is closed.
         """
         limit = self.limits.timeout_s if timeout_s is None else timeout_s
-        task = _PoolTask(function, args, fresh or self.limits.single_task, limit, role, alone)
+        fresh = fresh or self.limits.single_task
+        task = _PoolTask(function, args, fresh, limit, role, alone, file)
         with self._lock:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
@@ -336,7 +341,7 @@ class _Attempts:
         task = self._task
         for _ in range(3):
             with self._kept.borrow(task.role, fresh=fresh) as worker:
-                result = worker.run(self._name, self._payload, task.timeout_s)
+                result = worker.run(self._name, self._payload, task.timeout_s, task.file)
             if isinstance(result, Outcome):
                 return result
             if result == "server lost":
@@ -349,7 +354,8 @@ class _Attempts:
             with self._kept.servers.alone() as server:
                 worker = Worker(server, self._kept.limits)
                 try:
-                    result = worker.run(self._name, self._payload, self._task.timeout_s)
+                    limit = self._task.timeout_s
+                    result = worker.run(self._name, self._payload, limit, self._task.file)
                     stage = worker.stage()
                 finally:
                     worker.close()

@@ -126,7 +126,11 @@ class Worker:
         self._resources.close()
 
     def run(
-        self, name: str, payload: Sequence[bytes | memoryview], timeout_s: float
+        self,
+        name: str,
+        payload: Sequence[bytes | memoryview],
+        timeout_s: float,
+        file: int | None = None,
     ) -> Outcome[Any] | Missing:
         """The outcome of one task, or why there is none.
 
@@ -134,6 +138,7 @@ class Worker:
             name: Of the task, for messages.
             payload: Function and arguments, packed.
             timeout_s: Time limit in seconds.
+            file: A descriptor for the task.
 
         Raises:
             PluginError: A new worker cannot unpickle the task.
@@ -143,7 +148,7 @@ class Worker:
         os.pwrite(self._stage, _NOT_BEGUN, 0)
         ticket = os.urandom(16)
         try:
-            send(self._socket, b"t", ticket, payload, socket.MSG_DONTWAIT)
+            send(self._socket, b"t", ticket, payload, socket.MSG_DONTWAIT, file)
         except (BrokenPipeError, ConnectionResetError, BlockingIOError):
             self.spent = True
             return "not begun"

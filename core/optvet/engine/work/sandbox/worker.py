@@ -23,7 +23,7 @@ from optvet.engine.work.sandbox.messages import (
     NO_MEMORY,
     cut,
     qualified_name,
-    receive,
+    receive_task,
     send,
     text_of,
     type_name,
@@ -41,6 +41,7 @@ CHANNEL_LOST = 79
 _stage: Stage = "build"
 _stage_fd: int | None = None
 _stderr_fd: int | None = None
+_file_fd: int | None = None
 _marks: list[tuple[Stage, int]] = []
 """The stages of this task, each with the size of its stderr when it began."""
 _WARNING_CHARS = 2000
@@ -66,6 +67,11 @@ def _stderr_size() -> int:
         return os.fstat(_stderr_fd).st_size
     except OSError:  # The task has closed it.
         return 0
+
+
+def handed_file() -> int | None:
+    """The descriptor that the caller gave to this task, if any; see ``Sandbox.submit``."""
+    return _file_fd
 
 
 def last_stage() -> Stage:
@@ -99,7 +105,7 @@ def work(
     socket_fd, stdout_fd, stderr_fd, stage_fd = fds
     if not _settle(stdout_fd, stderr_fd, server):
         return
-    global _stage_fd, _stderr_fd
+    global _stage_fd, _stderr_fd, _file_fd
     _stage_fd, _stderr_fd = stage_fd, stderr_fd
     warnings.formatwarning = _warning_line
     if path is not None:
@@ -117,7 +123,7 @@ def work(
     counted = task_memory.reserves()
     while True:
         try:
-            _, ticket, data = receive(channel)
+            ticket, data, _file_fd = receive_task(channel)
         except (EOFError, ConnectionResetError):
             return
         _marks.clear()
@@ -128,6 +134,9 @@ def work(
         del data
         if os.getpid() != me:
             return  # The task forked, and this is the child; the worker itself will answer.
+        if _file_fd is not None:
+            with contextlib.suppress(OSError):  # The task has closed it.
+                os.close(_file_fd)
         # A worker that leaks is replaced; caches that libraries keep on purpose are smaller.
         if counted != task_memory.reserves():
             start, counted = task_memory.counted_bytes(), True

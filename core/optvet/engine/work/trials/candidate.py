@@ -12,6 +12,8 @@ and run there. The reference outputs are computed in another process in any case
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -21,10 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optvet.engine.work.sandbox import Outcome, Role, Sandbox, enter
+from optvet.engine.work.sandbox import Outcome, Role, Sandbox, enter, handed_file
+from optvet.engine.work.sandbox.messages import SEALS, write_all
 from optvet.engine.work.trials.building import BuildSpec, build
 from optvet.engine.work.trials.raised_errors import failure_of
-from optvet.spec.errors import InfrastructureError
 from optvet.spec.types import Artifact, Failure
 
 T = TypeVar("T")
@@ -50,14 +52,19 @@ class BuiltArtifact:
 
 
 class _MemoryFile:
-    """A memory file that workers open by its path; freed by ``close``."""
+    """A memory file that workers get with their task; freed by ``close``."""
 
     def __init__(self) -> None:
-        self._fd = os.memfd_create("optvet-artifact")
-        self.path = Path(f"/proc/{os.getpid()}/fd/{self._fd}")
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        self.fd = os.memfd_create("optvet-artifact", flags)
+
+    def seal(self) -> None:
+        """Let nobody change it any more: the process that wrote it may have kept it open."""
+        with contextlib.suppress(OSError):  # It may have mapped it, too; see ``_read``.
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
 
     def close(self) -> None:
-        os.close(self._fd)
+        os.close(self.fd)
 
 
 def submit(
@@ -113,16 +120,16 @@ def submit(
                 )
                 _forward(second, result)
             else:
+                payload.seal()
                 second = sandbox.submit(
-                    _take_then, value, payload.path, then, args, role=role, **limits
+                    _take_then, value, then, args, role=role, file=payload.fd, **limits
                 )
                 _forward(second, result, built=outcome)
         except BaseException as error:
             result.set_exception(error)
 
-    sandbox.submit(_make, build_spec, payload.path, role="tested", **limits).add_done_callback(
-        submit_trial
-    )
+    made = sandbox.submit(_make, build_spec, role="tested", file=payload.fd, **limits)
+    made.add_done_callback(submit_trial)
     return result
 
 
@@ -158,7 +165,7 @@ def _forward(
 # In a worker --------------------------------------------------------------------------------------
 
 
-def _make(build_spec: BuildSpec, target: Path) -> BuiltArtifact | Failure:
+def _make(build_spec: BuildSpec) -> BuiltArtifact | Failure:
     """Apply the optimizer and hand over what it made."""
     enter("build")
     try:
@@ -170,7 +177,12 @@ def _make(build_spec: BuildSpec, target: Path) -> BuiltArtifact | Failure:
     if artifact.path is not None and not live:
         about = (artifact.fingerprint, artifact.changing_passes)
         return BuiltArtifact(artifact.format, 0, b"", *about, path=artifact.path)
-    inline = len(data) <= _INLINE_BYTES or not _try_write(target, data)
+    target = handed_file()
+    inline = target is None or len(data) <= _INLINE_BYTES
+    if target is not None and not inline:
+        os.ftruncate(target, 0)  # What an attempt before this one wrote.
+        os.lseek(target, 0, os.SEEK_SET)
+        write_all(target, data)
     return BuiltArtifact(
         artifact.format,
         len(data),
@@ -181,45 +193,29 @@ def _make(build_spec: BuildSpec, target: Path) -> BuiltArtifact | Failure:
     )
 
 
-def _try_write(target: Path, data: bytes) -> bool:
-    """Write ``data``; returns False if the file cannot be opened, as in another mount namespace.
-
-    That does not count as a failure of the optimizer.
-    """
-    try:
-        with target.open("r+b", buffering=0) as file:
-            file.truncate(0)
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) or 0 :]
-    except OSError:
-        return False
-    return True
-
-
-def _take_then(
-    built: BuiltArtifact, source: Path, then: Callable[..., T], args: tuple[Any, ...]
-) -> T:
+def _take_then(built: BuiltArtifact, then: Callable[..., T], args: tuple[Any, ...]) -> T | Failure:
     enter("check")
-    data = built.data if built.data is not None else _read(source, built.size)
+    data = built.data
+    if data is None:
+        source = handed_file()
+        assert source is not None
+        data = _read(source, built.size)
+        if data is None:
+            return Failure("abort", "build", "changed its artifact after it had handed it over")
     artifact = Artifact(
         built.format, data, None, built.fingerprint, built.changing_passes, built.path
     )
     return then(artifact, *args)
 
 
-def _read(source: Path, size: int) -> bytes:
-    try:
-        with source.open("r+b", buffering=0) as file:
-            data = file.readall()
-            file.truncate(0)  # frees its memory
-    except OSError as error:
-        raise InfrastructureError(f"the artifact cannot be handed over: {error}") from error
-    if len(data) != size:
-        raise InfrastructureError(
-            f"the artifact has {len(data):,} bytes where {size:,} were handed over"
-        )
-    return data
+def _read(source: int, size: int) -> bytes | None:
+    """What was handed over in the file ``source``; None if it has another size now."""
+    if os.fstat(source).st_size != size:
+        return None
+    with open(source, "rb", buffering=0, closefd=False) as file:
+        file.seek(0)
+        data = file.readall()
+    return data if len(data) == size else None
 
 
 def _build_then(
