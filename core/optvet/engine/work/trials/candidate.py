@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from optvet.engine.work.sandbox import Outcome, Role, Sandbox, enter, handed_file
 from optvet.engine.work.sandbox.messages import SEALS, write_all
+from optvet.engine.work.trials.artifact_graph import find_equal
 from optvet.engine.work.trials.building import BuildSpec, build
 from optvet.engine.work.trials.raised_errors import failure_of
 from optvet.spec.types import Artifact, Failure
@@ -212,6 +213,8 @@ def _read(source: int, size: int) -> bytes | None:
     """What was handed over in the file ``source``; None if it has another size now."""
     if os.fstat(source).st_size != size:
         return None
+    if (known := find_equal(source, size)) is not None:
+        return known
     with open(source, "rb", buffering=0, closefd=False) as file:
         file.seek(0)
         data = file.readall()
