@@ -51,6 +51,25 @@ def test_the_pass_that_is_named_after_what_is_gone_is_tried_first(tmp_path: Path
     assert walked.cost.applications > 3
 
 
+def test_a_study_of_each_pass_walks_no_pipeline_for_a_name_that_tells(tmp_path: Path) -> None:
+    path = normalized(tmp_path / "m.onnx", 8)
+    result = optvet.vet(
+        path,
+        optimizer="onnxoptimizer",
+        strategy="each",
+        pairs=False,
+        limit=1,
+        cache_dir=tmp_path / "cache",
+    )
+    assert [f.culprit for f in result.findings if f.symptom == Symptom.BLOAT] == [
+        ["fuse_bn_into_conv"]
+    ]
+    spent = {name: cost.applications for name, cost in result.cost.by_purpose.items()}
+    # The pass alone is one of those that are tried in any case.
+    assert spent.pop("each") == len(result.passes_alone)
+    assert {name: count for name, count in spent.items() if count} == {"detect": 1, "control": 1}
+
+
 def of(passes: tuple[str, ...], before: dict[str, int], after: dict[str, int]) -> list[str]:
     facts = [Facts((), (), {}, ops, sum(ops.values()), 0) for ops in (before, after)]
     whole = Trial(passes, Build("", "", facts=facts[1]), None, {})

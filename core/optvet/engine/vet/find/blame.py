@@ -49,7 +49,9 @@ def search(
         return tuple(name for name in pipeline if name not in required)
     trials = _TrialMemo(runner, wanted)
     alone = trials.test(wanted, "localize")
-    for name in wanted.likely(runner.trial(pipeline, (), "walk")) if strategy == "auto" else ():
+    # Strategy "each" tries every pass alone in any case.
+    guesses = strategy in ("auto", "each")
+    for name in wanted.likely(runner.trial(pipeline, (), "walk")) if guesses else ():
         if name not in required and alone(runner.case.passes.complete((name,))) == "fails":
             return (name,)
     walks = strategy == "walk" or (strategy != "subset" and traits.ordered and traits.composable)
