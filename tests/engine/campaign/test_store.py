@@ -285,3 +285,23 @@ def test_an_answer_and_its_findings_are_stored_together_or_not_at_all(
     with pytest.raises(Exception, match=r"cannot be written: .*full; make room"):
         record(store, HERE, "c000", error(), 1.0)
     assert states(store, campaign)["running"] == 1
+
+
+def test_a_claim_and_an_answer_take_no_more_steps_among_many_jobs(store: CampaignStore) -> None:
+    steps = {}
+    join(store, HERE)
+    for amount in (50, 2000):
+        jobs = tuple(asked(f"m{n}", f"{amount}") for n in range(amount))
+        campaign = add_campaign(store, Plan(f"of {amount}", "", jobs, {"fail_on": []}))
+        steps[amount] = 0
+
+        def count(amount: int = amount) -> None:
+            steps[amount] += 1
+
+        store.database.set_progress_handler(count, 1)
+        for near in (f"{amount}", f"{amount}", ""):
+            job = claim(store, campaign.id, HERE, near=near)
+            assert job is not None
+            assert record(store, HERE, job, error(), 1.0)
+        store.database.set_progress_handler(None, 0)
+    assert 0 < steps[2000] < 1.5 * steps[50]

@@ -15,6 +15,7 @@ jobs
     "running", "done" (there is an answer) or "failed" (optvet or the machine failed; ``--retry``
     queues it again). ``document`` is the answer, a ``VetResult``, ``ConversionResult`` or
     ``ErrorRecord``, as JSON compressed by zlib. ``owner`` is the process that runs it.
+    ``expected_s`` is the most that a job of the same model has taken; jobs are claimed by it.
 attempts
     One row per time that a job was started; ``end`` is "done", "failed", "lost" (its process or
     worker was killed) or "released" (given back at Ctrl-C). At most one per job is "done".
@@ -88,6 +89,13 @@ CREATE INDEX findings_by_artifact ON finding_artifacts (digest);
 """,
     """
 ALTER TABLE jobs ADD COLUMN kind TEXT NOT NULL DEFAULT 'vet' CHECK (kind IN ('vet', 'convert'));
+""",
+    """
+ALTER TABLE jobs ADD COLUMN expected_s REAL NOT NULL DEFAULT 0;
+DROP INDEX jobs_by_state;
+CREATE INDEX jobs_by_model ON jobs (model_digest, expected_s);
+CREATE INDEX jobs_in_turn ON jobs (state, expected_s DESC);
+CREATE INDEX jobs_in_turn_by_optimizer ON jobs (state, optimizer, expected_s DESC);
 """,
 )
 """SQL that converts a store of version n to version n + 1, by n."""

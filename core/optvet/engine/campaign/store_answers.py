@@ -62,6 +62,10 @@ def _settle(database: sqlite3.Connection, campaign: int, plan: Plan) -> None:
     if list(map(tuple, database.execute(query, (campaign,)))) != positions:
         database.execute("DELETE FROM campaign_jobs WHERE campaign = ?", (campaign,))
         database.executemany("INSERT INTO campaign_jobs VALUES (?, ?, ?)", positions)
+    database.execute(
+        "UPDATE jobs SET expected_s = coalesce((SELECT max(wall_s) FROM jobs AS others "
+        "WHERE others.model_digest = jobs.model_digest), 0) WHERE state = 'queued'"
+    )
 
 
 _UPDATE_JOB = (
@@ -148,6 +152,11 @@ def record(
             "UPDATE jobs SET state = ?, owner = NULL, verdict = ?, exit_code = ?, wall_s = ?, "
             "finished = ?, document = ? WHERE key = ?",
             (state, verdict, code, wall_s, clock(), document, job),
+        )
+        database.execute(
+            "UPDATE jobs SET expected_s = :took WHERE expected_s < :took "
+            "AND model_digest = (SELECT model_digest FROM jobs WHERE key = :job)",
+            {"took": wall_s, "job": job},
         )
         end_attempt(database, job, "failed" if failed else "done", clock())
         if isinstance(answer, VetResult):
