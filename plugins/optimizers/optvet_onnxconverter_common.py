@@ -38,6 +38,9 @@ class CommonFp16Options(BaseModel):
     """Whether values between two nodes that stay in float32 stay so too."""
     emulated: bool = False
     """Make a model of float32 that rounds each value to float16, for runtimes without kernels."""
+    sum_block: int | None = Field(default=None, ge=1)
+    """Products that an emulated model adds in float32 before it rounds the running sum; by default
+    sums are accumulated in float32."""
     min_positive_val: float = Field(default=1e-7, gt=5.9e-8)
     """Constants that are nearer to 0 become this."""
     max_finite_val: float = Field(default=1e4, gt=0, le=65504)
@@ -104,12 +107,14 @@ class CommonFp16:
                 check_fp16_ready=False,
             )
         half = join_casts(half) if options.join_casts else tidy(half)
-        half = round_half_types(half) if options.emulated else half
+        half = round_half_types(half, options.sum_block) if options.emulated else half
         return Artifact("onnx", half.SerializeToString(deterministic=True))
 
-    def emulated(self, options: CommonFp16Options) -> CommonFp16Options:
+    def emulated(
+        self, options: CommonFp16Options, sum_block: int | None = None
+    ) -> CommonFp16Options:
         """Options with which a model of float32 rounds as float16 does."""
-        return options.model_copy(update={"emulated": True})
+        return options.model_copy(update={"emulated": True, "sum_block": sum_block})
 
     def on_inputs(self, options: CommonFp16Options, inputs: Path) -> None:
         """None: no range is measured."""

@@ -50,6 +50,44 @@ def test_the_answer_is_shown_written_and_replayed(
     assert "NOT MET" in less.out
 
 
+def test_a_form_for_another_tool_is_all_that_is_printed(run: Run, write: Write) -> None:
+    model = write("model.onnx", OVERFLOW)
+    ran = run("precision", model, "--limit", "4", "--recipe", "polygraphy")
+    assert ran.code == 0, ran.err
+    assert "'Mul_1'" in ran.out
+    compile(ran.out, "postprocess.py", "exec")
+    sound = write("sound.onnx", HEAD + "g (float[1,8] x) => (float[1,8] y) { y = Tanh(x) }")
+    ran = run("precision", sound, "--limit", "4", "--recipe", "autocast")
+    assert (ran.code, ran.out) == (0, "")
+    assert "all 1 can be converted" in ran.err
+
+
+def test_sums_are_accumulated_as_asked(run: Run, write: Write) -> None:
+    text = (
+        HEAD + "g (float[1,4096] x) => (float[1,1] y) { a = Exp(x)  b = Sign(a)  y = ReduceSum(b) }"
+    )
+    model = write("sum.onnx", text)
+    ran = run("precision", model, "--limit", "1")
+    assert ran.code == 0, ran.err
+    assert "KEEP NOTHING" in ran.out
+    ran = run(
+        "precision",
+        model,
+        "--dataset",
+        "ones",
+        "--limit",
+        "1",
+        "--accumulate",
+        "fp16",
+        "--sum-block",
+        "1",
+    )
+    assert ran.code == 0, ran.err
+    assert "KEEP 1 OF 3" in ran.out
+    said = " ".join(ran.out.split())
+    assert "sums of 1 ReduceSum are rounded to fp16 after each product" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -60,6 +98,9 @@ def test_the_answer_is_shown_written_and_replayed(
         (("--optimizer-option", "by=colour"), "by"),
         (("--to", "int8", "--option", "inputs=no.npz"), "No such file"),
         (("--out", "no/such/folder.onnx"), "does not exist"),
+        (("--accumulate", "bf16"), "--accumulate bf16, where --to is fp16: give fp32 or fp16"),
+        (("--to", "int8", "--accumulate", "int8"), "its sums are not of a half type"),
+        (("--recipe", "none"), "known: autocast, node_block_list, polygraphy"),
     ],
 )
 def test_what_is_wrong_is_refused_before_the_work(

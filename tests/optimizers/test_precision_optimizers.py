@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
+import sys
+import types
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -128,6 +133,58 @@ def test_exactly_the_nodes_of_the_passes_are_quantized(
     source = Artifact("onnx", model.SerializeToString())
     recipes = optimizer.recipes(source, ["MatMul_1"], optimizer.options)
     assert recipes == {"nodes_to_exclude": "['MatMul_1']"}
+
+
+@pytest.mark.parametrize("name", ["ort_fp16", "ort_bf16"])
+def test_lists_for_other_tools_name_exactly_the_kept_nodes(name: str, plugins: Plugins) -> None:
+    text = (
+        "g (float[4] x) => (float[4] y) { a = Exp(x)  b = Mul(a, a)  c = Mul(b, b)  y = Tanh(c) }"
+    )
+    model = onnx.parser.parse_model(HEAD + text)
+    names = ["net/a.b", "net/a_b", "net/a_b2", "it's (1)"]
+    for node, node_name in zip(model.graph.node, names, strict=True):
+        node.name = node_name
+    optimizer = fitted(plugins, name, model)
+    assert isinstance(optimizer, LowersPrecision)
+    source, kept = Artifact("onnx", model.SerializeToString()), [names[0], names[3]]
+    recipes = optimizer.recipes(source, kept, optimizer.options)
+    words = shlex.split(recipes["autocast"])
+    patterns = words[words.index("--nodes_to_exclude") + 1 :]
+    assert words[words.index("--low_precision_type") + 1] == optimizer.precision
+    # ModelOpt's NodeClassifier calls re.match.
+    assert [n for n in names if any(re.match(p, n) for p in patterns)] == kept
+    assert layers_kept_by(recipes["polygraphy"], names) == kept
+    assert (
+        layers_kept_by(optimizer.recipes(source, [], optimizer.options)["polygraphy"], names) == []
+    )
+
+
+def layers_kept_by(script: str, names: list[str]) -> list[str]:
+    """Layers that the script sets to float32, of a network in place of TensorRT's."""
+    float32, module = object(), types.ModuleType("tensorrt")
+    module.__dict__["float32"] = float32
+
+    class Layer:
+        num_outputs, precision = 1, None
+
+        def __init__(self, name: str, metadata: str) -> None:
+            self.name, self.metadata, self.outputs = name, metadata, dict[int, object]()
+
+        def get_output(self, index: int) -> types.SimpleNamespace:
+            return types.SimpleNamespace(dtype=float32)
+
+        def set_output_type(self, index: int, kind: object) -> None:
+            self.outputs[index] = kind
+
+    layers = [Layer(n if i else f"{n}_cast", f"[ONNX Layer: {n}]") for i, n in enumerate(names)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tensorrt", module)
+        space: dict[str, Any] = {}
+        exec(compile(script, "postprocess.py", "exec"), space)  # what is tested
+        space["postprocess"](network=layers)
+    chosen = [layer for layer in layers if layer.precision is float32]
+    assert all(layer.outputs == {0: float32} for layer in chosen)
+    return [names[layers.index(layer)] for layer in chosen]
 
 
 def test_ranges_need_inputs(plugins: Plugins, model: onnx.ModelProto) -> None:

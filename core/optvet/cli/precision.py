@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,7 +73,9 @@ def command(
         result = find_precision(request, Plugins(), progress=progress)
     if json_to is not None:
         write_document(terminal, json_to, result.to_json())
-    if json_to != "-":
+    if json_to != "-" and request.recipe is not None:
+        _show_recipe(terminal, result, request.recipe)
+    elif json_to != "-":
         terminal.show(_headline(result), soft_wrap=True)
         terminal.show(*_screen(result))
         terminal.show(*_pasted(result, terminal.width), soft_wrap=True)
@@ -82,6 +84,14 @@ def command(
         if json_to != "-":
             terminal.show(f"wrote {plot}", soft_wrap=True)
     raise typer.Exit(_CODES[result.verdict])
+
+
+def _show_recipe(terminal: Terminal, result: PrecisionResult, name: str) -> None:
+    """One form of the list alone, ready to be written to a file."""
+    if name in result.recipes:
+        terminal.show(text(result.recipes[name].rstrip("\n")), soft_wrap=True)
+    else:
+        terminal.complain(result.headline())
 
 
 def _headline(result: PrecisionResult) -> Text:
@@ -112,9 +122,7 @@ def _screen(result: PrecisionResult) -> Iterator[RenderableType]:
 
 def _pasted(result: PrecisionResult, width: int) -> Iterator[Text]:
     """What is pasted into a call, whose names are never broken; and where the model lies."""
-    for title, code in result.recipes.items():
-        line = f"{title}={code}"
-        yield text(line if len(line) <= width else f"{title}={_a_line_each(code)}")
+    yield from _recipes(result, width)
     if result.recipes and result.unnamed:
         words = f"{count(result.unnamed, 'node')} had no name of their own and got one in --out"
         yield text(words, "yellow")
@@ -141,10 +149,39 @@ def _about(result: PrecisionResult) -> Iterator[str]:
     if are_inputs_made_up(result):
         yield MADE_UP
     if result.emulated:
-        yield (
-            f"{result.runtime.name} does not round each {result.precision} value here, so rounding "
-            "is emulated: each value is rounded to the type, sums are accumulated in float32"
+        why = f"{result.runtime.name} does not round each {result.precision} value here, so "
+        why = why if result.sum_block is None else ""
+        yield f"{why}rounding is emulated: each value is rounded to the type, " + (
+            _accumulation(result)
         )
+
+
+def _recipes(result: PrecisionResult, width: int) -> Iterator[Text]:
+    """What to paste into a call of the library; the names of other tools' forms."""
+    calls = {name: code for name, code in result.recipes.items() if not code.endswith("\n")}
+    for name, code in calls.items():
+        line = f"{name}={code}"
+        yield text(line if len(line) <= width else f"{name}={_a_line_each(code)}")
+    if others := [name for name in result.recipes if name not in calls]:
+        yield text(f"for other tools: --recipe {' or '.join(others)}", "dim")
+
+
+def _accumulation(result: PrecisionResult) -> str:
+    """How sums are accumulated in what is emulated."""
+    kind, block = result.accumulate, result.sum_block
+    if block is None:
+        return "sums are accumulated in float32"
+    each = "each product" if block == 1 else f"each {block} products"
+    words = f"no sum is accumulated in {kind}"
+    if result.short_sums:
+        words = f"sums of {_counted(result.short_sums)} are rounded to {kind} after {each}"
+    if result.float32_sums:
+        words += f"; those inside of {_counted(result.float32_sums)} are accumulated in float32"
+    return words
+
+
+def _counted(nodes: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {operator}" for operator, number in sorted(nodes.items()))
 
 
 def _kept_table(result: PrecisionResult) -> Table:

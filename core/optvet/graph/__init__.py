@@ -24,7 +24,7 @@ from optvet.graph.half_nodes import (
     half_nodes,
     join_casts,
 )
-from optvet.graph.half_types import has_half_types, round_half_types, to_bfloat16
+from optvet.graph.half_types import half_sums, has_half_types, round_half_types, to_bfloat16
 from optvet.graph.opsets import at_opset
 from optvet.graph.sequences import sequences_of
 from optvet.graph.synthetic import is_synthetic
@@ -64,6 +64,7 @@ __all__ = [
     "group_nodes",
     "half_block_list",
     "half_nodes",
+    "half_sums",
     "has_half_types",
     "ir_version_of",
     "is_onnx",

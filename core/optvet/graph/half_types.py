@@ -7,12 +7,15 @@ overflow between them does not show. Here every value of a half type is rounded 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from optvet.graph.half_sums import Shape, SumWriter, count_sums, with_known_sums
 from optvet.graph.types import element_types
 from optvet.graph.walk import all_names, bodies_of, graphs, is_onnx
 
@@ -26,13 +29,21 @@ _COPIES = frozenset(
 """Operators whose results are elements of what they read: these are rounded already."""
 
 
-def round_half_types(model: ModelProto) -> ModelProto:
+def round_half_types(model: ModelProto, sum_block: int | None = None) -> ModelProto:
     """A model of float32 that gives what ``model`` gives where its half types are rounded.
 
     Every value that ``model`` has in float16 or bfloat16 is computed in float32 of the rounded
-    inputs of its node, and rounded: sums inside of a node are accumulated in float32. The
-    interface stays as it is.
+    inputs of its node, and rounded. The interface stays as it is.
+
+    Args:
+        model: A model with values of a half type.
+        sum_block: None accumulates sums inside of a node in float32. Else so many products are
+            added in float32, and the running sum is rounded after each such block, in the
+            operators that ``half_sums`` has; the operator set may be raised for that.
     """
+    shapes, integers = dict[str, Shape](), dict[str, Any]()
+    if sum_block is not None:
+        model, shapes, integers = with_known_sums(model)
     copy = ModelProto()
     copy.CopyFrom(model)
     types = _element_types(copy)
@@ -41,6 +52,8 @@ def round_half_types(model: ModelProto) -> ModelProto:
     for graph in graphs(copy.graph):
         # Types first: a node's own attributes are read again when its values are rounded.
         _widen_tensors(graph)
+        if sum_block is not None:
+            _write_sums(graph, halves, SumWriter(shapes, integers, 0, sum_block, names.like))
         _round_nodes(graph, halves, names)
     _keep_interface(copy.graph, names)
     for graph in list(graphs(copy.graph)):
@@ -58,6 +71,11 @@ def round_half_types(model: ModelProto) -> ModelProto:
 def has_half_types(model: ModelProto) -> bool:
     """Whether a value or a weight of ``model`` is of float16 or bfloat16."""
     return any(kind in HALF_TYPES for kind in _element_types(model).values())
+
+
+def half_sums(model: ModelProto) -> tuple[dict[str, int], dict[str, int]]:
+    """How many sums of each operator ``round_half_types`` can round as they grow, and cannot."""
+    return count_sums(model, _element_types(model))
 
 
 def to_bfloat16(half: ModelProto, original: ModelProto) -> ModelProto:
@@ -110,13 +128,16 @@ class _FreshNames:
     def __init__(self, model: ModelProto) -> None:
         self._used = all_names(model.graph.node)
         self._used |= {v.name for v in (*model.graph.input, *model.graph.output)}
+        self._numbers: dict[str, int] = {}
 
     def like(self, name: str) -> str:
         """A new name that begins with ``name``."""
-        number, fresh = 0, f"{name}_unrounded"
+        number = self._numbers.get(name, 0)
+        fresh = f"{name}_unrounded_{number}" if number else f"{name}_unrounded"
         while fresh in self._used:
             number += 1
             fresh = f"{name}_unrounded_{number}"
+        self._numbers[name] = number
         self._used.add(fresh)
         return fresh
 
@@ -159,6 +180,20 @@ def _widen(tensor: TensorProto) -> None:
     if tensor.data_type in HALF_TYPES:
         wide = numpy_helper.to_array(tensor).astype(np.float32)
         tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
+
+
+def _write_sums(graph: GraphProto, halves: dict[str, int], writer: SumWriter) -> None:
+    """Nodes that round the running sum, in place of those that sum in a half type."""
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        kind = halves.get(node.output[0]) if node.output and is_onnx(node) else None
+        written = None if kind is None else replace(writer, kind=kind).write(node)
+        nodes += [node] if written is None else written
+        if written is not None:
+            halves.pop(node.output[0])  # rounded by the nodes written
+    kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 def _round_nodes(graph: GraphProto, halves: dict[str, int], names: _FreshNames) -> None:

@@ -162,4 +162,6 @@ class PrecisionOptions(_JudgingKeywords, total=False):
     keep: Strings
     rank: bool
     max_trials: int
+    accumulate: str
+    sum_block: int
     out: PathLike | None

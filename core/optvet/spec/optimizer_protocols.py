@@ -147,10 +147,11 @@ class LowersPrecision(Protocol[OptionsT]):
     always: Sequence[str]
     parts: Mapping[str, Sequence[str]]
 
-    def emulated(self, options: OptionsT) -> OptionsT | None:
+    def emulated(self, options: OptionsT, sum_block: int | None = None) -> OptionsT | None:
         """Options with which the result rounds as the type does, on a runtime that lacks it.
 
-        None if the result needs no such runtime.
+        None if the result needs no such runtime. With ``sum_block``, sums are accumulated in the
+        type too: so many products are added, and the running sum is rounded after each block.
         """
         ...
 
@@ -165,7 +166,12 @@ class LowersPrecision(Protocol[OptionsT]):
     def recipes(
         self, source: Artifact, kept: Sequence[str], options: OptionsT
     ) -> Mapping[str, str]:
-        """What to paste into a call of the library to leave out the passes ``kept``, by title."""
+        """What leaves out the passes ``kept``, by title.
+
+        An argument of the library's call, with the argument's name as title; or a whole text, such
+        as a script or a command for another tool, which ends with a line break. The titles do not
+        depend on ``kept``, which may be empty.
+        """
         ...
 
 

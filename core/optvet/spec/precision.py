@@ -20,7 +20,9 @@ from optvet.spec.request import (
 
 _HOW, _INPUTS, _LIMITS, _ANSWER = "How to search", "Inputs", "Limits and cache", "The answer"
 _REQUIRED = "Requirements"
-_OWN = frozenset(("to", "keep", "rank", "max_trials", "out", "optimizer"))
+_OWN = frozenset(
+    ("to", "keep", "rank", "max_trials", "out", "optimizer", "accumulate", "sum_block", "recipe")
+)
 """Fields that ``VetRequest`` lacks, or has in another sense."""
 
 
@@ -46,6 +48,12 @@ class PrecisionRequest(BaseModel):
     """Convert every node alone too, and rank all by the loss."""
     max_trials: int = option(1000, group=_HOW, ge=4, le=1_000_000)
     """Maximum number of lists to try; the answer then says that it may not be minimal."""
+    accumulate: str = option("fp32", group=_HOW, metavar="TYPE")
+    """Type in which sums inside of a node are accumulated: `fp32`, or the one that `--to` names,
+    such as `fp16`; then they are emulated, as far as the answer says."""
+    sum_block: int = option(8, group=_HOW, ge=1, le=1 << 20)
+    """Products that are added in float32 before the running sum is rounded, where `accumulate` is
+    a half type: 8 as tensor cores do, 1 for one after the other."""
     runtime: str | None = option(
         None, group=_HOW, metavar="NAME", shown="one that runs the optimizer's format"
     )
@@ -107,6 +115,8 @@ class PrecisionRequest(BaseModel):
     """Allow files that came with the model to name code, commands, and data outside of its
     folder."""
 
+    recipe: str | None = option(None, group=_ANSWER, metavar="NAME")
+    """Print this form of the list alone, such as `polygraphy` or `autocast`."""
     out: Path | None = option(None, group=_ANSWER, metavar="FILE.onnx")
     """Write the mixed model to this file, and `precision.toml` beside it, which `--config` reads
     to judge the same list again."""

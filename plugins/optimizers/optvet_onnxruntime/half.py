@@ -25,6 +25,7 @@ from optvet.graph import (
     to_bfloat16,
 )
 from optvet.plugin import Artifact, Pass, Traits, UnknownName
+from optvet_onnxruntime.other_forms import autocast_command, polygraphy_script
 
 By = Literal["node", "operator", "layer"]
 
@@ -41,6 +42,9 @@ class HalfOptions(BaseModel):
     """Whether values between two nodes that stay in float32 stay so too."""
     emulated: bool = False
     """Make a model of float32 that rounds each value to float16, for runtimes without kernels."""
+    sum_block: int | None = Field(default=None, ge=1)
+    """Products that an emulated model adds in float32 before it rounds the running sum; by default
+    sums are accumulated in float32."""
     tolerance: float = Field(default=0.01, gt=0)
     """The error that the conversion may cause, as a share of an output's largest value."""
 
@@ -99,12 +103,12 @@ class OrtFp16:
             block = half_block_list(model, kept, self.blocked_operators())
             half = self.shorten(self.convert(model, block), source)
         half = join_casts(half) if options.join_casts else tidy(half)
-        half = round_half_types(half) if options.emulated else half
+        half = round_half_types(half, options.sum_block) if options.emulated else half
         return Artifact("onnx", half.SerializeToString(deterministic=True))
 
-    def emulated(self, options: HalfOptions) -> HalfOptions:
+    def emulated(self, options: HalfOptions, sum_block: int | None = None) -> HalfOptions:
         """Options with which a model of float32 rounds as float16 does."""
-        return options.model_copy(update={"emulated": True})
+        return options.model_copy(update={"emulated": True, "sum_block": sum_block})
 
     def on_inputs(self, options: HalfOptions, inputs: Path) -> None:
         """None: no range is measured."""
@@ -112,14 +116,21 @@ class OrtFp16:
     def recipes(
         self, source: Artifact, kept: Sequence[str], options: HalfOptions
     ) -> Mapping[str, str]:
-        """``node_block_list``, and ``op_block_list`` of operators."""
+        """``node_block_list``, ``op_block_list`` of operators, and the forms of other tools."""
         model = onnx.load_from_string(source.data)
         name_nodes(model)
         nodes = [node for name in kept for node in self.parts[name]]
         found = {"node_block_list": repr(half_block_list(model, nodes, self.blocked_operators()))}
         if options.by == "operator":
             found["op_block_list"] = f"[*DEFAULT_OP_BLOCK_LIST, {', '.join(map(repr, kept))}]"
-        return found
+        return {**found, **self.other_forms(nodes)}
+
+    def other_forms(self, nodes: Sequence[str]) -> Mapping[str, str]:
+        """The list for tools that convert to this type too."""
+        return {
+            "polygraphy": polygraphy_script(nodes, self.precision),
+            "autocast": autocast_command(nodes, self.precision),
+        }
 
     def convert(self, model: ModelProto, kept: Sequence[str]) -> ModelProto:
         """``model`` in float16 but for the nodes ``kept``, by the library."""
@@ -159,5 +170,6 @@ class OrtBf16(OrtFp16):
     def recipes(
         self, source: Artifact, kept: Sequence[str], options: HalfOptions
     ) -> Mapping[str, str]:
-        """The names of the nodes: no call takes them."""
-        return {"nodes": repr([node for name in kept for node in self.parts[name]])}
+        """The names of the nodes, which no call of this library takes, and other tools' forms."""
+        nodes = [node for name in kept for node in self.parts[name]]
+        return {"nodes": repr(nodes), **self.other_forms(nodes)}

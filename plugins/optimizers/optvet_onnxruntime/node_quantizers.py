@@ -150,7 +150,7 @@ class _NodeQuantizer:
             quantized = self.quantize(model, kept, options, Path(folder))
         return Artifact("onnx", quantized.SerializeToString(deterministic=True))
 
-    def emulated(self, options: Any) -> None:
+    def emulated(self, options: Any, sum_block: int | None = None) -> None:
         """None: any runtime that has the operators computes with integers."""
 
     def on_inputs(self, options: Any, inputs: Path) -> Any:

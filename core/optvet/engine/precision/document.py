@@ -57,6 +57,10 @@ def document_of(
         optimizer=optimizer_record(replace(plain, passes=replace(plain.passes, pipeline=()))),
         runtime=runtime_record(case.candidate),
         emulated=setting.emulated,
+        accumulate=optimizer.precision if setting.sum_block is not None else "fp32",
+        sum_block=setting.sum_block,
+        short_sums=setting.sums[0] if setting.sums is not None else {},
+        float32_sums=setting.sums[1] if setting.sums is not None else {},
         requirements=[str(required) for required in measure.meter.required],
         default_requirement=by_default,
         samples=setting.judged,
@@ -67,7 +71,9 @@ def document_of(
         minimal=answer.minimal,
         ranking=_ranking(setting, answer.found, operators),
         curve=_curve(setting, answer, names),
-        recipes=dict(optimizer.recipes(source, names, plain.options)) if kept else {},
+        recipes=dict(optimizer.recipes(source, names, plain.options))
+        if answer.verdict == "found"
+        else {},
         unnamed=unnamed,
         trials=len(measure.tried),
         reason=answer.reason,

@@ -7,9 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from pydantic import BaseModel
 
 from optvet.engine.work.sandbox import Sandbox, enter
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.graph import half_sums
+from optvet.spec.errors import InfrastructureError
+from optvet.spec.foreign import read_file
+from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.types import Artifact
 
 TYPES: Mapping[str, int] = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -32,6 +39,31 @@ def _loses_little(config: RuntimeConfig, kind: int) -> bool:
     session = config.runtime.load(Artifact("onnx", _probe(kind)), config.options)
     outputs = session.run({"x": np.ones(4, np.float32), "little": np.full(4, _LITTLE, np.float32)})
     return bool(np.all(outputs["y"] == 0))
+
+
+def count_half_sums(sandbox: Sandbox, case: Case) -> tuple[dict[str, int], dict[str, int]]:
+    """Nodes by operator whose sums can be rounded as they grow, with all converted, and cannot.
+
+    Raises:
+        InfrastructureError: The optimizer does not convert the whole model.
+    """
+    data, passes = read_file(case.model.blob), tuple(case.passes.pipeline)
+    outcome = sandbox.call(_half_sums, case.optimizer, data, passes, case.options)
+    if outcome.value is None:
+        words = describe(outcome.failure) if outcome.failure is not None else "no result"
+        raise InfrastructureError(
+            f"{case.optimizer.name} does not convert the whole model: {words}"
+        )
+    return outcome.value
+
+
+def _half_sums(
+    optimizer: Optimizer, data: bytes, passes: tuple[str, ...], options: BaseModel
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Called in a worker."""
+    enter("build")
+    half = optimizer.apply(Artifact("onnx", data), passes, options).data
+    return half_sums(onnx.load_from_string(bytes(half)))
 
 
 def _probe(kind: int) -> bytes:

@@ -17,6 +17,7 @@ from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.trials.participants import configure, fit_to_model
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.foreign import read_file
 from optvet.spec.optimizer_protocols import LowersPrecision, Optimizer
 from optvet.spec.precision import PrecisionRequest
 from optvet.spec.protocols import Preferred
@@ -25,7 +26,7 @@ from optvet.spec.records.precision import (
 )
 from optvet.spec.request import VetRequest
 from optvet.spec.requirement import Requirement, parse_requirement
-from optvet.spec.types import Model
+from optvet.spec.types import Artifact, Model
 
 
 def find_precision(
@@ -44,15 +45,30 @@ def find_precision(
     started = time.perf_counter()
     optimizer = choose_optimizer(plugins, request.to, request.optimizer)
     model = _open(request, plugins)
+    sum_block = _sum_block(optimizer, request)
     _refuse_unconvertible(optimizer, request, model)
     asked, by_default = _with_requirements(request.as_vet(optimizer.name), optimizer, model)
     with open_session(model, asked, plugins, progress=progress) as session:
-        setting = set_up(session, asked, progress)
+        setting = set_up(session, asked, sum_block, progress)
         answer = find_answer(setting, request, progress)
         result = document_of(setting, request, answer, by_default=by_default)
         result = write_answer(setting.plain, setting.plain_meter, request, result)
         cost = session.runner.ledger.cost(time.perf_counter() - started)
         return result.model_copy(update={"inferences": cost.inferences, "wall_s": cost.wall_s})
+
+
+def _sum_block(optimizer: Optimizer, request: PrecisionRequest) -> int | None:
+    """The block of products after which a sum is rounded; None if sums are not rounded."""
+    assert isinstance(optimizer, LowersPrecision)
+    if request.accumulate == "fp32":
+        return None
+    options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
+    half = optimizer.emulated(options, request.sum_block) is not None
+    if not half or request.accumulate != optimizer.precision:
+        to = optimizer.precision
+        cure = f"give fp32 or {to}" if half else "leave it out: its sums are not of a half type"
+        raise UsageError(f"--accumulate {request.accumulate}, where --to is {to}: {cure}")
+    return request.sum_block
 
 
 def _with_requirements(
@@ -108,7 +124,8 @@ def _open(request: PrecisionRequest, plugins: Plugins) -> Model:
 def _refuse_unconvertible(optimizer: Optimizer, request: PrecisionRequest, model: Model) -> None:
     """Refuse a model without parts to convert, and names in ``keep`` that are no parts."""
     options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
-    parts = [p.name for p in fit_to_model(configure(optimizer, options), options, model).passes()]
+    fitted = fit_to_model(configure(optimizer, options), options, model)
+    parts = [p.name for p in fitted.passes()]
     if not parts:
         raise InputError(
             f"{model.source}: {optimizer.name} can convert no node of it to {request.to}; give a "
@@ -117,3 +134,8 @@ def _refuse_unconvertible(optimizer: Optimizer, request: PrecisionRequest, model
     for name in request.keep:
         if name not in parts:
             raise UnknownName(f"part for --keep of {optimizer.name}", name, parts)
+    if request.recipe is not None:
+        assert isinstance(fitted, LowersPrecision)
+        recipes = fitted.recipes(Artifact("onnx", read_file(model.blob)), (), options)
+        if request.recipe not in recipes:
+            raise UnknownName(f"form for --recipe of {optimizer.name}", request.recipe, recipes)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from optvet.engine.precision.emulation import rounds
+from optvet.engine.precision.emulation import count_half_sums, rounds
 from optvet.engine.precision.measure import Measure
 from optvet.engine.vet.find.detect import detect
 from optvet.engine.vet.impact.assess import Assessor
@@ -33,6 +33,8 @@ class PrecisionSetting:
         judged: Number of all samples.
         datasets: The datasets that they came from.
         emulated: Whether the type is emulated.
+        sum_block: Products that are added in float32 before a sum is rounded; None if all are.
+        sums: Nodes by operator whose sums are rounded so, and are not; None without ``sum_block``.
     """
 
     session: VetSession
@@ -43,6 +45,8 @@ class PrecisionSetting:
     judged: int
     datasets: Sequence[DatasetRecord]
     emulated: bool
+    sum_block: int | None
+    sums: tuple[dict[str, int], dict[str, int]] | None
 
     @property
     def case(self) -> Case:
@@ -50,15 +54,22 @@ class PrecisionSetting:
         return self.session.case
 
 
-def set_up(session: VetSession, asked: VetRequest, progress: Progress) -> PrecisionSetting:
-    """Detect with all nodes converted, where it is due in a model that rounds as the type does."""
+def set_up(
+    session: VetSession, asked: VetRequest, sum_block: int | None, progress: Progress
+) -> PrecisionSetting:
+    """Detect with all nodes converted, where it is due in a model that rounds as the type does.
+
+    With ``sum_block``, sums are rounded after each block of so many products, which no runtime is
+    known to do: they are emulated in any case.
+    """
     case = session.case
     optimizer, options = case.optimizer, case.options
     assert isinstance(optimizer, LowersPrecision)
     plain, inputs = session, session.inputs()
-    emulated = optimizer.emulated(options)
-    emulates = emulated is not None and not rounds(
-        session.runner.sandbox, case.candidate, optimizer.precision
+    emulated = optimizer.emulated(options, sum_block)
+    emulates = emulated is not None and (
+        sum_block is not None
+        or not rounds(session.runner.sandbox, case.candidate, optimizer.precision)
     )
     session = session if emulated is None or not emulates else session.with_options(emulated)
     detected = detect(session, inputs, Assessor(session, inputs))
@@ -76,6 +87,16 @@ def set_up(session: VetSession, asked: VetRequest, progress: Progress) -> Precis
     examiner.runner = plain.runner
     own = RequirementMeter(plain, replace(detected, examiner=examiner), inputs)
     records = inputs.records()
+    sums = None if sum_block is None else count_half_sums(plain.runner.sandbox, plain.case)
     return PrecisionSetting(
-        session, plain, own, measure, detected.samples, detected.judged, records, emulates
+        session,
+        plain,
+        own,
+        measure,
+        detected.samples,
+        detected.judged,
+        records,
+        emulates,
+        sum_block,
+        sums,
     )

@@ -80,6 +80,14 @@ class PrecisionResult(Result):
     runtime: RuntimeRecord
     emulated: bool
     """Whether the type was emulated in float32, since the runtime does not round each value."""
+    accumulate: str = "fp32"
+    """The type in which sums inside of a node are accumulated, as far as ``short_sums`` says."""
+    sum_block: int | None = None
+    """Products that are added in float32 before the running sum is rounded."""
+    short_sums: dict[str, int] = Field(default_factory=dict)
+    """Nodes by operator whose sums are rounded as they grow, with all nodes converted."""
+    float32_sums: dict[str, int] = Field(default_factory=dict)
+    """Nodes of the type whose sums are accumulated in float32 all the same."""
     requirements: list[str]
     default_requirement: bool
     """Whether the requirement is the optimizer's, since none was given."""
@@ -102,7 +110,7 @@ class PrecisionResult(Result):
     ranking: list[RankedPart] = Field(default_factory=list)
     curve: list[CurvePoint] = Field(default_factory=list)
     recipes: dict[str, str] = Field(default_factory=dict)
-    """What to paste into a call of the library, by title."""
+    """The list as arguments of the library's call, by name, and as whole texts for other tools."""
     unnamed: int = 0
     """How many nodes of the model have no name of their own and got one."""
     mixed_size_bytes: int | None = None
