@@ -70,22 +70,30 @@ def test_sums_are_accumulated_as_asked(run: Run, write: Write) -> None:
     ran = run("precision", model, "--limit", "1")
     assert ran.code == 0, ran.err
     assert "KEEP NOTHING" in ran.out
-    ran = run(
-        "precision",
-        model,
-        "--dataset",
-        "ones",
-        "--limit",
-        "1",
-        "--accumulate",
-        "fp16",
-        "--sum-block",
-        "1",
-    )
+    ran = run("precision", model, "--limit", "1", "--accumulate", "fp16", "--sum-block", "1")
     assert ran.code == 0, ran.err
     assert "KEEP 1 OF 3" in ran.out
     said = " ".join(ran.out.split())
     assert "sums of 1 ReduceSum are rounded to fp16 after each product" in said
+
+
+def test_a_vet_of_a_quantizer_shows_few_lists_and_leads_to_this_command(
+    run: Run, write: Write
+) -> None:
+    weights = ", ".join(
+        f"float[4,2] w{i} = {{{', '.join('1.1 -0.7'.split() * 4)}}}" for i in range(5)
+    )
+    nodes = "  ".join(f"y{i} = MatMul(x, w{i})" for i in range(5))
+    outputs = ", ".join(f"float[1,2] y{i}" for i in range(5))
+    model = write("five.onnx", HEAD + f"g (float[1,4] x) => ({outputs}) <{weights}> {{ {nodes} }}")
+    options = ("--optimizer", "ort_dynamic_quantizer", "--option", "tolerance=0.000001")
+    ran = run("vet", model, *options)
+    assert ran.code == 1, ran.err
+    assert "… 2 more lists of nodes that are too much to convert" in ran.out
+    assert ran.out.count("wrong-output") == 3
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("next")]
+    words = f"optvet precision {model} --to int8-dynamic --optimizer ort_dynamic_quantizer"
+    assert line.split(maxsplit=1)[1].startswith(words)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from optvet.cli.reduce import BUNDLES
 from optvet.cli.render import LABEL_COLUMNS, text
+from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.vet import VetResult
-from optvet.spec.request import VetRequest
+from optvet.spec.request import VetRequest, arguments_of
 
 
 def next_command(result: VetResult, request: VetRequest) -> Text:
@@ -33,6 +34,10 @@ def _proposals(result: VetResult, request: VetRequest) -> Iterator[list[str]]:
     """Commands that lead on, the most telling one first."""
     blamed = next((f for f in result.findings if f.severity == "fault" and f.culprit), None)
     more: dict[str, object] = {}
+    if blamed is not None and blamed.stage == "compare" and result.optimizer.precision:
+        # That a part loses much is no fault of a pass: the question is which parts to keep.
+        asked = PrecisionRequest.like(request, result.optimizer.precision)
+        yield ["optvet", "precision", *arguments_of(asked, request.model)]
     if blamed is not None and not blamed.localized:
         more = {"strategy": "auto"}
     elif blamed is not None and not (request.reduce or request.out):

@@ -43,6 +43,7 @@ from optvet.spec.symptoms import Symptom
 _CODE_LINES = 16
 _PATH = re.compile(r"[\w./+-]*")
 _LISTED_DIVERGENCES = 4
+_LISTED_LOSSES = 3
 _LISTED_NODES = 6
 _LISTED_SITES = 3
 
@@ -59,8 +60,12 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
     """Show the faults and their effect on the task."""
     faults = _faults(result)
     yield Padding(_subject(result, request), (0, 0, 1 if faults else 0, 0))
-    if faults:
-        yield _findings(faults, result.runtime.name if result.judge else "")
+    listed = _listed(result, faults)
+    if listed:
+        yield _findings(listed, result.runtime.name if result.judge else "")
+    if more := len(faults) - len(listed):
+        words = f"… {more} more lists of nodes that are too much to convert, in --json"
+        yield Padding(text(words, "dim"), (0, 0, 1, 0))
     rows: list[tuple[str, RenderableType]] = []
     if result.reason:
         rows.append(("because", text(message_words(result.reason), "yellow")))
@@ -84,11 +89,24 @@ def _faults(result: VetResult) -> list[Finding]:
     return [f for f in result.findings if f.severity != "note"]
 
 
+def _listed(result: VetResult, faults: list[Finding]) -> list[Finding]:
+    """Findings that are shown: all, but few where each is a part that becomes less precise.
+
+    Then there is no wrong pass: any part may lose too much, alone or with others. Those alone
+    come first.
+    """
+    if not result.optimizer.precision:
+        return faults
+    lossy = sorted((f for f in faults if f.stage == "compare"), key=lambda f: len(f.culprit))
+    return [*(f for f in faults if f.stage != "compare"), *lossy[:_LISTED_LOSSES]]
+
+
 def details(result: VetResult, request: VetRequest, *, explain: bool) -> Iterator[RenderableType]:
     """Show where values differ, passes, warnings, and facts: all, or those of consequence."""
     faults = _faults(result)
     yield Text()
-    for finding in [f for f in faults if f.divergence is not None][:_LISTED_DIVERGENCES]:
+    shown = [f for f in _listed(result, faults) if f.divergence is not None]
+    for finding in shown[: 1 if result.optimizer.precision else _LISTED_DIVERGENCES]:
         yield Padding(_where(finding, len(faults) > 1), (0, 0, 1, 0))
     if result.passes_alone:
         yield Padding(_passes(result), (0, 0, 1, 0))

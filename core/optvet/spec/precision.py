@@ -121,6 +121,12 @@ class PrecisionRequest(BaseModel):
     """Write the mixed model to this file, and `precision.toml` beside it, which `--config` reads
     to judge the same list again."""
 
+    @classmethod
+    def like(cls, request: VetRequest, precision: str) -> PrecisionRequest:
+        """The question that a vet of an optimizer which converts to ``precision`` leads to."""
+        shared = set(cls.model_fields) & set(VetRequest.model_fields)
+        return cls(to=precision, **{name: getattr(request, name) for name in sorted(shared)})
+
     def as_vet(self, optimizer: str) -> VetRequest:
         """The request of a vet with the same model, inputs and requirements."""
         shared = {name: getattr(self, name) for name in type(self).model_fields if name not in _OWN}

@@ -18,7 +18,7 @@ from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.graph.structure import Facts
-from optvet.spec.optimizer_protocols import Explains
+from optvet.spec.optimizer_protocols import Explains, LowersPrecision
 from optvet.spec.records import (
     Finding,
     FixedTolerance,
@@ -177,6 +177,7 @@ def optimizer_record(case: Case) -> OptimizerRecord:
         version=case.optimizer.version(),
         options=case.options.model_dump(mode="json"),
         pipeline=list(case.passes.pipeline),
+        precision=case.optimizer.precision if isinstance(case.optimizer, LowersPrecision) else "",
     )
 
 

@@ -39,6 +39,8 @@ class OptimizerRecord(Record):
     version: str
     options: dict[str, Any] = Field(default_factory=dict)
     pipeline: list[str]
+    precision: str = ""
+    """What the passes convert to, where each makes a part of the model less precise."""
 
 
 class RuntimeRecord(Record):
