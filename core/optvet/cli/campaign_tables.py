@@ -71,7 +71,7 @@ def command(
             "--answers",
             metavar="DIR",
             help="A folder with what `--json` of convert, repair, compare and bench wrote, for "
-            "`--study`.",
+            "`--study`, or that of precision.",
             show_default=False,
         ),
     ] = None,
@@ -81,7 +81,8 @@ def command(
 ) -> None:
     """Show what a campaign found over many models, or the tables of a published study.
 
-    With `--study`, STORE may be a folder of answers as `--answers` takes them.
+    STORE may be a folder of answers as `--answers` takes them: with `--study`, or with answers of
+    `optvet precision`, whose table is models × precisions.
     """
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.store import DATABASE
@@ -101,12 +102,17 @@ def command(
     chosen_study = study_of(study, plugins)
     theirs = [] if study is None else models_with_tag(plugins, study)
     folders = list(answers or ())
-    if folders and chosen_study is None:
-        raise UsageError("--answers are for the tables of a study; say --study NAME")
     reach = partial(reachable_formats, plugins)
     name, number = str(store), 0
-    if chosen_study is not None and store.is_dir() and not (store / DATABASE).is_file():
-        kept = read_answers([store, *folders])
+    alone = store.is_dir() and not (store / DATABASE).is_file()
+    alone = alone and (chosen_study is not None or any(store.glob("**/*.json")))
+    kept = read_answers(folders := [store, *folders] if alone else folders)
+    if chosen_study is None and folders and not kept.precisions:
+        raise UsageError(
+            "without --study, only answers of precision have a table; say --study NAME, or write "
+            f"one with: optvet precision MODEL --json {folders[0]}/NAME.json"
+        )
+    if alone:
         tables = tables_of_answers(chosen_study, kept, theirs=theirs, reach=reach)
     else:
         with open_store(store, to_read=True) as opened:
@@ -119,16 +125,11 @@ def command(
                 known=entries,
                 theirs=theirs,
                 reach=reach,
-                kept=read_answers(folders),
+                kept=kept,
             )
     if json_to is not None:
-        document = CampaignTables(
-            schema="optvet.campaign-tables/1",
-            campaign=name,
-            number=number,
-            study=study,
-            tables=tables,
-        )
+        about = {"campaign": name, "number": number, "study": study, "tables": tables}
+        document = CampaignTables(schema="optvet.campaign-tables/1", **about)
         write_document(terminal, json_to, document.to_json())
     if json_to == "-":
         return

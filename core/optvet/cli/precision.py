@@ -18,7 +18,7 @@ from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED
 from optvet.cli.options import Debug, cache_folder
 from optvet.cli.output import Json, check_file, write_document
 from optvet.cli.picture import check_picture, draw_charts
-from optvet.cli.render import count, number, table_of, text
+from optvet.cli.render import count, number, table_of, text, timing_line
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
 from optvet.cli.vet_facts import MADE_UP, are_inputs_made_up
@@ -203,6 +203,10 @@ def _effect(result: PrecisionResult) -> Iterator[RenderableType]:
         yield from _readings("with the list kept", result.chosen)
     yield from _readings("none converted", result.none if result.verdict == "unmet" else [])
     yield from _readings(f"as {result.runtime.name} computes it", result.computed)
+    if result.timing is not None:
+        yield text(f"time: {timing_line(result.timing)}")
+    if result.not_timed:
+        yield text(one_line(f"not timed: {result.not_timed}", _LINE_CHARS), "yellow")
     if result.kept:
         yield text(
             "measured again in new processes; no part can be left out"

@@ -162,6 +162,8 @@ class PrecisionOptions(_JudgingKeywords, total=False):
     keep: Strings
     rank: bool
     max_trials: int
+    measure: bool
     accumulate: str
     sum_block: int
+    recipe: str | None
     out: PathLike | None

@@ -21,7 +21,18 @@ from optvet.spec.request import (
 _HOW, _INPUTS, _LIMITS, _ANSWER = "How to search", "Inputs", "Limits and cache", "The answer"
 _REQUIRED = "Requirements"
 _OWN = frozenset(
-    ("to", "keep", "rank", "max_trials", "out", "optimizer", "accumulate", "sum_block", "recipe")
+    (
+        "to",
+        "keep",
+        "rank",
+        "max_trials",
+        "out",
+        "optimizer",
+        "accumulate",
+        "sum_block",
+        "recipe",
+        "measure",
+    )
 )
 """Fields that ``VetRequest`` lacks, or has in another sense."""
 
@@ -48,6 +59,8 @@ class PrecisionRequest(BaseModel):
     """Convert every node alone too, and rank all by the loss."""
     max_trials: int = option(1000, group=_HOW, ge=4, le=1_000_000)
     """Maximum number of lists to try; the answer then says that it may not be minimal."""
+    measure: bool = option(False, group=_HOW)
+    """Time the mixed model beside the original, under the runtime's own defaults."""
     accumulate: str = option("fp32", group=_HOW, metavar="TYPE")
     """Type in which sums inside of a node are accumulated: `fp32`, or the one that `--to` names,
     such as `fp16`; then they are emulated, as far as the answer says."""
@@ -116,7 +129,7 @@ class PrecisionRequest(BaseModel):
     folder."""
 
     recipe: str | None = option(None, group=_ANSWER, metavar="NAME")
-    """Print this form of the list alone, such as `polygraphy` or `autocast`."""
+    """The form of the list that the command prints alone, such as `polygraphy` or `autocast`."""
     out: Path | None = option(None, group=_ANSWER, metavar="FILE.onnx")
     """Write the mixed model to this file, and `precision.toml` beside it, which `--config` reads
     to judge the same list again."""
@@ -124,7 +137,7 @@ class PrecisionRequest(BaseModel):
     @classmethod
     def like(cls, request: VetRequest, precision: str) -> PrecisionRequest:
         """The question that a vet of an optimizer which converts to ``precision`` leads to."""
-        shared = set(cls.model_fields) & set(VetRequest.model_fields)
+        shared = set(cls.model_fields) & set(VetRequest.model_fields) - {"out"}
         return cls(to=precision, **{name: getattr(request, name) for name in sorted(shared)})
 
     def as_vet(self, optimizer: str) -> VetRequest:

@@ -185,15 +185,18 @@ def test_answers_in_a_folder_are_tables(place: Path, run: Run) -> None:
     assert "c,1,0,0,0,0,1,0,0,0,0.0" in ran.out
     told = run("campaign", "tables", folder, "--study", "converters", "--json", "-")
     assert json.loads(told.out)["study"] == "converters"
+    for arguments in ((folder,), ("nowhere", "--answers", folder)):
+        ran = run("campaign", "tables", *arguments)
+        assert (ran.code, "only answers of precision have a table" in ran.err) == (2, True)
 
 
 def test_what_is_no_answer_is_told(place: Path, run: Run) -> None:
-    with pytest.raises(UsageError, match="has no answer of convert, repair, compare or bench"):
+    with pytest.raises(UsageError, match="has no answer of convert, repair, compare, bench"):
         read_answers([place])
     (place / "a.json").write_text('{"schema": "optvet.convert/1"}')
     with pytest.raises(InputError, match=r"a.json is no optvet.convert/1: source"):
         read_answers([place])
     ran = run("campaign", "tables", "nowhere", "--answers", place)
-    assert (ran.code, "say --study NAME" in ran.err) == (2, True)
+    assert (ran.code, "a.json is no optvet.convert/1" in ran.err) == (2, True)
     ran = run("campaign", "tables", "nowhere", "--study", "converters")
     assert (ran.code, "is no store" in ran.err) == (2, True)

@@ -73,7 +73,7 @@ def _write(request: PrecisionRequest, result: PrecisionResult, data: bytes) -> l
 
 def _config(request: PrecisionRequest, result: PrecisionResult) -> str:
     """Options with which ``optvet precision MODEL --config`` judges the same list again."""
-    left_out = {"model", "out", "keep", "cache_dir", "rank", "jobs", "recipe"}
+    left_out = {"model", "out", "keep", "cache_dir", "rank", "jobs", "recipe", "measure"}
     chosen = {
         name: value
         for name, value in request.model_dump(mode="json", exclude=left_out).items()

@@ -9,6 +9,7 @@ from optvet.engine.models.sources import resolve_model
 from optvet.engine.options import parse_options
 from optvet.engine.precision.answer import find_answer
 from optvet.engine.precision.document import document_of
+from optvet.engine.precision.gains import time_mixed
 from optvet.engine.precision.mixed_model import write_answer
 from optvet.engine.precision.setting import set_up
 from optvet.engine.vet.impact.requirements import required_of
@@ -53,6 +54,8 @@ def find_precision(
         answer = find_answer(setting, request, progress)
         result = document_of(setting, request, answer, by_default=by_default)
         result = write_answer(setting.plain, setting.plain_meter, request, result)
+        if request.measure and setting.samples:
+            result = time_mixed(setting.plain, setting.samples[0], result)
         cost = session.runner.ledger.cost(time.perf_counter() - started)
         return result.model_copy(update={"inferences": cost.inferences, "wall_s": cost.wall_s})
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record, Result
+from optvet.spec.records.timing import Timing
 from optvet.spec.records.vet import DatasetRecord, ModelRecord, OptimizerRecord, RuntimeRecord
 
 PrecisionVerdict = Literal["found", "nothing-to-keep", "unmet", "undecided"]
@@ -114,6 +115,10 @@ class PrecisionResult(Result):
     unnamed: int = 0
     """How many nodes of the model have no name of their own and got one."""
     mixed_size_bytes: int | None = None
+    timing: Timing | None = None
+    """The mixed model beside the original, if that was asked for."""
+    not_timed: str = ""
+    """Why the mixed model could not be timed."""
     trials: int = 0
     inferences: int = 0
     wall_s: float = 0.0

@@ -37,6 +37,7 @@ from optvet.engine.campaign.tables.over_many import (
     operator_sets,
     releases,
 )
+from optvet.engine.campaign.tables.precision_table import precision_table
 from optvet.engine.campaign.tables.rows import row_of
 from optvet.engine.campaign.tracker import KnownEntry, read_tracked
 from optvet.engine.contract import checked_calls
@@ -94,6 +95,8 @@ def tables_of(
     tables = tables_of_findings(rows, list(others.values()), known)
     found = only_failing(vets, _sequences(store, vets))
     tables += [found] if found is not None else []
+    if kept is not None and kept.precisions:
+        tables.append(precision_table(kept.precisions))
     if len(vets) < len(rows):
         converted = converted_of(trials(store, campaign))
         tables += [funnel(converted), kinds_of_conversions(converted), blame(converted)]
@@ -101,13 +104,15 @@ def tables_of(
 
 
 def tables_of_answers(
-    study: Study,
+    study: Study | None,
     kept: KeptAnswers,
     *,
     theirs: Sequence[str] = (),
     reach: Callable[[], Reach] | None = None,
 ) -> list[ReportTable]:
-    """The tables of a study, of answers in files alone."""
+    """The tables of a study, of answers in files alone; without one, models × precisions."""
+    if study is None:
+        return [precision_table(kept.precisions)]
     return _make_tables(study, StudyData((), theirs), [], reach, kept)
 
 

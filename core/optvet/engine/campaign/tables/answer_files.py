@@ -14,16 +14,18 @@ from optvet.spec.foreign import files_in
 from optvet.spec.parsing import read_json
 from optvet.spec.records import BenchResult, ModelComparison
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.records.reading import read_document
 from optvet.spec.records.repair import RepairResult
 from optvet.spec.validation_words import words_of
 
-Answer = ConversionResult | RepairResult | ModelComparison | BenchResult
+Answer = ConversionResult | RepairResult | ModelComparison | BenchResult | PrecisionResult
 _SCHEMAS: dict[str, type[Answer]] = {
     "optvet.convert/": ConversionResult,
     "optvet.repair/": RepairResult,
     "optvet.compare/": ModelComparison,
     "optvet.bench/": BenchResult,
+    "optvet.precision/": PrecisionResult,
 }
 
 
@@ -35,6 +37,7 @@ class KeptAnswers:
     repairs: dict[str, RepairResult] = field(default_factory=dict)
     comparisons: dict[str, ModelComparison] = field(default_factory=dict)
     benches: list[BenchResult] = field(default_factory=list)
+    precisions: list[PrecisionResult] = field(default_factory=list)
 
     def add(self, file: Path, answer: Answer) -> None:
         """Keep the answer of ``file``."""
@@ -44,8 +47,10 @@ class KeptAnswers:
             self.repairs[file.stem] = answer
         elif isinstance(answer, ModelComparison):
             self.comparisons[file.stem] = answer
-        else:
+        elif isinstance(answer, BenchResult):
             self.benches.append(answer)
+        else:
+            self.precisions.append(answer)
 
 
 def read_answers(folders: Iterable[Path]) -> KeptAnswers:
@@ -65,8 +70,8 @@ def read_answers(folders: Iterable[Path]) -> KeptAnswers:
                 found = True
         if not found:
             raise UsageError(
-                f"{folder} has no answer of convert, repair, compare or bench; write some with: "
-                f"optvet convert SOURCE --via CHAIN --json {folder}/NAME.json"
+                f"{folder} has no answer of convert, repair, compare, bench or precision; write "
+                f"some with: optvet convert SOURCE --via CHAIN --json {folder}/NAME.json"
             )
     return kept
 
