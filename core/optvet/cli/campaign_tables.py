@@ -128,9 +128,7 @@ def command(
                 kept=kept,
             )
     if json_to is not None:
-        about = {"campaign": name, "number": number, "study": study, "tables": tables}
-        document = CampaignTables(schema="optvet.campaign-tables/1", **about)
-        write_document(terminal, json_to, document.to_json())
+        write_document(terminal, json_to, _document(name, number, study, tables).to_json())
     if json_to == "-":
         return
     if format == TableFormat.SCREEN:
@@ -138,6 +136,18 @@ def command(
     else:
         write = _csv if format == TableFormat.CSV else _markdown
         terminal.write("\n".join(map(write, tables)))
+
+
+def _document(
+    name: str, number: int, study: str | None, tables: list[ReportTable]
+) -> CampaignTables:
+    return CampaignTables(
+        schema="optvet.campaign-tables/1",
+        campaign=name,
+        number=number,
+        study=study,
+        tables=tables,
+    )
 
 
 def study_of(name: str | None, plugins: Plugins) -> Study | None:
