@@ -1,6 +1,6 @@
 """How good the lists of ``optvet precision`` are: planted faults of float16, and layers of int8.
 
-    python benchmarks/precision.py half MODELS... [--limit N]
+    python benchmarks/precision.py half MODELS... [--limit N] [--autocast PYTHON]
     python benchmarks/precision.py int8 MODELS... [--limit N]
 
 MODELS are ONNX files of float32 that take tensors of floats, or of integers below 50.
@@ -15,6 +15,9 @@ shortest list, by brute force over all subsets of the planted nodes (``rounding`
 whether all nodes of the list are among these; lists tried; inferences; seconds; and how many nodes
 have to be kept in the order of ONNX Runtime's own
 ``float_to_float16_max_diff`` of their weights, before the same requirement is met (``never``: all).
+``--autocast`` names the Python of an environment with ``nvidia-modelopt[onnx]``: AutoCast converts
+the same model with the same inputs. Its column has the parts that compute in float32 after it, the
+error, whether the requirement is met, and its seconds, without the import.
 
 ``int8`` quantizes each layer alone. The truth is the loss on 32 other samples. Columns: layers;
 Spearman's rank correlation of optvet's losses on N samples with the truth; that of the largest
@@ -29,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,7 +48,7 @@ from scipy.stats import spearmanr
 
 from optvet import PrecisionResult, precision
 from optvet.engine.work.trials.calibration import write_inputs
-from optvet.graph import element_types, name_nodes
+from optvet.graph import element_types, name_nodes, round_half_types
 from optvet.plugin import Artifact
 from optvet_onnxruntime.half import OrtFp16
 from optvet_onnxruntime.node_quantizers import OrtStaticQuantizer
@@ -203,7 +207,45 @@ def with_kept(model: ModelProto) -> tuple[list[str], Callable[[Sequence[str]], M
     return parts, make
 
 
-def judge_half(path: Path, fault: str, limit: int) -> list[str]:
+_AUTOCAST = """
+import sys, time, onnx
+from modelopt.onnx.autocast import convert_to_mixed_precision
+started = time.perf_counter()
+folder = sys.argv[1]
+half = convert_to_mixed_precision(
+    folder + "/model.onnx", keep_io_types=True, calibration_data=folder + "/inputs"
+)
+print("seconds", time.perf_counter() - started)
+onnx.save(half, folder + "/half.onnx")
+"""
+
+
+def by_autocast(
+    python: str, model: ModelProto, parts: Sequence[str], feeds: Feeds, bound: float
+) -> str:
+    """What ModelOpt's AutoCast makes of ``model``."""
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = Path(folder) / "inputs"
+        inputs.mkdir()
+        for number, each in enumerate(feeds):
+            np.savez(inputs / f"{number}.npz", **each)  # type: ignore[arg-type]  # names of inputs
+        onnx.save(model, f"{folder}/model.onnx")
+        ran = subprocess.run(
+            [python, "-c", _AUTOCAST, folder], capture_output=True, text=True, check=False
+        )
+        if ran.returncode:
+            return " ".join(ran.stderr.strip().splitlines()[-1].split())[:60]
+        half = onnx.load(f"{folder}/half.onnx")
+    seconds = float(ran.stdout.rpartition("seconds ")[2].split()[0])
+    types = element_types(half)
+    made = {node.name: types.get(node.output[0]) for node in half.graph.node if node.output}
+    kept = sum(made.get(name) == TensorProto.FLOAT for name in parts)
+    error = change(run(model, feeds), run(round_half_types(half), feeds))
+    met = "met" if error <= bound else "not met"
+    return f"{kept} kept, {error:.2g} {met}, {seconds:.1f} s"
+
+
+def judge_half(path: Path, fault: str, limit: int, python: str) -> list[str]:
     """One row of the table of planted faults."""
     model = onnx.load(path)
     name_nodes(model)
@@ -225,11 +267,11 @@ def judge_half(path: Path, fault: str, limit: int) -> list[str]:
 
     if enough([]):
         return [path.stem, fault, str(len(parts)), "no effect"]
-    best = next(
-        size
-        for size in range(1, len(names) + 1)
-        if any(enough(few) for few in itertools.combinations(names, size))
-    )
+    sizes = range(1, len(names) + 1)
+    combine = itertools.combinations
+    best = next((n for n in sizes if any(enough(few) for few in combine(names, n))), None)
+    if best is None:
+        return [path.stem, fault, str(len(parts)), "the planted nodes are not enough"]
     started = time.perf_counter()
     result = _search(faulty, feeds, bound)
     seconds = time.perf_counter() - started
@@ -246,6 +288,7 @@ def judge_half(path: Path, fault: str, limit: int) -> list[str]:
         str(result.inferences),
         f"{seconds:.0f}",
         _by_weights(faulty, parts, enough),
+        *([by_autocast(python, faulty, parts, feeds, bound)] if python else []),
     ]
 
 
@@ -384,12 +427,12 @@ _COLUMNS = {
 }
 
 
-def rows(kind: str, models: Sequence[Path], limit: int) -> Iterator[list[str]]:
+def rows(kind: str, models: Sequence[Path], limit: int, python: str) -> Iterator[list[str]]:
     """Rows as they are known; a model that cannot be judged says why."""
     for path in models:
         for fault in (*_SIZES, "rounding") if kind == "half" else ("",):
             try:
-                yield judge_half(path, fault, limit) if fault else judge_int8(path, limit)
+                yield judge_half(path, fault, limit, python) if fault else judge_int8(path, limit)
             except Exception as error:  # one model that fails is a row, not the end
                 yield [path.stem, *([fault] if fault else []), " ".join(str(error).split())[:80]]
 
@@ -400,11 +443,13 @@ def main() -> int:
     parser.add_argument("kind", choices=list(_COLUMNS))
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--limit", type=int, default=4)
+    parser.add_argument("--autocast", default="", metavar="PYTHON")
     given = parser.parse_args()
+    columns = [*_COLUMNS[given.kind], *(["autocast"] if given.autocast else [])]
     print(machine.describe(machine.environment()), flush=True)
-    print("| " + " | ".join(_COLUMNS[given.kind]) + " |", flush=True)
-    print("|" + "---|" * len(_COLUMNS[given.kind]), flush=True)
-    for row in rows(given.kind, given.models, given.limit):
+    print("| " + " | ".join(columns) + " |", flush=True)
+    print("|" + "---|" * len(columns), flush=True)
+    for row in rows(given.kind, given.models, given.limit, given.autocast):
         print("| " + " | ".join(row) + " |", flush=True)
     return 0
 

@@ -4,6 +4,7 @@
 
     suspects, most severe first ─→ the shortest beginning that is enough ─→ 1-minimal
              └ all of them are not enough ─→ each part alone ─→ the same by measured loss
+                                                                   └ shorter lists of these
 
 The sets that the localizer calls failing are here the lists that are enough.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, islice
 
 from optvet.engine.precision.measure import Measure, TrialsSpent, loss_of
 from optvet.engine.vet.find.localize import first_bad_prefix, minimal_set
@@ -80,11 +82,26 @@ def search(
             # Minimal lists differ in length; this one gives up the least important parts first.
             other = minimal_set(enough[::-1], measure.test)
             found.kept = min(found.kept, other[::-1], key=len)
+        if found.losses:
+            found.kept = _shorter(measure, found)
     except TrialsSpent:
         known = [kept for kept, met in measure.tried.items() if met]
         best = min(known, key=len, default=frozenset(measure.parts))
         found.kept = tuple(n for n in (found.order or measure.parts) if n in best)
     return found
+
+
+def _shorter(measure: Measure, found: FoundList) -> tuple[str, ...]:
+    """A list of fewer parts that is enough, else the one found.
+
+    A minimal list need not be the shortest. As many lists are tried as there are parts, which is
+    what the losses took: the shortest first, of the parts that matter most.
+    """
+    lists = (few for size in range(1, len(found.kept)) for few in combinations(found.order, size))
+    for few in islice(lists, len(measure.parts)):
+        if measure.test(few) == "fails":
+            return few
+    return found.kept
 
 
 def _by_severity(suspicions: Mapping[str, Sequence[PrecisionRisk]]) -> tuple[str, ...]:
