@@ -112,6 +112,7 @@ def place(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     write(tmp_path / "models" / "one.onnx", CLEAN)
     write(tmp_path / "models" / "two.onnx", CLEAN.replace("Relu", "Sigmoid"))
     (tmp_path / "answers").mkdir()
+    (tmp_path / "lists").mkdir()
     known = {"schema": "optvet.baseline/1", "findings": []}
     (tmp_path / "known.json").write_text(json.dumps(known))
     (tmp_path / "nightly.toml").write_text('models = ["models/"]\n')
@@ -180,6 +181,8 @@ def read_by(command: Command) -> Iterator[tuple[str, list[Command]]]:
         yield "hunted", [hunts]
     if "answers" in command.words:
         yield "answers", [command_with("answers/forest.json")]
+    if "lists" in command.words:
+        yield "lists", [command_with("lists/cnn-fp16.json")]
     if any(word.startswith("one/") for word in command.words):
         yield "one", [command_with("generate", "one")]
 

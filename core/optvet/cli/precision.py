@@ -90,6 +90,9 @@ def _show_recipe(terminal: Terminal, result: PrecisionResult, name: str) -> None
     """One form of the list alone, ready to be written to a file."""
     if name in result.recipes:
         terminal.show(text(result.recipes[name].rstrip("\n")), soft_wrap=True)
+        if result.unnamed:
+            words = f"{count(result.unnamed, 'node')} of {result.model.source} had no name"
+            terminal.complain(f"{words} of their own: name them before other tools read the model")
     else:
         terminal.complain(result.headline())
 
