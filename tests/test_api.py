@@ -36,6 +36,7 @@ FEEDS = {"a": np.ones((3, 2), np.float32), "b": np.ones((3, 4), np.float32)}
         (keywords.RepairOptions, optvet.RepairRequest, {"model", "dataset", "out", "apply"}),
         (keywords.PrecisionOptions, optvet.PrecisionRequest, {"model", "dataset"}),
         (keywords.HuntOptions, optvet.HuntRequest, {"optimizer"}),
+        (keywords.BisectOptions, optvet.BisectRequest, {"model", "dataset"}),
     ],
 )
 def test_keywords_are_the_fields_of_the_request(
@@ -46,7 +47,9 @@ def test_keywords_are_the_fields_of_the_request(
 
 @pytest.mark.parametrize(
     "name",
-    "vet bench compare convert precision repair hunt reduce replay Campaign".split(),
+    (
+        "vet advise bench bisect compare convert known precision repair hunt reduce replay Campaign"
+    ).split(),
 )
 def test_every_parameter_of_a_function_has_a_type_of_its_own(name: str) -> None:
     function = getattr(optvet, name)
@@ -83,7 +86,10 @@ def test_a_script_of_a_user_is_checked(tmp_path: Path) -> None:
         "again: optvet.Replayed = optvet.replay(path, trust=False)\n"
         "small: onnx.ModelProto = optvet.reduce(path, 'grep {model}', jobs=2)\n"
         "kept: optvet.PrecisionResult = optvet.precision(path, to='fp16', keep=['a'], rank=True)\n"
-        "for answer in (kept, timed, layers, right, mended, hunted, again):\n"
+        "since: optvet.BisectResult = optvet.bisect(path, package='a', good='0.8', room='9G')\n"
+        "may: optvet.AdviceResult = optvet.advise(proto, versions='onnxsim==0.8', confirm=True)\n"
+        "faults: optvet.KnownFaults = optvet.known(package='onnxsim', known=[path])\n"
+        "for answer in (kept, timed, layers, right, mended, hunted, again, since, may, faults):\n"
         "    print(answer.to_dict(), answer._repr_html_())\n"
         "print(timed.to_dataframe(), layers.to_dataframe())\n"
         'found: optvet.VetResult = optvet.vet("m.onnx", timeout=60, exclude=["a"], reduce=True)\n'
@@ -241,3 +247,35 @@ def test_arrays_by_other_names_are_wrong_input(feeds: dict[str, np.ndarray], wor
     good = {"pixels": np.zeros((1, 64), np.float32)}
     with pytest.raises(InputError, match=f"sample 1 .*{words}.*the model's inputs are 'pixels'"):
         optvet.vet("zoo:digits-mlp", dataset=[good, feeds], jobs=1)
+
+
+def test_known_faults_are_told_in_python(tmp_path: Path) -> None:
+    faults = optvet.known(package="onnxoptimizer")
+    (fault,) = (f for f in faults.faults if f.id == "onnxoptimizer-gemm-transpose-without-perm")
+    assert repr(faults) == f"<KnownFaults: {len(faults.faults)} known faults of onnxoptimizer>"
+    assert {row["package"] for row in faults.rows()} == {"onnxoptimizer"}
+    assert fault.id in faults._repr_html_()
+    model = onnx.parser.parse_model(FAULTY)
+    advice = optvet.advise(model, confirm=True, cache_dir=tmp_path)
+    (one,) = advice.advice
+    assert (one.fault, one.confirmed) == (fault.id, True)
+    assert advice.to_dict()["advice"][0]["fault"] == fault.id
+    assert fault.id in repr(advice)
+    assert optvet.advise(model, versions="onnxslim==0.1.98").advice == []
+    with pytest.raises(optvet.UsageError, match="there is no such file or folder"):
+        optvet.known(known=["nowhere"])
+
+
+def test_a_finding_names_the_known_fault_that_it_is(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(onnx.parser.parse_model(FAULTY).SerializeToString())
+    for given in (tmp_path / "model.onnx", onnx.load(tmp_path / "model.onnx")):
+        found = optvet.vet(given, limit=1, jobs=1, cache_dir=tmp_path / "c")
+        assert [f.known for f in found.findings] == [["onnxoptimizer-gemm-transpose-without-perm"]]
+
+
+def test_a_bisection_takes_names_of_datasets_alone() -> None:
+    model = onnx.parser.parse_model(FAULTY)
+    with pytest.raises(optvet.UsageError, match="expected names of datasets"):
+        optvet.bisect(model, dataset=FEEDS)
+    with pytest.raises(optvet.UsageError, match="unknown package 'onnxoptimiser'"):
+        optvet.bisect(model, package="onnxoptimiser")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 
+import pytest
+
+FAULTY_IN = ("3.0", "4.0")
+ALL = ("1.0", "2.0", *FAULTY_IN)
 LIBRARY = """
 __version__ = "{version}"
 
@@ -96,3 +101,18 @@ def write_plugin(folder: Path) -> None:
 def library(version: str, *, faulty: bool, slow: bool = False) -> str:
     """The code of a release: a faulty one makes a Neg of each Relu, a slow one adds 200."""
     return LIBRARY.format(version=version, faulty=faulty, slow=slow)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Four releases, the last two with a fault; the plugin is installed here and in children."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for version in ALL:
+        write_wheel(folder, version, library(version, faulty=version in FAULTY_IN))
+    write_plugin(tmp_path / "plugin")
+    monkeypatch.syspath_prepend(str(tmp_path / "plugin"))
+    paths = [str(tmp_path / "plugin"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in paths if p))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return folder

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
         Data,
         Progress,
         Source,
+        advise,
         bench,
+        bisect,
         compare,
         convert,
         hunt,
+        known,
         precision,
         reduce,
         repair,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from optvet.campaigns import Campaign
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
     from optvet.spec.bench import BenchRequest
+    from optvet.spec.bisect import BisectRequest
     from optvet.spec.convert import ConvertRequest
     from optvet.spec.errors import (
         ContractError,
@@ -44,11 +48,13 @@ if TYPE_CHECKING:
     from optvet.spec.hunt import HuntRequest
     from optvet.spec.precision import PrecisionRequest
     from optvet.spec.records.bench import BenchResult
+    from optvet.spec.records.bisect import BisectResult
     from optvet.spec.records.bundle import Replayed
     from optvet.spec.records.campaign import CampaignSummary
     from optvet.spec.records.compare import ModelComparison
     from optvet.spec.records.convert import ConversionResult
     from optvet.spec.records.hunt import HuntSummary
+    from optvet.spec.records.known import AdviceResult, KnownFault, KnownFaults
     from optvet.spec.records.precision import PrecisionResult
     from optvet.spec.records.repair import RepairResult
     from optvet.spec.records.report import CampaignReport
@@ -62,8 +68,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "NOTES",
+    "AdviceResult",
     "BenchRequest",
     "BenchResult",
+    "BisectRequest",
+    "BisectResult",
     "Campaign",
     "CampaignReport",
     "CampaignSummary",
@@ -77,6 +86,8 @@ __all__ = [
     "HuntSummary",
     "InfrastructureError",
     "InputError",
+    "KnownFault",
+    "KnownFaults",
     "ModelComparison",
     "NothingTested",
     "OptvetError",
@@ -96,10 +107,13 @@ __all__ = [
     "VetRequest",
     "VetResult",
     "__version__",
+    "advise",
     "bench",
+    "bisect",
     "compare",
     "convert",
     "hunt",
+    "known",
     "precision",
     "reduce",
     "reference_evaluator",

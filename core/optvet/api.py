@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.cache.whole_answers import recall
+from optvet.spec.errors import UsageError
 from optvet.spec.keywords import (
+    AdviseOptions,
     BenchOptions,
+    BisectOptions,
     CompareOptions,
     ConvertOptions,
     HuntOptions,
     PathLike,
     PrecisionOptions,
     RepairOptions,
+    Strings,
     VetOptions,
 )
 from optvet.spec.records.vet import VetResult
@@ -34,7 +38,9 @@ if TYPE_CHECKING:
     from optvet.engine.hunt.summary import HuntProgress
     from optvet.spec.protocols import Feeds
     from optvet.spec.records import BenchResult, HuntSummary, ModelComparison, Replayed
+    from optvet.spec.records.bisect import BisectResult
     from optvet.spec.records.convert import ConversionResult
+    from optvet.spec.records.known import AdviceResult, KnownFaults
     from optvet.spec.records.precision import PrecisionResult
     from optvet.spec.records.repair import RepairResult
 
@@ -88,6 +94,96 @@ def vet(
     with resolve_inputs(model, dataset) as (reference, plugins, names):
         is_file = isinstance(model, (str, os.PathLike))
         return _answer(_request(reference, names, options), plugins, progress, keep=is_file)
+
+
+def bisect(
+    model: Source,
+    *,
+    dataset: Data = (),
+    progress: Progress = ignore_progress,
+    **options: Unpack[BisectOptions],
+) -> BisectResult:
+    """Find the release of a package that broke ``model``, and the pass that is to blame.
+
+    Args:
+        model: As ``vet`` takes it.
+        dataset: Where the inputs come from: names of datasets. Each release is asked in a process
+            of its own, so arrays cannot be given.
+        progress: Called with what is being done.
+        options: The other fields of ``BisectRequest``.
+
+    Raises:
+        UsageError: What was given is wrong, or there is no release.
+        NothingTested: Every release was skipped.
+        InfrastructureError: The disk is full, or the index is out of reach.
+    """
+    from optvet.engine.bisect.run import bisect as searched
+    from optvet.engine.vetting import resolve_inputs
+    from optvet.spec.bisect import BisectRequest
+
+    if (data := _names(dataset)) is None:
+        raise UsageError("bisect: expected names of datasets; save inputs, then name their files")
+    with resolve_inputs(model, data) as (reference, plugins, names):
+        request = request_of(BisectRequest, {"model": reference, "dataset": names, **options})
+        return searched(request, plugins, progress=progress)
+
+
+def advise(
+    model: Source,
+    *,
+    versions: Strings = (),
+    progress: Progress = ignore_progress,
+    **options: Unpack[AdviseOptions],
+) -> AdviceResult:
+    """Tell which known faults ``model`` may trigger, where, and what avoids each.
+
+    No optimizer is run, but with ``confirm``.
+
+    Args:
+        model: As ``vet`` takes it.
+        versions: ``PACKAGE==VERSION``, one or several; by default what is installed.
+        progress: Called with what is being done.
+        options: ``confirm`` runs the passes of each fault on the model, with ``index`` as the
+            folder of wheels; ``known`` are documents beside those that come with optvet.
+
+    Raises:
+        UsageError: The model, a version or a document cannot be used.
+    """
+    from optvet.engine.known.advise import advise_on
+    from optvet.engine.vetting import resolve_inputs
+
+    fields: dict[str, Any] = {**options}
+    index = fields.pop("index", None)
+    root = fields.pop("cache_dir", None) or cache_root()
+    with resolve_inputs(model, ()) as (reference, plugins, _):
+        return advise_on(
+            reference,
+            plugins,
+            versions=(versions,) if isinstance(versions, str) else versions,
+            index=None if index is None else Path(index),
+            known=[Path(place) for place in fields.pop("known", ())],
+            cache_dir=Path(root),
+            progress=progress,
+            **fields,
+        )
+
+
+def known(*, package: str | None = None, known: Sequence[PathLike] = ()) -> KnownFaults:
+    """List the known faults of optimizers.
+
+    Args:
+        package: Those of this package alone, such as "onnxslim".
+        known: Documents, or folders of them, beside those that come with optvet.
+
+    Raises:
+        UsageError: A place does not exist, or a document is wrong.
+    """
+    from optvet.engine.known.documents import faults_of
+    from optvet.spec.records.known import KnownFaults
+
+    faults = faults_of([Path(place) for place in known])
+    chosen = [fault for fault in faults if package in (None, fault.package)]
+    return KnownFaults(schema="optvet.known-faults/1", faults=chosen)
 
 
 def bench(
@@ -368,21 +464,32 @@ def _answer(
     request: VetRequest, plugins: Plugins | None, progress: Progress, *, keep: bool
 ) -> VetResult:
     """The answer, kept or found anew, with bundles if the request asks for them."""
-    known = recall(request, request.cache_dir or cache_root()) if plugins is None else None
+    kept = recall(request, request.cache_dir or cache_root()) if plugins is None else None
     asks_for_bundles = request.reduce or request.out is not None
-    if known is not None and not asks_for_bundles:
-        return known
+    if kept is not None and not asks_for_bundles:
+        return _named(kept, request.cache_dir)
     from optvet.engine.bundle import with_bundles
     from optvet.engine.discovery import Plugins
     from optvet.engine.vetting import vet_request, vetted
     from optvet.report.graph_svg import draw
 
     plugins = plugins or Plugins()
+    root = request.cache_dir
     if not asks_for_bundles:
-        return vet_request(request, plugins, progress=progress, keep=keep)
+        result = vet_request(request, plugins, progress=progress, keep=keep)
+        return _named(result, root)
     about = (request, request.out or BUNDLES, plugins)
-    if known is not None:
-        return with_bundles(known, *about, draw=draw, progress=progress)
+    if kept is not None:
+        return with_bundles(_named(kept, root), *about, draw=draw, progress=progress)
     with vetted(request, plugins, progress=progress, keep=keep) as answer:
-        session = answer.session
-        return with_bundles(answer.result, *about, session=session, draw=draw, progress=progress)
+        result, session = _named(answer.result, root), answer.session
+        return with_bundles(result, *about, session=session, draw=draw, progress=progress)
+
+
+def _named(result: VetResult, cache_dir: Path | None) -> VetResult:
+    """The result, whose findings name the known faults that they are."""
+    if not result.findings:
+        return result
+    from optvet.engine.known.naming import with_known
+
+    return with_known(result, cache_dir)

@@ -11,11 +11,12 @@ from typing import Any
 
 _MODULES = {
     "api": """
-        Data Progress Source bench compare convert hunt precision reduce repair replay vet
-        write_bundles
+        Data Progress Source advise bench bisect compare convert hunt known precision reduce repair
+        replay vet write_bundles
     """,
     "campaigns": "Campaign",
     "spec.bench": "BenchRequest",
+    "spec.bisect": "BisectRequest",
     "spec.convert": "ConvertRequest",
     "spec.converters": """
         ConversionStage Converter ConvertsOnInputs Factory PartScript Perturbs RunsInDouble
@@ -54,6 +55,7 @@ _MODULES = {
     """,
     "spec.pythons": "NeedsPython PythonEnvironment",
     "spec.records.bench": "BenchResult BenchVariant",
+    "spec.records.bisect": "BisectResult",
     "spec.records.bundle": "Replayed",
     "spec.records.campaign": "CampaignSummary",
     "spec.records.charts": "BarChart Chart IntervalChart PointChart",
@@ -62,6 +64,7 @@ _MODULES = {
     "spec.records.devices": "DeviceUse KernelProfile",
     "spec.records.doctor": "Check",
     "spec.records.hunt": "HuntSummary",
+    "spec.records.known": "AdviceResult KnownFault KnownFaults",
     "spec.precision": "PrecisionRequest",
     "spec.records.precision": "PrecisionResult",
     "spec.records.repair": "Edit RepairResult",

@@ -51,10 +51,14 @@ def test_a_fault_that_a_model_may_trigger_is_named_with_its_place_and_confirmed(
     assert (one["fault"], one["confirmed"], one["certain"]) == (KNOWN, True, True)
 
 
-def test_vet_names_the_known_fault_that_its_finding_is(run: Run, write: Write) -> None:
-    ran = run("vet", write("faulty.onnx", FAULTY), "--limit", "1")
+def test_vet_names_the_known_fault_that_its_finding_is(
+    run: Run, write: Write, tmp_path: Path
+) -> None:
+    file = tmp_path / "vet.json"
+    ran = run("vet", write("faulty.onnx", FAULTY), "--limit", "1", "--json", file)
     assert ran.code == 1
     assert f"known     {KNOWN}" in ran.out
+    assert [f["known"] for f in json.loads(file.read_text())["findings"]] == [[KNOWN]]
 
 
 def test_advice_depends_on_the_versions_that_are_named(run: Run, write: Write) -> None:

@@ -9,25 +9,11 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Write
 from tests.commands import CLEAN, Run
-from tests.wheels import library, write_plugin, write_wheel
+from tests.wheels import ALL, FAULTY_IN, library, wheels, write_wheel
 
-FAULTY_IN = ("3.0", "4.0")
-ALL = ("1.0", "2.0", *FAULTY_IN)
+__all__ = ["wheels"]
 
-
-@pytest.fixture
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Four releases, the last two with a fault; the plugin is installed here and in children."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    for version in ALL:
-        write_wheel(folder, version, library(version, faulty=version in FAULTY_IN))
-    write_plugin(tmp_path / "plugin")
-    monkeypatch.syspath_prepend(str(tmp_path / "plugin"))
-    paths = [str(tmp_path / "plugin"), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in paths if p))
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    return folder
+import optvet
 
 
 @pytest.mark.long
@@ -50,6 +36,12 @@ def test_the_first_bad_release_and_its_pass_are_found(
     assert all(f"acme-opt {version}" in listed for version in ALL)
     assert "removed 1 release" in run("env", "clear", "acme-opt==1.0").out
     assert "removed 3 releases" in run("env", "clear").out
+    found = optvet.bisect(model, package="acme-opt", index=wheels, limit=1, reduce=False)
+    assert repr(found).startswith("<BisectResult: acme-opt: bad since 3.0 (not yet in 2.0): tidy")
+    assert [(c.last, c.first) for c in found.changes] == [("2.0", "3.0")]
+    assert found.to_dict()["installed"] == found.installed > 1
+    assert "3.0" in found._repr_html_()
+    assert "removed" in run("env", "clear").out
     # Nobody installed anything where optvet is.
     assert not (Path(os.__file__).parent / "site-packages" / "acme_opt.py").exists()
 

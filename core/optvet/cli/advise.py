@@ -8,14 +8,12 @@ from typing import Annotated
 import typer
 
 from optvet.cli.errors import CLEAN, FINDINGS
-from optvet.cli.known import Documents, faults_of
+from optvet.cli.known import Documents
 from optvet.cli.options import CacheDir, Debug, Trust, cache_folder
 from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, text
 from optvet.cli.terminal import Terminal, one_line
-from optvet.spec.errors import UsageError
 from optvet.spec.records.known import AdviceResult, Advised
-from optvet.spec.request import VetRequest
 
 _PLACES = 3
 
@@ -59,26 +57,21 @@ def command(
     No optimizer is run, but for --confirm. Exit code 1 if there are any.
     """
     from optvet.engine.discovery import Plugins
-    from optvet.engine.environment.package_index import PackageIndex
-    from optvet.engine.known import advise as advising
-    from optvet.engine.models.sources import resolve_model
+    from optvet.engine.known.advise import advise_on
 
     terminal = context.ensure_object(Terminal)
-    faults, plugins = faults_of(known), Plugins()
-    root = cache_folder(cache_dir)
-    found = advising.versions_asked(versions or (), faults)
-    models = resolve_model(model, plugins, root)
-    if len(models) != 1:
-        raise UsageError(f"{model}: {len(models)} models; advise on one at a time")
     with terminal.progress(quiet) as progress:
-        progress("looking for triggers", 0, None)
-        result = advising.advise(model, models[0].load(), found, faults)
-        if confirm:
-            request = VetRequest(model=model, cache_dir=root, trust=trust)
-            by_id = {fault.id: fault for fault in faults}
-            result = advising.confirm(
-                result, by_id, request, plugins, index=PackageIndex(index), progress=progress
-            )
+        result = advise_on(
+            model,
+            Plugins(),
+            versions=versions or (),
+            confirm=confirm,
+            index=index,
+            known=known or (),
+            trust=trust,
+            cache_dir=cache_folder(cache_dir),
+            progress=progress,
+        )
     if json_to is not None:
         write_document(terminal, json_to, result.to_json())
     if json_to != "-":

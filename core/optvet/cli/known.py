@@ -14,7 +14,7 @@ from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
-from optvet.spec.records.known import KnownFault, KnownFaults
+from optvet.spec.records.known import KnownFaults
 
 app = typer.Typer(
     cls=Group,
@@ -33,24 +33,6 @@ Documents = Annotated[
 ]
 
 
-def faults_of(places: list[Path] | None) -> list[KnownFault]:
-    """Known faults: those that come with optvet, then those of the user.
-
-    Raises:
-        UsageError: A place does not exist, or a fault has an id of one that comes with optvet.
-    """
-    from optvet.engine.known.documents import read_faults, shipped
-
-    for place in places or ():
-        if not place.exists():
-            raise UsageError(f"--known {place}: there is no such file or folder; check the path")
-    own = read_faults(places or ())
-    ids = {fault.id for fault in shipped()}
-    if twice := [fault.id for fault in own if fault.id in ids]:
-        raise UsageError(f"--known: {twice[0]!r} is the id of a fault that comes with optvet")
-    return [*shipped(), *own]
-
-
 @add(app, "list")
 def _list(
     context: typer.Context,
@@ -62,6 +44,8 @@ def _list(
     debug: Debug = False,
 ) -> None:
     """List known faults: the package, the passes, the releases that have them."""
+    from optvet.engine.known.documents import faults_of
+
     terminal = context.ensure_object(Terminal)
     faults = [f for f in faults_of(known) if package in (None, f.package)]
     if json_to is not None:
@@ -84,7 +68,7 @@ def _show(
     debug: Debug = False,
 ) -> None:
     """Show a known fault: what triggers it, what avoids it, the smallest model."""
-    from optvet.engine.known.documents import fault_named
+    from optvet.engine.known.documents import fault_named, faults_of
 
     terminal = context.ensure_object(Terminal)
     found = fault_named(fault, faults_of(known))
@@ -176,6 +160,7 @@ def _page(
     debug: Debug = False,
 ) -> None:
     """Write a page about all known faults, in Markdown."""
+    from optvet.engine.known.documents import faults_of
     from optvet.engine.known.page import page_of
 
     terminal = context.ensure_object(Terminal)

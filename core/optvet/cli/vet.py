@@ -126,10 +126,20 @@ def _show_answer(
     session: VetSession | None = None,
 ) -> tuple[str, int]:
     """The document of one model, and the exit code."""
+    result = _named(result, request)
     view.show(result)
     if bundler is not None:
         result = bundler.write(request, result, session)
     return result.to_json(), exit_code(result, request.fail_on)
+
+
+def _named(result: VetResult, request: VetRequest) -> VetResult:
+    """The result, whose findings name the known faults that they are."""
+    if not result.findings:
+        return result
+    from optvet.engine.known.naming import with_known
+
+    return with_known(result, request.cache_dir)
 
 
 def _vet_several(
@@ -145,10 +155,10 @@ def _vet_several(
         for answer in vet_each(requests, plugins, progress=progress):
             if answer.result is not None:
                 view.show_line(answer.result, several=view.names_optimizers(requests))
+                result = _named(answer.result, answer.request)
                 if bundler is not None:
-                    about = (answer.request, answer.result, answer.session)
-                    result = bundler.write(*about, brief=True)
-                    answer = type(answer)(answer.request, result)
+                    result = bundler.write(answer.request, result, answer.session, brief=True)
+                answer = type(answer)(answer.request, result)
             elif answer.error is not None:
                 report(answer.error, terminal)
             answers.append(answer)
@@ -183,8 +193,7 @@ class _VetScreen:
         self.terminal.show(*first_part(result, self.request))
         copied = (verified(result, self.request), next_command(result, self.request))
         self.terminal.show(*copied, soft_wrap=True)
-        if result.findings:
-            self.terminal.show(*known_faults(result))
+        self.terminal.show(*known_faults(result))
         self.terminal.show(*details(result, self.request, explain=self.explain))
         self.terminal.show(*code(result), soft_wrap=True)
 

@@ -13,11 +13,10 @@ from optvet.spec.records.vet import VetResult
 
 def known_faults(result: VetResult) -> Iterator[RenderableType]:
     """A row per known fault that a finding is, with the releases that have it."""
+    ids = dict.fromkeys(name for finding in result.findings for name in finding.known)
+    if not ids:
+        return
     from optvet.engine.known.documents import shipped
-    from optvet.engine.known.naming import name_findings
 
-    named = name_findings(result, shipped())
-    faults = {fault.id: fault for several in named.values() for fault in several}
-    if faults:
-        rows = [f"{fault.id}, {fault.when}" for fault in faults.values()]
-        yield labelled_grid([("known", text("\n".join(rows)))])
+    rows = [f"{fault.id}, {fault.when}" for fault in shipped() if fault.id in ids]
+    yield labelled_grid([("known", text("\n".join(rows)))])

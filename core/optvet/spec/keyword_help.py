@@ -12,6 +12,7 @@ from typing import Any
 _LINE = "        options: The other fields of ``{}``."
 _REQUESTS = {
     "bench": "BenchRequest",
+    "bisect": "BisectRequest",
     "convert": "ConvertRequest",
     "hunt": "HuntRequest",
     "repair": "RepairRequest",

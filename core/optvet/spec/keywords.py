@@ -70,6 +70,32 @@ class VetOptions(_JudgingKeywords, total=False):
     fail_on: Strings
 
 
+class BisectOptions(VetOptions, total=False):
+    """Fields of ``BisectRequest`` beside the model and its inputs."""
+
+    package: str
+    good: str | None
+    bad: str | None
+    versions: str | None
+    pre: bool
+    index: PathLike | None
+    room: Size
+    symptom: str | None
+    culprit: str | None
+    check: str | None
+    check_timeout: Seconds
+
+
+class AdviseOptions(TypedDict, total=False):
+    """How ``advise`` looks for known faults; see ``optvet advise --help``."""
+
+    confirm: bool
+    index: PathLike | None
+    known: Sequence[PathLike]
+    trust: bool
+    cache_dir: PathLike | None
+
+
 class BenchOptions(TypedDict, total=False):
     """Fields of ``BenchRequest`` beside the model and its inputs."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import metadata
+from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TypeProto
 from packaging.requirements import InvalidRequirement, Requirement
@@ -16,7 +17,8 @@ from optvet.engine.bisect.run import released_packages
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.package_index import NotInstallable, PackageIndex
 from optvet.engine.environment.releases import ReleaseStore, releases_root
-from optvet.engine.known.documents import with_declared
+from optvet.engine.known.documents import faults_of, with_declared
+from optvet.engine.models.sources import resolve_model
 from optvet.engine.vetting import error_of, vet_request
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inner_values import infer
@@ -28,6 +30,50 @@ from optvet.spec.records.known import AdviceResult, Advised, KnownFault
 from optvet.spec.request import VetRequest
 
 _MOST_PLACES = 20
+
+
+def advise_on(
+    model: str,
+    plugins: Plugins,
+    *,
+    versions: Sequence[str] = (),
+    confirm: bool = False,
+    index: Path | None = None,
+    known: Sequence[Path] = (),
+    trust: bool = False,
+    cache_dir: Path,
+    progress: Progress,
+) -> AdviceResult:
+    """Which known faults a model may trigger: what ``optvet advise`` answers.
+
+    Args:
+        model: An ONNX file, or ``zoo:NAME``.
+        plugins: What is installed.
+        versions: ``PACKAGE==VERSION``, several; by default what is installed.
+        confirm: Whether to run the passes of each fault on the model.
+        index: Folder of wheels to install a version from; by default that of pip.
+        known: Documents, or folders of them, beside those that come with optvet.
+        trust: Whether records beside the model may name code.
+        cache_dir: Where models of model sources are kept.
+        progress: Called with what is being done.
+
+    Raises:
+        UsageError: The model, a version or a document cannot be used.
+    """
+    faults = faults_of(known)
+    found = versions_asked(versions, faults)
+    models = resolve_model(model, plugins, cache_dir)
+    if len(models) != 1:
+        raise UsageError(f"{model}: {len(models)} models; advise on one at a time")
+    progress("looking for triggers", 0, None)
+    result = advise(model, models[0].load(), found, faults)
+    if not confirm:
+        return result
+    request = VetRequest(model=model, cache_dir=cache_dir, trust=trust)
+    by_id = {fault.id: fault for fault in faults}
+    return confirm_advice(
+        result, by_id, request, plugins, index=PackageIndex(index), progress=progress
+    )
 
 
 def versions_asked(wanted: Sequence[str], faults: Iterable[KnownFault]) -> dict[str, str]:
@@ -134,7 +180,7 @@ def _ways_round(fault: KnownFault, version: str) -> list[str]:
 # --- confirming ----------------------------------------------------------------------------------
 
 
-def confirm(
+def confirm_advice(
     result: AdviceResult,
     faults: Mapping[str, KnownFault],
     request: VetRequest,

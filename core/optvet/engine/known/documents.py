@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from optvet.graph.pattern import find_matches, parse_pattern
 from optvet.graph.types import inferred_types
-from optvet.spec.errors import InputError, UnknownName
+from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.foreign import files_in, read_text
 from optvet.spec.parsing import read_toml
 from optvet.spec.records.known import KnownFault
@@ -38,6 +38,23 @@ def known_folder() -> Path:
 def shipped() -> tuple[KnownFault, ...]:
     """The faults that come with optvet, by id."""
     return tuple(read_faults([known_folder()]))
+
+
+def faults_of(places: Iterable[Path] | None) -> list[KnownFault]:
+    """Known faults: those that come with optvet, then those of the user.
+
+    Raises:
+        UsageError: A place does not exist, or a fault has an id of one that comes with optvet.
+    """
+    named = list(places or ())
+    for place in named:
+        if not place.exists():
+            raise UsageError(f"--known {place}: there is no such file or folder; check the path")
+    own = read_faults(named)
+    ids = {fault.id for fault in shipped()}
+    if twice := [fault.id for fault in own if fault.id in ids]:
+        raise UsageError(f"--known: {twice[0]!r} is the id of a fault that comes with optvet")
+    return [*shipped(), *own]
 
 
 def read_faults(places: Iterable[Path]) -> list[KnownFault]:

@@ -7,8 +7,13 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from optvet.engine.discovery import Plugins
 from optvet.engine.known.advise import types_in_worker
+from optvet.engine.known.documents import shipped
+from optvet.engine.models.sources import resolve_model
+from optvet.engine.work.cache.disk import cache_root
 from optvet.graph.pattern import find_matches, parse_pattern
+from optvet.spec.errors import OptvetError
 from optvet.spec.foreign import load_model
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.records.known import KnownFault
@@ -16,8 +21,25 @@ from optvet.spec.records.known import KnownFault
 _MOST_BYTES = 200_000_000
 
 
+def with_known(result: VetResult, cache_dir: Path | None = None) -> VetResult:
+    """The same answer, whose findings name the known faults that they are.
+
+    Args:
+        result: An answer of ``vet``.
+        cache_dir: Where models of model sources are kept.
+    """
+    if not result.findings:
+        return result
+    named = name_findings(result, shipped(), cache_dir)
+    findings = [
+        finding.model_copy(update={"known": [fault.id for fault in named.get(number, ())]})
+        for number, finding in enumerate(result.findings)
+    ]
+    return result.model_copy(update={"findings": findings})
+
+
 def name_findings(
-    result: VetResult, faults: Sequence[KnownFault]
+    result: VetResult, faults: Sequence[KnownFault], cache_dir: Path | None = None
 ) -> Mapping[int, Sequence[KnownFault]]:
     """Known faults by the number of the finding that they are; findings without one are left out.
 
@@ -31,7 +53,7 @@ def name_findings(
     }
     if not possible:
         return {}
-    model = _model_of(result)
+    model = _model_of(result, cache_dir or cache_root())
     if model is None:
         return {}
     types = types_in_worker(model)
@@ -61,9 +83,15 @@ def _may_be(fault: KnownFault, finding: Finding, result: VetResult) -> bool:
     return bool(set(culprit) & set(fault.passes)) or (not culprit and not fault.passes)
 
 
-def _model_of(result: VetResult) -> ModelProto | None:
-    """The model, if it is a file that is not too large to look at."""
+def _model_of(result: VetResult, cache_dir: Path) -> ModelProto | None:
+    """The model, if it is there and not too large to look at."""
     path = Path(result.model.source)
-    if result.model.size_bytes > _MOST_BYTES or not path.is_file():
+    if result.model.size_bytes > _MOST_BYTES:
         return None
-    return load_model(path)
+    if path.is_file():
+        return load_model(path)
+    try:
+        models = resolve_model(result.model.source, Plugins(), cache_dir)
+    except OptvetError:  # Such as a model that was given as bytes: its file is gone.
+        return None
+    return models[0].load() if len(models) == 1 else None

@@ -130,11 +130,30 @@ def _words(one: AffectedRange, oldest: str, newest: str) -> str:
     return f"{since}, fixed in {one.fixed}" if one.fixed else f"{since}, still in {newest}"
 
 
-class KnownFaults(Record):
+class KnownFaults(Result):
     """Known faults: what ``optvet known list --json`` writes."""
 
     schema_: Literal["optvet.known-faults/1"] = Field("optvet.known-faults/1", alias="schema")
     faults: list[KnownFault]
+
+    def headline(self) -> str:
+        """The number of faults, and the packages."""
+        packages = ", ".join(dict.fromkeys(fault.package for fault in self.faults))
+        several = "" if len(self.faults) == 1 else "s"
+        return f"{len(self.faults)} known fault{several} of {packages or 'no package'}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per fault."""
+        return [
+            {
+                "fault": one.id,
+                "package": one.package,
+                "passes": " then ".join(one.pipeline) or ", ".join(one.passes),
+                "symptom": one.symptom,
+                "releases": one.when,
+            }
+            for one in self.faults
+        ]
 
 
 class Advised(Record):

@@ -141,6 +141,7 @@ class Finding(Record):
     ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and form of the place
     at fault, after a reduction of the reduced model; None in documents of old, which have none
     without a bundle. ``bundle`` is the name of its folder; None where no bundle was written.
+    ``known`` are the ids of the known faults that it is, of those that come with optvet.
     """
 
     symptom: Symptom
@@ -167,6 +168,7 @@ class Finding(Record):
     changed: list[str] = Field(default_factory=list)
     fingerprint: str | None = None
     bundle: str | None = None
+    known: list[str] = Field(default_factory=list)
 
     def blamed(self) -> str:
         """What is to blame, in words on one line."""
