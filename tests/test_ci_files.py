@@ -17,10 +17,13 @@ import onnx
 import onnx.parser
 import pytest
 from tests.commands import CLEAN, FAULTY
+from tests.wheels import wheels
 
 import optvet.cli
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML, of the extra dev")
+
+__all__ = ["wheels"]
 
 ROOT = Path(__file__).parent.parent
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -171,7 +174,8 @@ def test_the_action_refuses_wrong_inputs_and_runs_none_of_them(
 
 
 def test_actions_are_pinned_by_commit_or_by_the_major_version_of_their_makers() -> None:
-    used = [s["uses"] for s in ACTION["runs"]["steps"] if "uses" in s]
+    (job,) = yaml.safe_load((NIGHTLY / "nightly.yml").read_text())["jobs"].values()
+    used = [s["uses"] for s in (*ACTION["runs"]["steps"], *job["steps"]) if "uses" in s]
     assert used
     for each in used:
         assert re.fullmatch(r"actions/\S+@[0-9a-f]{40}|github/\S+@v\d+", each), each
@@ -234,3 +238,84 @@ def test_the_image_is_built_from_files_that_are_there_and_not_ignored() -> None:
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {w.strip("/").partition("/")[0] for w in (*wheel["include"], *wheel["shared-scripts"])}
     assert needed | {project["project"]["readme"]} <= copied
+
+
+# The nightly workflow of an optimizer's repository
+
+NIGHTLY = ROOT / "examples" / "optimizer_nightly"
+GH = """#!/bin/sh
+echo "gh $*" >>"$GH_LOG"
+case "$2" in list) echo 0 ;; esac
+"""
+"""In place of GitHub's command: it notes down what it is called with."""
+
+
+@pytest.mark.long
+def test_the_nightly_workflow_opens_an_issue_for_what_only_the_wheel_does_wrong(
+    place: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "dist").mkdir()
+    for release in ("3.0", "4.0"):
+        wheel = wheels / f"acme_opt-{release}-py3-none-any.whl"
+        wheel.rename(place / ("dist" if release == "4.0" else ".") / wheel.name)
+    (place / "relu").mkdir()
+    onnx.save(onnx.parser.parse_model(CLEAN), place / "relu" / "relu.onnx")
+    text = (NIGHTLY / "fleet.toml").read_text()
+    text = text.replace("zoo:all", "relu/").replace("onnxoptimizer", "acme", 1)
+    (place / "fleet.toml").write_text(text.replace("onnxoptimizer", "acme-opt"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    (place / "bin").mkdir()
+    (place / "bin" / "gh").write_text(GH)
+    (place / "bin" / "gh").chmod(0o755)
+    first = nightly(place)
+    assert first.code == 1, first.log
+    assert "1 new" in first.summary
+    called = (place / "gh.log").read_text()
+    assert called.count("gh issue create --title optvet: ") == 1
+    # A known one fails no night.
+    optvet_ = str(Path(sys.executable).parent / "optvet")
+    export = ("campaign", "export", "optvet/store", "--format", "baseline", "--out", "known.json")
+    subprocess.run([optvet_, *export], cwd=place, check=True, capture_output=True, timeout=120)
+    assert nightly(place).code == 0
+    assert (place / "gh.log").read_text() == called
+
+
+def nightly(place: Path) -> Job:
+    """Run the steps of the nightly workflow but for building the wheel and installing optvet."""
+    workflow = yaml.safe_load((NIGHTLY / "nightly.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    values = {"github.workspace": str(place), "github.run_id": "1", "github.token": ""}
+    ran, summary = Job(0, "", ""), place / "night.md"
+    for number, step in enumerate(job["steps"]):
+        if "uses" in step:
+            ran.used.append(step["uses"])
+            continue
+        built = step["name"] in ("Build the wheel", "Install optvet")
+        if built or not holds(step.get("if", "true"), values):
+            continue
+        output = place / f"output-{number}"
+        output.write_text("")
+        mine = {k: filled(v, values) for k, v in {**job["env"], **step.get("env", {})}.items()}
+        files = {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
+        tools = {"PATH": f"{place / 'bin'}{os.pathsep}{path()}", "GH_LOG": str(place / "gh.log")}
+        assert "${{" not in step["run"], step["name"]
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=place,
+            env=os.environ | files | mine | tools,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        ran.log += done.stdout
+        for line in output.read_text().splitlines():
+            key, _, value = line.partition("=")
+            values[f"steps.{step['id']}.outputs.{key}"] = value
+        if done.returncode:
+            ran.code = done.returncode
+            break
+    ran.summary = summary.read_text() if summary.exists() else ""
+    return ran

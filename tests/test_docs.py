@@ -124,6 +124,8 @@ def place(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     (tmp_path / "patch.json").write_text(patch)
     (matrix,) = (toml for _, toml in blocks(page, "toml") if "onnxmltools" in toml)
     (tmp_path / "matrix.toml").write_text(matrix)
+    (several,) = (toml for _, toml in blocks(page, "toml") if "\nversions = " in toml)
+    (tmp_path / "releases.toml").write_text(several)
     ((_, forest), (_, net), *_) = blocks(ROOT / "docs" / "converters.md", "python")
     (tmp_path / "forest.py").write_text(forest)
     (tmp_path / "net.py").write_text(net)

@@ -26,6 +26,7 @@ from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.render import size
 from optvet.cli.terminal import Terminal
 from optvet.spec.campaign import STORE_BYTES
+from optvet.spec.files import write_file
 from optvet.spec.request import bytes_of
 
 if TYPE_CHECKING:
@@ -92,22 +93,42 @@ def _show_command(
 def _diff(
     context: typer.Context,
     a: Annotated[
-        str, typer.Argument(metavar="A", help="STORE or STORE#CAMPAIGN.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="A", help="STORE, STORE#CAMPAIGN or STORE@VERSION.", show_default=False
+        ),
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="Likewise.", show_default=False)],
+    baseline: KnownFile = None,
+    issues: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write the text of an issue for each new finding into this folder."
+        ),
+    ] = None,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Show what changed from campaign A to B, such as after an upgrade of an optimizer.
 
+    With @VERSION, of jobs about that release alone, such as `nightly.store@1.30`.
+
     The exit code is 1 if B has findings that A has not.
     """
     from optvet.cli.campaign_screen import diff as diff_screen
     from optvet.engine.campaign import diff_of
+    from optvet.engine.campaign.diff import issue_texts
 
     terminal = context.ensure_object(Terminal)
+    if issues is not None:
+        check_folder("--issues", issues)
+    (a, old), (b, new), known = _release_at(a), _release_at(b), read_known(baseline)
     with _campaign_at(a) as first, _campaign_at(b) as second:
-        found = diff_of(first, second)
+        found = diff_of(first, second, (old, new), known)
+        texts = {} if issues is None else issue_texts(second, found)
+    for fingerprint, content in texts.items():
+        assert issues is not None
+        write_file(issues / f"{fingerprint}.md", content, advice="make room, then run again")
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
     if json_to != "-":
@@ -221,6 +242,14 @@ def _repair(
     )
     for words in rescued.lost or ["nothing was lost"]:
         terminal.show(words, soft_wrap=True)
+
+
+def _release_at(text: str) -> tuple[str, str]:
+    """The campaign, and the release of ``STORE@VERSION``; empty if none is named."""
+    if Path(text).exists():
+        return text, ""
+    place, at, release = text.rpartition("@")
+    return (place, release) if at else (text, "")
 
 
 @contextmanager

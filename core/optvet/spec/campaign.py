@@ -13,6 +13,20 @@ from optvet.spec.request import Names, Texts, VetRequest, bytes_of
 JobRequest = VetRequest | ConvertRequest
 """What one job of a campaign asks."""
 
+
+class ReleaseRequest(VetRequest):
+    """A vet with a release of a package in place of the installed one.
+
+    ``wanted`` is what the campaign file says, such as "latest", and ``release`` what it stands for;
+    ``wheels`` is the folder that it is installed from, None for the index of pip.
+    """
+
+    package: str
+    wanted: str
+    release: str
+    wheels: Path | None = None
+
+
 STORE_BYTES = 20 << 30
 
 
@@ -47,6 +61,9 @@ class JobSet(BaseModel):
     """What runs the models."""
     comparators: Names = ()
     """Comparator that explains what a difference means."""
+    versions: dict[str, Names] = Field(default_factory=dict)
+    """Releases of packages of the optimizers: each job is run with each in place of the installed
+    one. A series such as `1.30` (its newest), `latest`, or a folder of wheels such as `./dist`."""
     vet: dict[str, Any] = Field(default_factory=dict)
     """Options of `optvet vet` that hold for all of these jobs."""
     via: Texts = ()

@@ -21,7 +21,7 @@ from optvet.engine.campaign.results import (
     trials,
 )
 from optvet.engine.campaign.store import CampaignStore
-from optvet.spec.campaign import JobRequest
+from optvet.spec.campaign import JobRequest, ReleaseRequest
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.records import Finding
 from optvet.spec.records.campaign import (
@@ -124,12 +124,18 @@ def summary_of_trial(trial: JobResult) -> TrialSummary:
 
 
 def options_of(request: JobRequest) -> str:
-    """The options of plugins in words; empty if none was asked for."""
-    return options_in_words(
-        (request.converter_options,)
-        if isinstance(request, ConvertRequest)
-        else request.plugin_options
-    )
+    """The release and the options of plugins in words; empty if none was asked for."""
+    if isinstance(request, ConvertRequest):
+        return options_in_words((request.converter_options,))
+    options = options_in_words(request.plugin_options)
+    return "; ".join(filter(None, (release_of(request), options)))
+
+
+def release_of(request: JobRequest) -> str:
+    """The release that a request asks about, such as "acme==1.30.0"; empty for the installed."""
+    if not isinstance(request, ReleaseRequest):
+        return ""
+    return f"{request.package}=={request.release}"
 
 
 def options_in_words(tables: Iterable[Mapping[str, Any]]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from optvet.engine.campaign.versions import check_versions, is_folder, optimizers_of
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
@@ -50,7 +51,7 @@ _OPTIONS: Mapping[str, Family] = {
     "runtime_options": "runtime",
     "comparator_options": "comparator",
 }
-_OF_VETS = ("optimizers", "pipelines", "comparators", "vet")
+_OF_VETS = ("optimizers", "pipelines", "comparators", "versions", "vet")
 _OF_CONVERSIONS = ("via", "convert")
 _CONVERT_ELSEWHERE: Mapping[str, str] = {
     "model": "sources are listed by 'models'",
@@ -232,6 +233,7 @@ def _check(
         first = error.errors()[0]
         key = source.place(number, ".".join(["vet", *map(str, first["loc"][:1])]))
         raise source.refusal(key, _words(first)) from error
+    _check_versions(source, number, jobs, plugins, trust=trust)
     _check_names(source, number, jobs, plugins)
     if not trust:
         try:
@@ -240,6 +242,16 @@ def _check(
             words = str(error).removeprefix(f"{source.path}: ")
             name = next((t for t in jobs.vet if f"{t}." in words), "vet")
             raise source.refusal(source.place(number, f"vet.{name}"), words) from error
+
+
+def _check_versions(
+    source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins, *, trust: bool
+) -> None:
+    key = source.place(number, "versions")
+    _try(source, key, lambda: check_versions(jobs, plugins))
+    folders = [v for several in jobs.versions.values() for v in several if is_folder(v)]
+    if folders and not trust:
+        _check_request(source, number, "versions", {"wheels": folders[0]}, plugins)
 
 
 def _check_conversions(
@@ -290,6 +302,8 @@ def _check_request(
 def _check_names(source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins) -> None:
     """Check the names of plugins, and their options."""
     named: dict[Family, Sequence[str]] = {}
+    # Their library need not be installed: each job runs with a release of its own.
+    varied = optimizers_of(jobs, plugins)
     for axis, family in _NAMED:
         single = next(s for s, listed in _AXES.items() if listed == axis)
         key = axis if getattr(jobs, axis) else f"vet.{single}"
@@ -297,10 +311,14 @@ def _check_names(source: CampaignSource, number: int, jobs: JobSet, plugins: Plu
         if family == "optimizer":
             named[family] = named[family] or [plugins.default(family)]
         for name in named[family]:
+            if family == "optimizer" and name in varied:
+                continue
             _try(source, source.place(number, key), lambda f=family, n=name: _plugin(plugins, f, n))
     for table, family in _OPTIONS.items():
         entries = jobs.vet.get(table)
         for name in named[family] if isinstance(entries, dict) else ():
+            if family == "optimizer" and name in varied:
+                continue
             plugin = _plugin(plugins, family, name)
             key_ = source.place(number, f"vet.{table}")
             _try(source, key_, lambda p=plugin, g=entries: parse_options(p.name, p.options, g))

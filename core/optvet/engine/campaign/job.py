@@ -19,14 +19,16 @@ from optvet.engine.campaign.payloads import (
     restore_source_name,
     unpack_model,
 )
+from optvet.engine.campaign.versions import vet_release
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
+from optvet.engine.known.naming import with_known
 from optvet.engine.models.large import PROTOBUF_LIMIT
-from optvet.engine.vet.run import Vetted
+from optvet.engine.vet.session import VetSession
 from optvet.engine.vetting import error_of, vetted
 from optvet.engine.work.sandbox import keep_servers
 from optvet.engine.work.trials.trial_runner import Progress
-from optvet.spec.campaign import JobRequest
+from optvet.spec.campaign import JobRequest, ReleaseRequest
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, VetResult
@@ -90,11 +92,19 @@ def run_job(
                 document = (
                     restore_source_name(conversion, request) if payload else conversion
                 ).to_json()
+            elif isinstance(here, ReleaseRequest):
+                answered, files = _vet_release(here, bundling)
+                document = (
+                    restore_model_name(answered, request)
+                    if payload and isinstance(answered, VetResult)
+                    else answered
+                ).to_json()
             else:
                 with vetted(here, _plugins(), progress=_progress_to(report)) as answer:
-                    result = answer.result
+                    result = with_known(answer.result, here.cache_dir)
                     if bundling is not None:
-                        result, files = _write_bundles(answer, here, bundling, report)
+                        about = (result, answer.session, here)
+                        result, files = _write_bundles(*about, bundling, report)
                 document = (restore_model_name(result, request) if payload else result).to_json()
     except OptvetError as error:
         document = error_of(request.model, error).to_json()
@@ -107,11 +117,34 @@ def _progress_to(report: Callable[[str], None]) -> Progress:
     return lambda text, done, total: report(f"{text} {done}/{total}" if total else text)
 
 
+def _vet_release(
+    request: ReleaseRequest, bundling: Bundling | None
+) -> tuple[VetResult | ErrorRecord, tuple[NewArtifact, ...]]:
+    """The answer under a release, and the files of its bundles, which are written there."""
+    with temporary_folder("optvet-job-") as folder:
+        out = None if bundling is None else Path(folder)
+        result = vet_release(request.model_copy(update={"out": out}), _plugins())
+        if isinstance(result, ErrorRecord):
+            return result, ()
+        result = with_known(result, request.cache_dir)
+        files = [
+            _keep_file(number, path.relative_to(bundle).as_posix(), path.read_bytes(), kept)
+            for number, finding in enumerate(result.findings)
+            if bundling is not None and finding.bundle is not None
+            for bundle, kept in [(Path(folder) / finding.bundle, bundling.folder)]
+            for path in sorted(p for p in bundle.rglob("*") if p.is_file())
+        ]
+    return result, tuple(files)
+
+
 def _write_bundles(
-    answer: Vetted, request: VetRequest, bundling: Bundling, report: Callable[[str], None]
+    result: VetResult,
+    session: VetSession,
+    request: VetRequest,
+    bundling: Bundling,
+    report: Callable[[str], None],
 ) -> tuple[VetResult, tuple[NewArtifact, ...]]:
     """The result with fingerprints, and the files of its bundles."""
-    result = answer.result
     # A bundle holds its model in one message.
     if result.model.size_bytes > PROTOBUF_LIMIT:
         return result, ()
@@ -122,7 +155,7 @@ def _write_bundles(
             request,
             Path(folder),
             _plugins(),
-            session=answer.session,
+            session=session,
             draw=bundling.draw,
             progress=_progress_to(report),
         )

@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import optvet
+from optvet.engine.bisect.run import released_packages
 from optvet.engine.campaign.baseline import read_baseline
 from optvet.engine.campaign.chains import conversions_of, with_environments
 from optvet.engine.campaign.digests import Digests, digest_of_data
 from optvet.engine.campaign.file import CampaignSource, inputs_of
+from optvet.engine.campaign.versions import (
+    build_digest,
+    declared_optimizer,
+    releases_by_optimizer,
+)
 from optvet.engine.convert.chain import links_of, runtimes_for
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
@@ -27,7 +33,7 @@ from optvet.engine.work.cache.environment_fingerprint import fingerprint_environ
 from optvet.engine.work.cache.modified_installs import modified_code_digest
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
-from optvet.spec.campaign import JobRequest, JobSet
+from optvet.spec.campaign import JobRequest, JobSet, ReleaseRequest
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.records.campaign import Baseline
@@ -164,6 +170,10 @@ def requests_of(
         except UsageError as error:
             raise source.refusal(source.place(number, "models"), str(error)) from error
         vet_options = _vet_options(jobs, folder, plugins)
+        try:
+            releases = releases_by_optimizer(jobs, folder, plugins)
+        except UsageError as error:
+            raise source.refusal(source.place(number, "versions"), str(error)) from error
         for combination in itertools.product(
             _axis(jobs, "optimizers", [plugins.default("optimizer")]),
             _axis(jobs, "pipelines"),
@@ -176,7 +186,9 @@ def requests_of(
             options: dict[str, Any] = {n: v for n, v in fields.items() if v is not None}
             # The options override the default of an axis.
             options |= vet_options
-            yield VetRequest.model_validate({"jobs": 1, **options, **(settled or {})})
+            request = VetRequest.model_validate({"jobs": 1, **options, **(settled or {})})
+            asked = releases.get(request.optimizer or plugins.default("optimizer"))
+            yield from [request] if asked is None else [each.ask(request) for each in asked]
 
 
 def _vet_options(jobs: JobSet, folder: Path, plugins: Plugins) -> dict[str, Any]:
@@ -259,10 +271,14 @@ class _Versions:
         else:
             plugins, pythons = self._plugins, None
             named = self._in_vet(request)
+        released = _of_package(request, named, plugins)
         for plugin in named:
             home = plugins.home_of(plugin)
             if home and pythons is not None:
                 found[f"environment {home}"] = pythons.digest_of(home)
+                continue
+            if isinstance(request, ReleaseRequest) and plugin.name in released:
+                found[plugin.name] = " ".join((request.release, build_digest(request))).strip()
                 continue
             try:
                 version = str(plugin.version())
@@ -278,7 +294,11 @@ class _Versions:
         named: list[Any] = []
         with suppress(OptvetError):
             name = request.optimizer or plugins.default("optimizer")
-            optimizer = plugins.optimizer_without_passes(name)
+            optimizer = (
+                declared_optimizer(name, plugins)
+                if isinstance(request, ReleaseRequest)
+                else plugins.optimizer_without_passes(name)
+            )
             named.append(optimizer)
             options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
             optimizer = configure(optimizer, options)
@@ -288,6 +308,14 @@ class _Versions:
             named.append(reference_for(plugins, optimizer, judge).runtime)
             named += [plugins.runtime(name) for name in request.cross_check]
         return named
+
+
+def _of_package(request: JobRequest, named: Sequence[Any], plugins: Plugins) -> set[str]:
+    """The plugins whose library is the package of which the request names a release."""
+    if not isinstance(request, ReleaseRequest):
+        return set()
+    (module, *_) = {r.module for _, r in released_packages(plugins).get(request.package, ())}
+    return {p.name for p in named if module in (m.partition(".")[0] for m in modules_of(p))}
 
 
 def _in_conversion(request: ConvertRequest, plugins: Plugins) -> list[Any]:

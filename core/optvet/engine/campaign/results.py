@@ -29,7 +29,7 @@ from optvet.engine.campaign.damage import MOST_VALUE_BYTES, reading
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.discovery import Plugins
 from optvet.engine.trust import check_request
-from optvet.spec.campaign import STORE_BYTES, JobRequest
+from optvet.spec.campaign import STORE_BYTES, JobRequest, ReleaseRequest
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.parsing import parse_json
@@ -201,7 +201,10 @@ def verdict_of(answer: JobAnswered) -> str:
 def request_from(kind: JobKind, document: str) -> JobRequest:
     """The request of a job in a JSON document."""
     fields = parse_json(document, "the request", "record")
-    return (ConvertRequest if kind == "convert" else VetRequest).model_validate(fields)
+    if kind == "convert":
+        return ConvertRequest.model_validate(fields)
+    of_release = isinstance(fields, dict) and "release" in fields
+    return (ReleaseRequest if of_release else VetRequest).model_validate(fields)
 
 
 def answer_from(document: str) -> JobAnswered:
