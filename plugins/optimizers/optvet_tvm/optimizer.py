@@ -19,7 +19,16 @@ from typing import Any
 
 import onnx
 
-from optvet.plugin import Artifact, Pass, Traits, UnknownName, Unsupported, UsageError, version_of
+from optvet.plugin import (
+    Artifact,
+    Pass,
+    ReleasedPackage,
+    Traits,
+    UnknownName,
+    Unsupported,
+    UsageError,
+    version_of,
+)
 from optvet_tvm.extra_passes import load_extra, module_name, parse_extras, source_of
 from optvet_tvm.options import TvmOptions
 from optvet_tvm.passes import (
@@ -54,6 +63,10 @@ class TvmOptimizer:
 
     name = "tvm"
     preload: Sequence[str] = ("tvm", "tvm.relax.frontend.onnx")
+    # 0.25 was built against an older interface of the library of foreign functions.
+    released = ReleasedPackage(
+        "apache-tvm", "tvm", "import tvm.relax.frontend.onnx", ("apache-tvm-ffi==0.1.12",)
+    )
     traits = Traits(produces="tvm-executable", reference="empty pipeline")
 
     def __init__(self, options: TvmOptions | None = None) -> None:
