@@ -42,6 +42,9 @@ model = onnx.parser.parse_model(text).SerializeToString()
 session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
 session.run(None, {"x": numpy.ones(1, numpy.float32)})
 """,
+    "onnxscript": "import onnxscript.optimizer",
+    "onnxsim": "import onnxsim\nonnxsim.simplify",
+    "onnxslim": "import onnxslim\nonnxslim.slim",
 }
 """What a version must be able to do beside the other packages that are installed."""
 

@@ -1,0 +1,277 @@
+"""Dates known faults by hand: every release of a package is run plainly, without optvet.
+
+``python benchmarks/dates.py known benchmarks/ranges --package onnxoptimizer`` installs each
+release without its dependencies into a folder of its own (``--keep`` uses them again), and runs the
+model of each document under it, with the passes at fault alone, in a process of its own. The
+optimized model is checked and run by the installed ONNX Runtime without optimizations; of ONNX
+Runtime, a session with all optimizations is compared with one without, both of the release.
+
+A line per document says which releases show the fault, and what the document says where that is
+something else. The last lines count how many faults were mended, and by which release. ``--write``
+corrects the ranges of the documents. Exit status 1 if a document is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+from versions import overlaid, prepare
+
+Outcomes = dict[str, str]
+"""Of a document, by release: "same", what is wrong, or "unusable: …"."""
+
+_SHOWN = """
+import json, os, sys
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+ort.set_default_logger_severity(4)
+LEVELS = ort.GraphOptimizationLevel
+
+def run(data, feeds, level=LEVELS.ORT_DISABLE_ALL):
+    options = ort.SessionOptions()
+    options.graph_optimization_level, options.intra_op_num_threads = level, 1
+    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
+
+def feeds_of(model):
+    numbers, feeds = np.random.default_rng(0), {}
+    given = {t.name for t in model.graph.initializer}
+    for value in model.graph.input:
+        if value.name in given:
+            continue
+        kind = value.type.tensor_type
+        shape = [d.dim_value if d.HasField("dim_value") else 2 for d in kind.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        values = numbers.normal(size=shape) * 3
+        if dtype.kind in "iu":
+            values = numbers.integers(0, 9, size=shape)
+        feeds[value.name] = np.asarray(values > 0 if dtype.kind == "b" else values, dtype)
+    return feeds
+
+def optimized(package, model, passes):
+    if package == "onnxoptimizer":
+        import onnxoptimizer
+        if not set(passes) <= set(onnxoptimizer.get_available_passes()):
+            return None
+        return onnxoptimizer.optimize(model, passes or ["nop"])
+    if package == "onnxslim":
+        import onnxslim
+        return onnxslim.slim(model)
+    if package == "onnxsim":
+        import onnxsim
+        return onnxsim.simplify(model)[0]
+    import onnxscript.optimizer
+    return onnxscript.optimizer.optimize(model)
+
+def is_same(ours, theirs, random):
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    if ours.dtype.kind not in "fiubc":
+        return ours.tolist() == theirs.tolist()
+    if random:  # values cannot be compared: are they random, and as often zero?
+        zeros = abs(float((ours == 0).mean() - (theirs == 0).mean())) < 0.2
+        return zeros and bool(np.std(ours) > 0) == bool(np.std(theirs) > 0)
+    return np.allclose(ours.astype(float), theirs.astype(float), 1e-3, 1e-4, equal_nan=True)
+
+def outcome(package, case):
+    model = onnx.parser.parse_model(case["model"])
+    feeds, data = feeds_of(model), model.SerializeToString()
+    names = [v.name for v in model.graph.output]
+    try:
+        expected = run(data, feeds)
+    except Exception as error:
+        return f"unusable: the original fails, {type(error).__name__}"
+    random = any(n.op_type.startswith("Random") or n.op_type == "Dropout" for n in model.graph.node)
+    try:
+        if package == "onnxruntime":
+            actual = run(data, feeds, LEVELS.ORT_ENABLE_ALL)
+        else:
+            better = optimized(package, onnx.parser.parse_model(case["model"]), case["passes"])
+            if better is None:
+                return "same"  # there is no such pass yet
+            onnx.checker.check_model(better)
+            if [v.name for v in better.graph.output] != names:
+                return "interface"
+            taken = {v.name for v in better.graph.input}
+            if not set(feeds) <= taken:
+                return "interface"
+            actual = run(better.SerializeToString(), feeds)
+    except Exception as error:
+        return f"fails: {type(error).__name__}"
+    return "same" if all(is_same(a, b, random) for a, b in zip(expected, actual)) else "differs"
+
+package, cases = json.load(sys.stdin)
+for case in cases:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, outcome(package, case).encode())
+        except BaseException as error:
+            os.write(writing, f"unusable: {type(error).__name__}".encode())
+        os._exit(0)
+    os.close(writing)
+    said = os.read(reading, 200).decode()
+    os.close(reading)
+    _, status = os.waitpid(child, 0)
+    print(json.dumps([case["id"], said or f"dies: signal {status & 127}"]), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A known fault, as far as it is looked at here."""
+
+    file: Path
+    values: Mapping[str, Any]
+    outcomes: Outcomes = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return str(self.values["id"])
+
+    def case(self) -> dict[str, Any]:
+        """What the plain run of a release needs."""
+        passes = self.values.get("pipeline") or self.values.get("passes", [])[:1]
+        return {"id": self.id, "model": self.values["model"], "passes": passes}
+
+    def ranges(self) -> list[tuple[str | None, str | None, str | None]]:
+        """By hand, per range: the last release before it, its first one, the first after it."""
+        found: list[tuple[str | None, str | None, str | None]] = []
+        last: tuple[str, bool] | None = None
+        for version, outcome in self.outcomes.items():
+            if outcome.startswith("unusable"):
+                continue
+            shows = outcome != "same"
+            if shows and (last is None or not last[1]):
+                found.append((last[0], version, None) if last else (None, None, None))
+            elif not shows and last is not None and last[1]:
+                found[-1] = (*found[-1][:2], version)
+            last = version, shows
+        return found
+
+    def told(self) -> list[tuple[str | None, str | None, str | None]]:
+        """What the document says."""
+        keys = ("good_before", "introduced", "fixed")
+        return [tuple(one.get(k) for k in keys) for one in self.values["affected"]]  # type: ignore[misc]
+
+
+def documents_in(places: Sequence[Path], package: str) -> list[Document]:
+    """The documents of one package."""
+    files = [f for p in places for f in (sorted(p.rglob("*.toml")) if p.is_dir() else [p])]
+    read = [Document(file, tomllib.loads(file.read_text())) for file in files]
+    return [d for d in read if d.values["package"] == package]
+
+
+def releases_of(package: str) -> list[str]:
+    """Releases with a wheel for this Python, oldest first."""
+    command = [sys.executable, "-m", "pip", "index", "versions", package, "--only-binary=:all:"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    line = next((x for x in done.stdout.splitlines() if x.startswith("Available")), "")
+    return sorted(line.partition(": ")[2].split(", "), key=Version) if line else []
+
+
+def run_release(package: str, documents: Sequence[Document], overlay: Path) -> Iterator[list[str]]:
+    """Id and outcome of each document under the release in ``overlay``."""
+    given = json.dumps([package, [d.case() for d in documents]])
+    command = [sys.executable, "-P", "-W", "ignore", "-c", _SHOWN]
+    done = subprocess.run(
+        command,
+        input=given,
+        env=overlaid(overlay),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
+    )
+    yield from (json.loads(x) for x in done.stdout.splitlines() if x.startswith("["))
+
+
+def words(ranges: Sequence[tuple[str | None, str | None, str | None]]) -> str:
+    """Ranges in words."""
+    parts = [
+        (f"since {first} (not in {before})" if first else "always")
+        + (f", not in {fixed}" if fixed else "")
+        for before, first, fixed in ranges
+    ]
+    return ", ".join(parts) or "never"
+
+
+def rewrite(document: Document, day: str) -> None:
+    """Write what was found by hand into a document."""
+    decided = [v for v, o in document.outcomes.items() if not o.startswith("unusable")]
+    head = document.file.read_text().partition("\n[[affected]]")[0].rstrip("\n")
+    new = {"oldest": decided[0], "newest": decided[-1], "checked": day}
+    lines = [
+        f'{line.partition(" = ")[0]} = "{new[line.partition(" = ")[0]]}"'
+        if line.partition(" = ")[0] in new
+        else line
+        for line in head.splitlines()
+    ]
+    for before, first, fixed in document.ranges():
+        known = {"introduced": first, "good_before": before, "fixed": fixed}
+        lines += ["", "[[affected]]", *(f'{k} = "{v}"' for k, v in known.items() if v)]
+    document.file.write_text("\n".join(lines) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run release after release."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("places", type=Path, nargs="+", help="documents, or folders of them")
+    parser.add_argument("--package", required=True)
+    parser.add_argument("--versions", metavar="V,V", help="default: all that pip finds")
+    parser.add_argument("--keep", type=Path, help="folder for the releases, to use them again")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="outcomes by document, release")
+    parser.add_argument("--write", metavar="DAY", help="correct the documents, checked on this day")
+    options = parser.parse_args(arguments)
+    documents = documents_in(options.places, options.package)
+    versions = options.versions.split(",") if options.versions else releases_of(options.package)
+    with tempfile.TemporaryDirectory(prefix="optvet-dates-") as scratch:
+        for version in versions:
+            overlay = (options.keep or Path(scratch)) / f"{options.package}-{version}"
+            if problem := prepare(options.package, version, overlay):
+                print(f"{version} cannot be used: {problem[:100]}", flush=True)
+                continue
+            by_id = {d.id: d for d in documents}
+            for name, outcome in run_release(options.package, documents, overlay):
+                by_id[name].outcomes[version] = outcome
+            print(f"{version} was run", flush=True)
+    wrong, fixed = 0, collections.Counter[str]()
+    for document in documents:
+        by_hand, told = document.ranges(), document.told()
+        agrees = by_hand == told
+        wrong += not agrees
+        fixed[by_hand[-1][2] or "" if by_hand else "never shown"] += 1
+        said = "" if agrees else f"; THE DOCUMENT SAYS {words(told)}"
+        print(f"{document.id}: {words(by_hand)}{said}")
+        if options.write and by_hand:
+            rewrite(document, options.write)
+    still, unseen = fixed.pop("", 0), fixed.pop("never shown", 0)
+    mended = ", ".join(f"{n} by {v}" for v, n in sorted(fixed.items(), key=lambda x: Version(x[0])))
+    print(
+        f"{options.package}: {len(documents)} faults, {sum(fixed.values())} mended ({mended}), "
+        f"{still} still there, {unseen} never shown; {wrong} documents say something else"
+    )
+    if options.json:
+        found = {d.id: d.outcomes for d in documents}
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
