@@ -118,3 +118,8 @@ def test_versions_are_those_that_are_named_or_installed() -> None:
             versions_asked([text], [FAULT])
     with pytest.raises(UnknownName, match="unknown package 'acme'"):
         versions_asked(["acme==1"], [FAULT])
+
+
+def test_a_version_with_a_second_library_behind_it_is_that_version() -> None:
+    assert FAULT.affects("1.6 (acme_ir 0.1)")
+    assert not FAULT.affects("2.0 (acme_ir 0.1)")

@@ -56,7 +56,9 @@ def fault_from_bundle(
     if answer is not None and answer.package != package:
         raise UsageError(f"the answer of bisect is about {answer.package}, the bundle {package}")
     model = load_model(bundle / MODEL)
-    version = record.versions.get(package) or record.versions.get(record.optimizer) or ""
+    named = record.versions.get(package) or record.versions.get(record.optimizer) or ""
+    # Some optimizers name a second library too: "0.7.2 (acme_ir 0.1)".
+    version = named.partition(" ")[0]
     affected, oldest, newest = _dated(answer, version)
     culprit = record.finding.culprit
     fault = KnownFault(

@@ -98,8 +98,11 @@ class KnownFault(Record):
         return value
 
     def affects(self, version: str) -> bool:
-        """Whether a release shows it; one newer than all that were tried does if the newest did."""
-        return any(one.covers(_version(version)) for one in self.affected)
+        """Whether a release shows it; one newer than all that were tried does if the newest did.
+
+        Some optimizers name a second library behind their version: "0.7.2 (acme_ir 0.1)".
+        """
+        return any(one.covers(_version(version.split()[0])) for one in self.affected)
 
     @property
     def symptoms(self) -> set[Symptom]:
