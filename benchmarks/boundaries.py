@@ -1,6 +1,7 @@
 """Does ``optvet bisect`` find the boundaries that were found by hand, and the pass at fault?
 
-    python benchmarks/boundaries.py known benchmarks/ranges --into FOLDER [--package NAME] [--only ID,…]
+    python benchmarks/boundaries.py known benchmarks/ranges --into FOLDER [--package NAME]
+        [--only ID,…]
 
 The cases are the documents of known faults that some release does not have. Their ranges were found
 by ``dates.py``, which runs every release plainly. Each model is written to a file, and ``optvet

@@ -77,7 +77,7 @@ def optimized(package, model, passes):
     return onnxscript.optimizer.optimize(model)
 
 def trivial(model):
-    """A model that no pass changes, of the same versions: what cannot take it is too old."""
+    # No pass changes it: a release that cannot take it is too old for these versions.
     text = f'<ir_version: {model.ir_version}, opset_import: ["": 13]>'
     text += "g (float[1,1] x) => (float[1,1] y) { y = Abs(x) }"
     plain = onnx.parser.parse_model(text)
