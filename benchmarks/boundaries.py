@@ -65,7 +65,8 @@ def ask(document: Document, folder: Path) -> dict[str, Any]:
     model = folder / f"{document.id}.onnx"
     onnx.save(onnx.parser.parse_model(document.values["model"]), model)
     values = document.values
-    command = [sys.executable, "-m", "optvet", "bisect", str(model), "--json", str(answer)]
+    program = Path(sys.executable).with_name("optvet")
+    command = [str(program), "bisect", str(model), "--json", str(answer)]
     command += ["--package", values["package"], "--optimizer", values["optimizer"]]
     command += ["--no-reduce", "--limit", "1", "--quiet", *pipeline_of(document)]
     began = time.monotonic()
