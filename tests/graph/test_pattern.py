@@ -34,6 +34,9 @@ g (float[2,3] x, float[n,3] u) => (float[2,2] y, float[n,3] v)
         ("y = Add(m, B)\nm = MatMul(x, W)", [["y", "m"]]),  # written from the end
         ("m = MatMul(X, W)", []),  # capitals are constants
         ("m = MatMul(x, x)", []),  # one name is one value
+        ("y = _(m, C)\nwhere is_output(y) and ir_version() == 8", [["y"]]),  # any operator
+        ("y = _(C, *)\nwhere ir_version() < 8", []),
+        ("v = Relu(u)\nwhere kind(v) == 'tensor'", [["v"]]),
         ("t = Transpose<perm>(x)", [["t"]]),
         ("t = Transpose<!perm>(x)", []),
         ("t = Transpose<perm=[1, 0]>(x)", [["t"]]),

@@ -9,7 +9,7 @@ that stands twice is one value::
     where rank(x) == 2 and readers(t) == 1
 
 - Operators: ``Conv|MaxPool`` is one of several; ``my.Relu`` is of another domain, ``?.Relu`` of any
-  domain but ONNX's.
+  domain but ONNX's; ``_`` is any operator of any domain.
 - Attributes: ``axis`` is given, ``!axis`` is not, ``axis=1`` has this value, by default too.
 - Operands: ``_`` is any value, ``-`` is left out, ``x?`` may be left out, ``*`` is all that follow.
   Operands of commutative operators are tried in either order. Results: ``_`` is any or none.
@@ -194,9 +194,10 @@ def find_matches(
     """
     outer = {t.name: t for g in graphs(model.graph) for t in g.initializer}
     opsets = opset_versions(model)
-    searched = [PatternGraph(list(g.node), g, opsets, outer, types) for g in graphs(model.graph)]
+    known = (outer, types, model.ir_version)
+    searched = [PatternGraph(list(g.node), g, opsets, *known) for g in graphs(model.graph)]
     searched += [
-        PatternGraph(list(f.node), None, opset_versions(f), outer, types) for f in model.functions
+        PatternGraph(list(f.node), None, opset_versions(f), *known) for f in model.functions
     ]
     found = (m for p in patterns for graph in searched for m in _Matcher(p, graph).all())
     return list(itertools.islice(found, _MOST_MATCHES))
@@ -245,11 +246,13 @@ class _Matcher:
 
     def _is_of(self, node: NodeProto, wanted: PatternNode) -> bool:
         domain = domain_of(node)
-        if wanted.domain == "?":
+        if wanted.operators == ("_",):
+            fits = True
+        elif wanted.domain == "?":
             fits = domain != ONNX_DOMAIN
         else:
             fits = domain == (wanted.domain or ONNX_DOMAIN)
-        if not fits or node.op_type not in wanted.operators:
+        if not fits or (node.op_type not in wanted.operators and wanted.operators != ("_",)):
             return False
         for name, kind, value in wanted.attributes:
             given = any(attribute.name == name for attribute in node.attribute)

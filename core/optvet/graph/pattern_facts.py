@@ -34,6 +34,7 @@ class PatternGraph:
     opsets: Mapping[str, int]
     weights: Mapping[str, TensorProto]
     types: Mapping[str, TypeProto]
+    ir_version: int
     makers: dict[str, NodeProto] = field(default_factory=dict)
     readers: dict[str, list[NodeProto]] = field(default_factory=dict)
     outputs: set[str] = field(default_factory=set)
@@ -105,6 +106,16 @@ def _dtype(graph: PatternGraph, name: str) -> str:
     return str(onnx.TensorProto.DataType.Name(number)).lower()
 
 
+def _kind(graph: PatternGraph, name: str) -> str:
+    kind = graph.types.get(name)
+    found = None if kind is None else kind.WhichOneof("value")
+    if graph.tensor(name) is not None:
+        return "tensor"
+    if found is None:
+        raise UnknownFact
+    return found.removesuffix("_type")
+
+
 def _value(graph: PatternGraph, name: str) -> list[Any]:
     tensor = graph.tensor(name)
     if tensor is None or int(np.prod(tensor.dims, dtype=np.int64)) > _MOST_ELEMENTS:
@@ -133,6 +144,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "shape": _shape,
     "elements": _elements,
     "dtype": _dtype,
+    "kind": _kind,
     "value": _value,
     "readers": _readers,
     "attr": _attr,
@@ -140,10 +152,12 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "is_input": lambda graph, name: name in graph.inputs,
     "is_output": lambda graph, name: name in graph.outputs,
     "opset": lambda graph: _known(graph.opsets.get(ONNX_DOMAIN)),
+    "ir_version": lambda graph: graph.ir_version,
 }
 """What conditions can ask: of a value its ``rank``, ``dim(x, axis)``, ``shape``, ``elements``,
-``dtype``, ``value`` of a constant as a flat list, number of ``readers`` (a graph output is one
-more); of the node that makes a result its ``attr(y, "axis")``; the operator set."""
+``dtype``, ``kind`` ("tensor", "sequence", "map", "optional"), ``value`` of a constant as a flat
+list, number of ``readers`` (a graph output is one more); of the node that makes a result its
+``attr(y, "axis")``; of the model its ``opset`` and ``ir_version``."""
 
 
 def attribute_value(node: NodeProto, name: str, opsets: Mapping[str, int]) -> Any:
