@@ -182,7 +182,7 @@ class Document:
     def told(self) -> list[tuple[str | None, str | None, str | None]]:
         """What the document says."""
         keys = ("good_before", "introduced", "fixed")
-        return [tuple(one.get(k) for k in keys) for one in self.values["affected"]]  # type: ignore[misc]
+        return [tuple(one.get(k) for k in keys) for one in self.values["affected"]]
 
 
 def documents_in(places: Sequence[Path], package: str) -> list[Document]:

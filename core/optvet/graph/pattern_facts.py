@@ -113,7 +113,7 @@ def _kind(graph: PatternGraph, name: str) -> str:
         return "tensor"
     if found is None:
         raise UnknownFact
-    return found.removesuffix("_type")
+    return str(found).removesuffix("_type")
 
 
 def _value(graph: PatternGraph, name: str) -> list[Any]:
