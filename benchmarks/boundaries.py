@@ -46,9 +46,11 @@ def changes_by_hand(document: Document) -> set[Change]:
     return found
 
 
-def pipeline_of(document: Document) -> list[str]:
+def pipeline_of(document: Document, alone: bool) -> list[str]:
     """Options that name the passes of the document, if its optimizer does not run them unasked."""
     passes = document.case()["passes"]
+    if alone and passes:
+        return ["--pipeline", ",".join(passes)]
     if document.values["package"] != "onnxoptimizer":
         return []
     usual = ("eliminate_", "fuse_")
@@ -57,7 +59,7 @@ def pipeline_of(document: Document) -> list[str]:
     return ["--pipeline", ",".join(passes)]
 
 
-def ask(document: Document, folder: Path) -> dict[str, Any]:
+def ask(document: Document, folder: Path, alone: bool) -> dict[str, Any]:
     """What ``optvet bisect`` answers, or {"problem": why there is no answer}."""
     answer = folder / f"{document.id}.json"
     if answer.exists():
@@ -68,7 +70,7 @@ def ask(document: Document, folder: Path) -> dict[str, Any]:
     program = Path(sys.executable).with_name("optvet")
     command = [str(program), "bisect", str(model), "--json", str(answer)]
     command += ["--package", values["package"], "--optimizer", values["optimizer"]]
-    command += ["--no-reduce", "--limit", "1", "--quiet", *pipeline_of(document)]
+    command += ["--no-reduce", "--limit", "1", "--quiet", *pipeline_of(document, alone)]
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not answer.exists():
@@ -105,6 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--into", type=Path, required=True, help="folder of the answers")
     parser.add_argument("--package", default=",".join(PACKAGES))
     parser.add_argument("--only", default="", help="these ids alone")
+    parser.add_argument(
+        "--alone", action="store_true", help="the passes of the document alone: seconds a release"
+    )
     options = parser.parse_args(arguments)
     options.into.mkdir(parents=True, exist_ok=True)
     print(machine.describe(machine.environment()), flush=True)
@@ -118,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     right = blamed = 0
     longest = 0.0
     for case in cases:
-        answer = ask(case, options.into)
+        answer = ask(case, options.into, options.alone)
         if "problem" in answer:
             print(f"{'no answer':<38} {case.id}: {answer['problem']}", flush=True)
             continue
