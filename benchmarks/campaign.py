@@ -43,6 +43,7 @@ from typing import Any
 
 import machine
 import onnx.parser
+from many_jobs import many
 
 from optvet import VetRequest
 from optvet.engine.campaign import add_campaign, find_campaign, open_store, trials
@@ -61,7 +62,7 @@ OPTIMIZERS = ("onnxoptimizer", "onnxruntime", "onnxsim", "onnxslim", "onnxscript
 MODELS = ("zoo:digits-cnn", "zoo:digits-mlp", "zoo:diabetes-mlp", "zoo:wine-logreg")
 LARGER = ("zoo:shufflenet", "zoo:squeezenet", "zoo:shufflenet-ir3", "zoo:squeezenet-ir3")
 EMPTY_JOBS = 500
-PARTS = ("study", "small", "bookkeeping", "deaths")
+PARTS = ("study", "small", "bookkeeping", "deaths", "many")
 ROOT = Path(__file__).resolve().parents[1]
 DEATHS = {"abort": "optimizer-abort", "hang": "timeout", "eat": "out-of-memory"}
 """What the planted optimizer does to its process, and the symptom of that."""
@@ -72,10 +73,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
     parser.add_argument("--larger", action="store_true", help="networks of a few megabytes too")
     parser.add_argument("--models", nargs="+", metavar="zoo:NAME", help="of the part small")
     parser.add_argument("--jobs", type=int, default=60, help="of the part deaths")
+    parser.add_argument(
+        "--amounts", type=int, nargs="+", default=[1000, 10_000], help="of the part many"
+    )
     parser.add_argument("--study", type=Path, default=ROOT / "studies" / "offline.toml")
     parser.add_argument("--cold", action="store_true", help="of the study: two jobs alone")
     chosen = parser.parse_args()
@@ -93,6 +97,8 @@ def main() -> None:
             print(f"bookkeeping of a job, processor time {1000 * cpu_s:5.1f} ms (at most 20)")
         if "deaths" in chosen.parts:
             deaths(place / "deaths", chosen.jobs)
+        if "many" in chosen.parts:
+            many(place / "many", chosen.amounts)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 Makes models of weights alone (a chain of MatMul and Identity, random weights, a fixed seed) in a
 temporary folder, those above 2 GiB with external data, and vets each with each optimizer in a
-process of its own. Memory is the largest sum of PSS over the process tree, sampled ten times a
-second: pages that several processes map count once.
+process of its own, and does the same with the bare libraries (``bare``, of ONNX Optimizer: load,
+optimize, load both in ONNX Runtime, run both on two inputs, compare). Memory is the largest sum of
+PSS over the process tree, sampled ten times a second: pages that several processes map count once.
 
     python benchmarks/large.py [--gigabytes 1.6,2.4] [--optimizers onnxoptimizer,onnxruntime]
         [--folder DIR] [--memory SIZE]
@@ -12,12 +13,17 @@ second: pages that several processes map count once.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import json
+import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +33,7 @@ from onnx import TensorProto, helper
 
 SIDE = 4096
 MESSAGE_BYTES = 2**31 - 1
+PR_SET_CHILD_SUBREAPER = 36
 BOUND = "at most 4 x model + 1 GB"
 
 
@@ -82,13 +89,69 @@ def pss_bytes(pid: int) -> int:
     return next((int(n.split()[1]) << 10 for n in text.splitlines() if n.startswith("Pss:")), 0)
 
 
-def measured(command: list[str]) -> tuple[int, float, int]:
-    """Exit code, seconds, and the largest sum of memory of all processes."""
+@dataclass(frozen=True)
+class Took:
+    """Exit code, seconds of time and of CPU, and the largest sum of memory of all processes."""
+
+    code: int
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+
+    def row(self, size: int, name: str, verdict: str) -> str:
+        """The first columns of the table."""
+        peak = self.peak_bytes
+        return (
+            f"{size / 1e9:5.2f} GB  {name:14} {verdict:9} {self.wall_s:5.0f} s {self.cpu_s:5.0f} s"
+            f"  {peak / 1e9:5.2f} GB  {peak / size:4.2f} x"
+        )
+
+
+def measured(command: list[str]) -> Took:
+    """What a command takes with all that it starts."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # to count its orphans, too
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process, began, peak = subprocess.Popen(command), time.monotonic(), 0
     while process.poll() is None:
         peak = max(peak, sum(map(pss_bytes, tree(process.pid))))
         time.sleep(0.1)
-    return process.returncode, time.monotonic() - began, peak
+    wall_s = time.monotonic() - began
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Took(process.returncode, wall_s, cpu_s, peak)
+
+
+BARE = """
+import sys, numpy, onnxoptimizer, onnxruntime
+from onnxoptimizer import onnx_opt_cpp2py_export as native
+path, optimized = sys.argv[1:]
+passes = onnxoptimizer.get_fuse_and_elimination_passes()
+native.optimize_from_path(path, optimized, passes, "bare.bin")
+options = onnxruntime.SessionOptions()
+options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+options.intra_op_num_threads = options.inter_op_num_threads = 1
+options.add_session_config_entry("session.disable_prepacking", "1")
+draw = numpy.random.default_rng(0).standard_normal
+feeds = [{"h0": draw((1, SIDE), numpy.float32)} for _ in range(2)]
+results = []
+for model in (path, optimized):
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    results.append([session.run(None, feed)[0] for feed in feeds])
+    del session
+assert all(map(numpy.array_equal, *results))
+"""
+
+
+def bare(path: Path) -> str:
+    """The line of the bare script."""
+    size = sum(f.stat().st_size for f in path.parent.iterdir())
+    program = BARE.replace("SIDE", str(SIDE))
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        took = measured([sys.executable, "-c", program, str(path), f"{folder}/optimized.onnx"])
+    return took.row(size, "bare", "equal" if took.code == 0 else f"exit {took.code}")
 
 
 def vetted(path: Path, optimizer: str, options: list[str]) -> str:
@@ -100,16 +163,14 @@ def vetted(path: Path, optimizer: str, options: list[str]) -> str:
     program = "import sys; from optvet.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "vet", str(path), "--optimizer", optimizer]
     command += ["--limit", "2", "--no-cache", "--cache-dir", str(cache), "--quiet"]
-    code, seconds, peak = measured([*command, "--json", str(answer), *options])
-    verdict = json.loads(answer.read_text())["verdict"] if answer.exists() else f"exit {code}"
+    took = measured([*command, "--json", str(answer), *options])
+    verdict = json.loads(answer.read_text())["verdict"] if answer.exists() else f"exit {took.code}"
     answer.unlink(missing_ok=True)
     left = {f for f in folder.rglob("*") if f.is_file()} - before
     left_bytes = sum(f.stat().st_size for f in left)
-    held = "yes" if peak <= 4 * size + 1e9 else "NO"
-    return (
-        f"{size / 1e9:5.2f} GB  {optimizer:14} {verdict:9} {seconds:5.0f} s  "
-        f"{peak / 1e9:5.2f} GB  {peak / size:4.2f} x  {held:4} {len(left)} files, {left_bytes:,} B"
-    )
+    held = "yes" if took.peak_bytes <= 4 * size + 1e9 else "NO"
+    row = took.row(size, optimizer, verdict)
+    return f"{row}  {held:4} {len(left)} files, {left_bytes:,} B"
 
 
 def main() -> None:
@@ -123,11 +184,13 @@ def main() -> None:
     given = parser.parse_args()
     print(describe(environment()))
     print(
-        f"model     optimizer      verdict       time  peak      ratio   {BOUND}; left", flush=True
+        f"model     optimizer      verdict    time     CPU     peak      ratio   {BOUND}; left",
+        flush=True,
     )
     for size in given.gigabytes.split(","):
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             path = make(Path(folder), int(float(size) * 1e9))
+            print(bare(path), flush=True)
             for optimizer in given.optimizers.split(","):
                 options = ["--memory", given.memory, "--timeout", given.timeout]
                 print(vetted(path, optimizer, options), flush=True)
