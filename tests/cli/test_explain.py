@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -47,3 +48,12 @@ def test_an_unknown_term_names_near_ones(run: Run) -> None:
     ran = run("explain", "drfit")
     assert ran.code == 2
     assert "did you mean 'drift'" in ran.err
+
+
+def test_terms_are_written_as_a_document(run: Run) -> None:
+    ran = run("explain", "noise floor", "--json", "-")
+    assert json.loads(ran.out) == {
+        "schema": "optvet.terms/1",
+        "terms": [{"term": "noise", "meaning": TERMS["noise"]}],
+    }
+    assert len(json.loads(run("explain", "--json", "-").out)["terms"]) == len(TERMS)

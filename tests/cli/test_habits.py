@@ -148,6 +148,7 @@ def test_names_are_listed_anew_after_an_installation(
         ("hunt --time 60", "no such option: --time; did you mean --budget?"),
         ("hunt report --tim 3", "no such option: --tim; optvet hunt report --help lists them"),
         ("vet -optimizer onnxslim", "no such option: -optimizer; did you mean --optimizer or"),
+        ("plugins new optimiser mine", "unknown family 'optimiser'; did you mean 'optimizer' or"),
         ("--versoin", "no such option: --versoin; did you mean --version?"),
         ("hunt onnxslim", "did you mean optvet hunt --optimizer onnxslim?"),
         ("vet", "optvet vet needs MODEL; optvet vet --help lists what else it takes"),

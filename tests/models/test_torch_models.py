@@ -62,6 +62,8 @@ def example_inputs():
 """
 BARE = "import torch\n\ndef net():\n    return torch.nn.Linear(3, 2)\n"
 
+OTHER_BUILD = 'raise RuntimeError("operator torchvision::nms does not exist")'
+
 
 @pytest.fixture
 def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -71,6 +73,7 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "my_nets.py").write_text(NETS)
     (folder / "my_bare_nets.py").write_text(BARE)
+    (folder / "my_vision.py").write_text(OTHER_BUILD)
     monkeypatch.chdir(folder)
     return folder
 
@@ -124,7 +127,9 @@ def test_inputs_may_be_named(nets: Path, cache: Path) -> None:
     ("reference", "message"),
     [
         ("my_nots:net", r"cannot import my_nots \(ModuleNotFoundError.*run in the folder"),
-        ("my_nets:nat", r"my_nets has no nat; it has Impossible, Named, Net, broken"),
+        ("my_nets:zzz", r"my_nets has no zzz; it has Impossible, Named, Net, broken"),
+        ("my_nets:Nmed", r"my_nets has no Nmed; did you mean Named\?"),
+        ("my_vision:net", r"torchvision does not fit torch .*: pip uninstall -y torchvision; pip"),
         ("my_nets:broken", r"broken\(\) fails: RuntimeError: no weights here; it must take no"),
         ("my_nets:number", r"number\(\) returns a int, expected a torch.nn.Module"),
         ("my_nets:number_itself", "number_itself is a int, expected a function"),

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from optvet.cli.options import Debug
+from optvet.cli.output import Json, write_document
 from optvet.cli.render import table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UnknownName
@@ -72,16 +73,34 @@ def command(
         str | None,
         typer.Argument(metavar="[TERM]", help="A word of a screen; all of them without one."),
     ] = None,
+    json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Explain a word that optvet uses, such as drift or control."""
     terminal = context.ensure_object(Terminal)
+    found = TERMS if term is None else dict([_found(term)])
+    if json_to is not None:
+        from optvet.spec.records.listing import Term, Terms
+
+        terms = [Term(term=name, meaning=meaning) for name, meaning in found.items()]
+        write_document(terminal, json_to, Terms(schema="optvet.terms/1", terms=terms).to_json())
+    if json_to == "-":
+        return
     if term is None:
         table = table_of(("term", "bold"), ("meaning", ""))
-        for name, meaning in TERMS.items():
+        for name, meaning in found.items():
             table.add_row(text(name), text(meaning))
         terminal.show(table)
-        return
+    else:
+        terminal.show(*(text(f"{name}: {meaning}") for name, meaning in found.items()))
+
+
+def _found(term: str) -> tuple[str, str]:
+    """The term that is meant, and its meaning.
+
+    Raises:
+        UnknownName: There is none.
+    """
     wanted = " ".join(term.lower().split())
     known = _ALIASES.get(wanted, wanted)
     meanings = {**TERMS, **_VERDICTS, **_symptoms()}
@@ -89,7 +108,7 @@ def command(
         known = known.removesuffix("s")
     if known not in meanings:
         raise UnknownName("term", term, [*meanings, *_ALIASES], "(see: optvet explain)")
-    terminal.show(text(f"{known}: {meanings[known]}"))
+    return known, meanings[known]
 
 
 def _symptoms() -> dict[str, str]:

@@ -75,10 +75,16 @@ def _show(
         terminal.show(*_screen(plugin))
 
 
+def _families() -> list[str]:
+    return [family.value for family in Family]
+
+
 @add(app, "new", no_args_is_help=True)
 def _new(
     context: typer.Context,
-    family: Annotated[Family, typer.Argument(metavar="FAMILY", show_default=False)],
+    family: Annotated[
+        str, typer.Argument(metavar="FAMILY", show_default=False, autocompletion=_families)
+    ],
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
     out: Annotated[
         Path | None,
@@ -94,11 +100,14 @@ def _new(
     It has one module, its entry point, and tests that it passes.
     """
     terminal = context.ensure_object(Terminal)
-    taken = next((p for p in Plugins().all() if (p.family, p.name) == (family.words, name)), None)
+    if family not in _families():
+        raise UnknownName("family", family, _families(), "(see: optvet plugins new --help)")
+    kind = Family(family)
+    taken = next((p for p in Plugins().all() if (p.family, p.name) == (kind.words, name)), None)
     if taken is not None:
-        raise UsageError(f"there is a {family.words} {name!r}: {taken.origin}; choose another name")
+        raise UsageError(f"there is a {kind.words} {name!r}: {taken.origin}; choose another name")
     folder = Path(name) if out is None else out.expanduser()
-    files = write_plugin(family, name, folder, version=__version__)
+    files = write_plugin(kind, name, folder, version=__version__)
     where = shlex.quote(str(folder))
     lines = [*(str(folder / f) for f in files), f"next: pip install -e {where} && pytest {where}"]
     terminal.show(*map(text, lines), soft_wrap=True)

@@ -14,6 +14,7 @@ source file tells what else it imports or reads. The file is named after its con
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -178,19 +179,23 @@ def _export(reference: str, target: Path) -> None:
     try:
         module = importlib.import_module(match["module"])
     except Exception as error:
-        raise _Trouble(
-            "usage",
-            f": cannot import {match['module']} ({_words(error)}); run in the folder that has it, "
-            "or install it",
-        ) from error
+        advice = "run in the folder that has it, or install it"
+        # A wheel for another PyTorch finds none of its operators.
+        if "torchvision::" in str(error):
+            from optvet_torch.onnx2torch import torchvision_commands
+
+            fitting = torchvision_commands(torch.__version__)
+            advice = f"torchvision does not fit torch {torch.__version__}: {fitting}"
+        words = f": cannot import {match['module']} ({_words(error)}); {advice}"
+        raise _Trouble("usage", words) from error
     try:
         factory = operator.attrgetter(match["factory"])(module)
     except AttributeError as error:
         names = sorted(n for n, v in vars(module).items() if callable(v) and n[0] != "_")
-        raise _Trouble(
-            "usage",
-            f": {match['module']} has no {match['factory']}; it has {', '.join(names[:8])}",
-        ) from error
+        near = difflib.get_close_matches(match["factory"], names)
+        advice = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names[:8])}"
+        words = f": {match['module']} has no {match['factory']}; {advice}"
+        raise _Trouble("usage", words) from error
     torch.manual_seed(0)
     model = _made(factory, match["factory"])
     arguments, named = _inputs(match, module, factory, model)

@@ -75,7 +75,9 @@ class TorchRuntime:
                     name="libraries",
                     status="warning",
                     message=f"{name} {version} cannot be imported: {why.reason}",
-                    cure=_mend(installation.versions.get("torch", ""), installation.pip),
+                    cure=torchvision_commands(
+                        installation.versions.get("torch", ""), installation.pip
+                    ),
                     about=(name,),
                 )
 
@@ -236,13 +238,13 @@ _OF_TORCHVISION = frozenset({"NonMaxSuppression", "RoiAlign"})
 
 
 def _missing(*_: Any, **__: Any) -> Any:
-    mend = _mend(version_of("torch", extra="optvet[torch]"))
+    mend = torchvision_commands(version_of("torch", extra="optvet[torch]"))
     raise NotImplementedError(
         f"this operator needs a torchvision that fits the installed torch: {mend}"
     )
 
 
-def _mend(torch: str, pip: str = "pip") -> str:
+def torchvision_commands(torch: str, pip: str = "pip") -> str:
     """The commands that bring the torchvision of the installed build of torch.
 
     torchvision requires a version of torch, but not a build of it, such as ``+cpu``; builds other

@@ -30,6 +30,7 @@ from optvet.spec.records.listing import (
     PluginList,
     PulledModels,
     ReleasesCleared,
+    Terms,
     VersionReport,
 )
 from optvet.spec.records.precision import PrecisionResult
@@ -76,5 +77,6 @@ DOCUMENTS: dict[str, type[Record]] = {
     "cache": CacheContents,
     "cache-clear": CacheCleared,
     "version": VersionReport,
+    "terms": Terms,
 }
 """Documents by the name that ``optvet schema`` takes."""

@@ -211,3 +211,17 @@ class CacheCleared(Record):
     path: str
     entries: int
     removed_bytes: int
+
+
+class Term(Record):
+    """A word of a screen, and what it means."""
+
+    term: str
+    meaning: str
+
+
+class Terms(Record):
+    """Words of the screens: what ``optvet explain --json`` writes."""
+
+    schema_: Literal["optvet.terms/1"] = Field("optvet.terms/1", alias="schema")
+    terms: list[Term]

@@ -187,6 +187,8 @@ def _correlation(pairs: Sequence[tuple[int, int]]) -> str:
     first, second = zip(*pairs, strict=True)
     if len({*first}) < 2 or len({*second}) < 2:
         return "not defined, since all of one side are equal"
+    if len({*first}) < _FEWEST:
+        return f"not computed for fewer than {_FEWEST} different values"
     from scipy import stats  # Here, since importing it takes a second.
 
     found = stats.spearmanr(first, second)
