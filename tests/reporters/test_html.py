@@ -122,7 +122,9 @@ def test_filters_narrow_the_table_and_the_sections(page: Page) -> None:
     assert page.locator("#count").inner_text() == "2 findings, of 4 in all"
     page.locator("button[type=reset]").click()
     page.wait_for_function("document.querySelectorAll('#list tr[hidden]').length === 0")
-    assert page.locator("#count").inner_text() == "3 findings, 1 note"
+    assert page.locator("#count").inner_text() == "2 findings, 1 known, 1 note"
+    tiles = page.locator(".tiles li").all_inner_texts()
+    assert [" ".join(tile.split()) for tile in tiles][:1] == ["2 new findings"]
     page.locator("select[name=state]").select_option("known")
     assert listed(page) == ["3"]
     page.locator("select[name=state]").select_option("")

@@ -27,10 +27,13 @@
     (!wanted.model || row.dataset.models.split(" ").includes(wanted.model)) &&
     wanted.text.toLowerCase().split(/\s+/).every((word) => row.dataset.text.includes(word));
   const amounts = (some) => {
-    const notes = some.filter((row) => row.dataset.state === "note").length;
+    // As the overview counts: known findings and notes are none of the findings.
+    const of = (state) => some.filter((row) => row.dataset.state === state).length;
     const words = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
-    const findings = words(some.length - notes, "finding");
-    return notes ? `${findings}, ${words(notes, "note")}` : findings;
+    const parts = [words(of("new"), "finding")];
+    if (of("known")) parts.push(`${of("known")} known`);
+    if (of("note")) parts.push(words(of("note"), "note"));
+    return parts.join(", ");
   };
   const filter = () => {
     const wanted = Object.fromEntries(new FormData(form));
