@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
+from optvet.engine.compare_source import SourceOptions, compare_source, is_source
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.vet.explain.answer_contrast import ComparedSides, contrast
-from optvet.engine.vet.impact.assess import begin
-from optvet.engine.vet.impact.impact import Assessment
+from optvet.engine.vet.explain.answer_contrast import ComparedSides, contrast, run_sides
+from optvet.engine.vet.impact.assess import assessment_of
 from optvet.engine.vet.observe.divergence import compare_models, compare_with_file
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.building import BuildSpec
-from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.engine.work.trials.server_modules import preload_for
 from optvet.engine.work.trials.trial import TrialSpec, probe
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import UsageError
-from optvet.spec.protocols import Decodes, Feeds
+from optvet.spec.protocols import Feeds
 from optvet.spec.records import ModelComparison
 from optvet.spec.request import VetRequest
 from optvet.spec.runtime_protocols import ReadsFiles, Runtime
@@ -46,7 +47,8 @@ def compare_files(
 ) -> ModelComparison:
     """Compare two models on the first sample of a dataset that the first model accepts.
 
-    The first must be ONNX; the second may be a file in the format of a runtime, by its suffix.
+    The first is ONNX, or a source of a framework with inputs of its own; the second may be a file
+    in the format of a runtime, by its suffix.
     With a ``limit`` above 1, so many samples tell which layers differ where ``comparator``, by
     default the one that fits best, finds other answers (``AnswerContrast``).
     ``trust`` says whether the first model's record may name code, and data outside of its folder.
@@ -55,6 +57,22 @@ def compare_files(
         UsageError: A model, dataset or runtime cannot be used.
         NothingTested: The dataset gave no sample.
     """
+    if is_source(a, plugins):
+        return _with_source(
+            a,
+            b,
+            plugins,
+            dataset=dataset,
+            runtime=runtime,
+            comparator=comparator,
+            limit=limit,
+            seed=seed,
+            cache_dir=cache_dir,
+            timeout_s=timeout_s,
+            memory_bytes=memory_bytes,
+            trust=trust,
+            progress=progress,
+        )
     chosen = plugins.runtime(runtime) if runtime else plugins.reference_runtime()
     other = _reader(b, plugins)
     reader = _reader(a, plugins)
@@ -86,27 +104,28 @@ def compare_files(
         if limit == 1:
             return found
         sides = ComparedSides(graph.SerializeToString(), b_side, config, config_b)
-        about = (sides, found.layers, samples)
         request = VetRequest(model=a, comparator=comparator, seed=seed, trust=trust)
-        assess = partial(_assessment, request, plugins, first)
-        return found.model_copy(update={"contrast": contrast(*about, assess, sandbox)})
+        run = partial(run_sides, sides, found.layers, sandbox)
+        assess = partial(assessment_of, request, plugins, first)
+        return found.model_copy(update={"contrast": contrast(run, found.layers, samples, assess)})
 
 
-def _assessment(
-    request: VetRequest, plugins: Plugins, model: Model, outputs: Outputs
-) -> Assessment:
-    """What says whether two answers are alike; ``outputs`` are the first model's.
+def _with_source(
+    a: str, b: str, plugins: Plugins, *, dataset: str | None, **options: Unpack[SourceOptions]
+) -> ModelComparison:
+    """Compare a source with what was made of it.
 
     Raises:
-        UsageError: The comparator compares what models write in many runs.
+        UsageError: Besides what ``compare_source`` raises: a dataset is given, or B is no file.
     """
-    begun = begin(request, plugins, model, outputs)
-    if isinstance(begun.choice.comparator, Decodes):
+    if dataset is not None:
         raise UsageError(
-            f"{begun.choice.comparator.name} compares what models write, not what they compute at "
-            "once; choose another --comparator"
+            f"{a} says itself what its inputs are, in example_inputs and more_inputs; leave out "
+            "--dataset"
         )
-    return begun
+    if not Path(b).is_file():
+        raise UsageError(f"{b}: there is no such file; beside a source, B is an ONNX file")
+    return compare_source(a, Path(b), plugins, **options)
 
 
 def _reader(reference: str, plugins: Plugins) -> Runtime | None:

@@ -11,7 +11,7 @@ import pytest
 from tests.engine.work import hostile
 
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
-from optvet.engine.work.sandbox.messages import HEAD, INLINE_BYTES, TEXT_CHARS, cut
+from optvet.engine.work.sandbox.messages import HEAD, INLINE_BYTES, TEXT_CHARS, cut, text_of
 from optvet.spec.types import Failure
 from optvet.testing import faults
 
@@ -280,3 +280,7 @@ def test_a_cut_is_never_longer_than_asked(size: int) -> None:
     short = cut(text, 100)
     assert len(short) <= 100
     assert (short == text) is (size <= 100)
+
+
+def test_colours_of_a_message_are_left_out() -> None:
+    assert text_of(RuntimeError("\x1b[96mstep 3\x1b[0m of 3\x1b[2J")) == "step 3 of 3\x1b[2J"

@@ -46,6 +46,7 @@ class Parameter(Record):
 class Layer(Record):
     """A value that both models have, and the nodes that compute it.
 
+    ``found_by``: equal up to rounding ("value"), or in another form ("likeness": beside a source).
     ``dtype`` is the element type of the first model's value, as numpy names it.
     ``error`` and ``noise`` are relative to ``magnitude``, the largest magnitude of the first
     model's value. ``attributes`` are the attributes that differ between the two nodes, by name;
@@ -54,7 +55,7 @@ class Layer(Record):
 
     name: str
     name_in_b: str
-    found_by: Literal["name", "position", "value"]
+    found_by: Literal["name", "position", "value", "likeness"]
     op_a: str
     op_b: str
     dtype: str = ""

@@ -21,7 +21,7 @@ from optvet.engine.vet.observe.layer_statistics import activation_of
 from optvet.engine.vet.observe.observation import finite
 from optvet.engine.vet.observe.recorded_values import as_graph, rename_feeds
 from optvet.engine.work.sandbox import Sandbox
-from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.sandbox.outcome import Outcome, describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
 from optvet.spec.errors import NothingTested
@@ -41,40 +41,45 @@ class ComparedSides:
 
 
 @dataclass(frozen=True)
-class _SampleRun:
+class SampleRun:
     """Outputs of both models under the first one's names, and how far each layer differs."""
 
     outputs: tuple[Outputs, Outputs]
     differences: tuple[float | None, ...]
 
 
+def run_sides(
+    sides: ComparedSides, layers: Sequence[Layer], sandbox: Sandbox, sample: Sample
+) -> Outcome[SampleRun]:
+    """Both models on one sample, in a worker."""
+    names = [(layer.name, layer.name_in_b) for layer in layers]
+    return sandbox.call(_run, sides, names, dict(sample.feeds))
+
+
 def contrast(
-    sides: ComparedSides,
+    run: Callable[[Sample], Outcome[SampleRun]],
     layers: Sequence[Layer],
     samples: Sequence[Sample],
     assess: Callable[[Outputs], Assessment],
-    sandbox: Sandbox,
 ) -> AnswerContrast:
     """Rank ``layers`` by how far they differ where the answers differ, against where they do not.
 
     Args:
-        sides: The models.
-        layers: What they share.
+        run: Runs both models on a sample.
+        layers: What they share, in the order of what ``run`` tells.
         samples: The samples, of which one is in memory with its values at a time.
         assess: Chooses, by the first model's outputs, what says whether two answers are alike.
-        sandbox: Where the models are run.
 
     Raises:
         NothingTested: No sample could be run on both models.
         UsageError: There is no comparator for these models.
         InputError: The comparator does not understand the outputs.
     """
-    names = [(layer.name, layer.name_in_b) for layer in layers]
     differences: dict[str, tuple[float | None, ...]] = {}
     assessment: Assessment | None = None
     reason = "there are none"
     for sample in samples:
-        outcome = sandbox.call(_run, sides, names, dict(sample.feeds))
+        outcome = run(sample)
         if outcome.value is None:
             reason = describe(outcome.failure) if outcome.failure else "no answer"
             continue
@@ -126,7 +131,7 @@ def _significance(found: LayerContrast) -> tuple[float, float]:
 # --- in the worker --------------------------------------------------------------------------------
 
 
-def _run(sides: ComparedSides, names: Sequence[tuple[str, str]], feeds: Outputs) -> _SampleRun:
+def _run(sides: ComparedSides, names: Sequence[tuple[str, str]], feeds: Outputs) -> SampleRun:
     """Both models on one sample; raises what a runtime raises."""
     a = onnx.load_from_string(sides.a)
     reference = record_values(sides.a, feeds, sides.by_a)
@@ -139,12 +144,12 @@ def _run(sides: ComparedSides, names: Sequence[tuple[str, str]], feeds: Outputs)
         b, candidate = as_graph(inside, reference.keys())
     pairs = [(x.name, y.name) for x, y in zip(a.graph.output, b.graph.output, strict=False)]
     outputs = {x: reference[x] for x, y in pairs}, {x: candidate[y] for x, y in pairs}
-    return _SampleRun(
-        outputs, tuple(_difference(reference.get(x), candidate.get(y)) for x, y in names)
+    return SampleRun(
+        outputs, tuple(difference_of(reference.get(x), candidate.get(y)) for x, y in names)
     )
 
 
-def _difference(one: np.ndarray | None, other: np.ndarray | None) -> float | None:
+def difference_of(one: np.ndarray | None, other: np.ndarray | None) -> float | None:
     """Root mean square of the difference, relative to that of ``one``; None if there is none."""
     if one is None or other is None:
         return None

@@ -16,7 +16,7 @@ from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.spec.errors import ContractError, InputError
+from optvet.spec.errors import ContractError, InputError, UsageError
 from optvet.spec.protocols import Decodes
 from optvet.spec.records import Impact
 from optvet.spec.request import VetRequest
@@ -111,6 +111,23 @@ def begin(request: VetRequest, plugins: Plugins, model: Model, outputs: Outputs)
     for required in required_of(request, model):
         if isinstance(required, Requirement) and not is_of_layers(required):
             fitting(required, candidates(begun, request, plugins, model))
+    return begun
+
+
+def assessment_of(
+    request: VetRequest, plugins: Plugins, model: Model, outputs: Outputs
+) -> Assessment:
+    """What says whether two answers are alike; ``outputs`` are the first model's.
+
+    Raises:
+        UsageError: The comparator compares what models write in many runs.
+    """
+    begun = begin(request, plugins, model, outputs)
+    if isinstance(begun.choice.comparator, Decodes):
+        raise UsageError(
+            f"{begun.choice.comparator.name} compares what models write, not what they compute at "
+            "once; choose another --comparator"
+        )
     return begun
 
 

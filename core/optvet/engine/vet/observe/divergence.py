@@ -8,7 +8,7 @@ between it and the last values that still agree.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,6 +171,17 @@ def compare_values(
         pairs.append(pair)
         if outputs and pair.judgement.call == "fault":
             break
+    return comparison_of(a, b, first, second, pairs)
+
+
+def comparison_of(
+    a: ModelProto,
+    b: ModelProto,
+    first: RecordedValues,
+    second: RecordedValues,
+    pairs: Sequence[ValuePair],
+) -> ModelComparison:
+    """The comparison, from pairs of values in the order of ``b``."""
     nodes = NodesByValue(a), NodesByValue(b)
     layers = [layer_of(pair, *nodes, first, second) for pair in pairs]
     paired_a, paired_b = {p.a for p in pairs}, {p.b for p in pairs}

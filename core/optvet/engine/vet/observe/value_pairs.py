@@ -29,7 +29,7 @@ class ValuePair:
 
     a: str
     b: str
-    found_by: Literal["name", "position", "value"]
+    found_by: Literal["name", "position", "value", "likeness"]
     judgement: Judgement
 
 

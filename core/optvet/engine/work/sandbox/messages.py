@@ -205,10 +205,16 @@ def cut(text: str, limit: int = TEXT_CHARS) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def text_of(error: BaseException) -> str:
-    """The message of an exception, cut to ``TEXT_CHARS``; its type if the message is empty."""
+    """The message of an exception, cut to ``TEXT_CHARS``; its type if the message is empty.
+
+    Colours of a terminal are left out, in which libraries write some messages.
+    """
     try:
-        return cut(str(error) or type(error).__name__)
+        return cut(_COLOUR.sub("", str(error)) or type(error).__name__)
     except Exception:
         return f"{type_name(error)} (its text is not available)"
 
