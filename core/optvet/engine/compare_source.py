@@ -148,15 +148,15 @@ def _compared(
         source_inside, *about, role="judging"
     )
     if recorded.value is None:
-        raise InputError(f"the source does not run on its example: {_words(recorded)}")
+        raise InputError(f"the source does not run on its example: {_words(recorded.failure)}")
     found = conversion.sandbox.call(_compare, recorded.value, config, model, sample, role="judging")
     if found.value is None:
-        raise InputError(f"the model does not run on the source's example: {_words(found)}")
+        raise InputError(f"the model does not run on the source's example: {_words(found.failure)}")
     return found.value
 
 
-def _words(outcome: Outcome[object]) -> str:
-    return describe(outcome.failure) if outcome.failure else "no answer"
+def _words(failure: Failure | None) -> str:
+    return describe(failure) if failure else "no answer"
 
 
 def _run_all(
@@ -330,19 +330,22 @@ def _pairs(
             continue
         low = max((order[partner[n]] for n in inner[:i] if n in partner), default=-1)
         high = min((order[partner[n]] for n in inner[i:] if n in equal), default=len(order))
+        value = second[name]
         between = [n for n in free if low < order[n] < high]
-        scored = [(_likeness(first[n], second[name]), n) for n in between]
-        best = max(scored, default=(0.0, ""))
-        if best[0] >= _ALIKE:
-            partner[name] = best[1]
-            free.remove(best[1])
+        scored = [
+            (round(_likeness(first[n], value), 9), first[n].shape == value.shape, -order[n], n)
+            for n in between
+        ]
+        score, *_, other = max(scored, default=(0.0, False, 0, ""))
+        if score >= _ALIKE:
+            partner[name] = other
+            free.remove(other)
     for name in names:
         if name in partner:
-            one, other = first[partner[name]], second[name]
-            layouts = list(iter_layouts(other, one.shape))
-            scores = [_likeness_of_layout(one, value) for value, _ in layouts]
-            layout = int(np.argmax(scores))
-            yield SourcePair(partner[name], name, layout), name in equal
+            wanted = first[partner[name]]
+            layouts = iter_layouts(second[name], wanted.shape)
+            scores = [_likeness_of_layout(wanted, value) for value, _ in layouts]
+            yield SourcePair(partner[name], name, int(np.argmax(scores))), name in equal
 
 
 def _dependent(model: ModelProto) -> set[str]:
