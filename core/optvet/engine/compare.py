@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack
 
+from onnx import ModelProto
+
 from optvet.engine.compare_source import SourceOptions, compare_source, is_source
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.thresholds import OTHER_KERNELS
@@ -90,24 +92,30 @@ def compare_files(
         samples = _samples(first, dataset, plugins, limit, seed, config, sandbox, trust)
         progress("comparing", 0, None)
         feeds, graph = samples[0].feeds, first.load()
-        b_side: bytes | Path
-        if other is not None:
-            config_b, b_side = RuntimeConfig(other, other.options), Path(b).resolve()
-            found = compare_with_file(
-                graph, b_side, feeds, config, config_b, sandbox, OTHER_KERNELS
-            )
-        else:
-            assert second is not None
-            second_model, config_b = second.load(), config
-            found = compare_models(graph, second_model, feeds, config, sandbox)
-            b_side = second_model.SerializeToString()
+        b_side = Path(b).resolve() if second is None else second.load()
+        config_b = RuntimeConfig(other, other.options) if other is not None else config
+        found = _compared(graph, b_side, feeds, config, config_b, sandbox)
         if limit == 1:
             return found
-        sides = ComparedSides(graph.SerializeToString(), b_side, config, config_b)
+        whole = b_side if isinstance(b_side, Path) else b_side.SerializeToString()
+        sides = ComparedSides(graph.SerializeToString(), whole, config, config_b)
         request = VetRequest(model=a, comparator=comparator, seed=seed, trust=trust)
         run = partial(run_sides, sides, found.layers, sandbox)
         assess = partial(assessment_of, request, plugins, first)
         return found.model_copy(update={"contrast": contrast(run, found.layers, samples, assess)})
+
+
+def _compared(
+    a: ModelProto,
+    b: ModelProto | Path,
+    feeds: Feeds,
+    by_a: RuntimeConfig,
+    by_b: RuntimeConfig,
+    sandbox: Sandbox,
+) -> ModelComparison:
+    if isinstance(b, Path):
+        return compare_with_file(a, b, feeds, by_a, by_b, sandbox, OTHER_KERNELS)
+    return compare_models(a, b, feeds, by_a, sandbox)
 
 
 def _with_source(
