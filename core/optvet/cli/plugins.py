@@ -101,7 +101,7 @@ def _new(
     """
     terminal = context.ensure_object(Terminal)
     if family not in _families():
-        raise UnknownName("family", family, _families(), "(see: optvet plugins new --help)")
+        raise UnknownName("family", family, _families(), f"(families: {', '.join(_families())})")
     kind = Family(family)
     taken = next((p for p in Plugins().all() if (p.family, p.name) == (kind.words, name)), None)
     if taken is not None:
