@@ -411,7 +411,7 @@ def test_close_ends_all_processes_at_once_and_frees_all_files() -> None:
     waiting = sandbox.submit(faults.hang)
     assert sandbox._servers is not None
     server = sandbox._servers.shared._process.pid
-    assert until(lambda: len(children(server)) == 2)
+    assert until(lambda: len(children(server)) == 2, 60.0)
     time.sleep(0.1)
     processes = [server, *children(server)]
     start = time.monotonic()

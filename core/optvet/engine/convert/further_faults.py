@@ -45,7 +45,7 @@ from optvet.spec.records.convert import ConversionPlace
 from optvet.spec.types import Artifact, Sample
 
 MOST = 3
-"""Faults of one model that are told."""
+"""Most faults of one model that are reported."""
 _VALUES = 16
 """Values of the converted model that may stand for the source's wrong one."""
 _LAYOUTS = 3

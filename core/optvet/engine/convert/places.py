@@ -93,7 +93,7 @@ def locate_further(
     configs: Sequence[RuntimeConfig | None],
     blame: Blame,
 ) -> list[FurtherFault]:
-    """Faults of the guilty artifact behind the one that was blamed; none if that cannot be told."""
+    """Faults of the guilty artifact behind the one that was blamed; none if that is not known."""
     artifact, config = stage_artifacts[blame.last].artifact, configs[blame.last]
     if artifact is None or config is None or artifact.format != "onnx" or not artifact.data:
         return []
