@@ -108,7 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--package", default=",".join(PACKAGES))
     parser.add_argument("--only", default="", help="these ids alone")
     parser.add_argument(
-        "--alone", action="store_true", help="the passes of the document alone: seconds a release"
+        "--alone",
+        action="store_true",
+        help="the passes of the document alone; releases without one of them are then skipped",
     )
     options = parser.parse_args(arguments)
     options.into.mkdir(parents=True, exist_ok=True)
