@@ -22,7 +22,7 @@ from optvet.cli.output import Json, check_file, check_folder, write_document
 from optvet.cli.render import count, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
-from optvet.spec.hunt import HuntRequest
+from optvet.spec.hunt import CONVERTER, OPERATORS_CONVERTED, HuntRequest
 from optvet.spec.records import HuntFinding, HuntSummary
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class _HuntView:
 def _numbers(event: HuntProgress) -> str:
     rate = f"{event.valid / event.seconds:.0f} valid models/s, " if event.seconds else ""
     share = f" ({event.valid / event.candidates:.0%} valid)" if event.candidates else ""
-    changes = f"{event.changed} of {event.passes} passes changed a model"
+    changes = f"{event.changed} of {event.passes} {event.unit}"
     changes = changes if event.passes else f"{count(event.signatures, 'kind')} of changes"
     waiting = f", {event.pending} not vetted yet" if event.pending else ""
     return (
@@ -178,6 +178,8 @@ def _screen(summary: HuntSummary, folder: Path) -> list[RenderableType]:
     ]
     ways = f"{count(summary.signatures, 'kind')} of changes"
     changes = f"{len(summary.fired)} of {passes} passes changed a model, {ways}" if passes else ways
+    if summary.optimizer.startswith(CONVERTER):
+        changes = f"{len(summary.fired)} of {passes} {OPERATORS_CONVERTED}"
     numbers = (
         f"{count(summary.candidates, 'model')}, {share:.0%} valid, {rate:.0f} valid/s of CPU time; "
         f"{changes}"

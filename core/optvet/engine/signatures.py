@@ -51,6 +51,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
         converters.RunsInDouble,
         converters.ShowsInside,
         converters.SplitsSource,
+        converters.MakesSources,
     ),
     "comparator": (comparators.TellsMetrics, comparators.Calibrates, comparators.Decodes),
     "dataset": (protocols.Suits, protocols.TellsProvenance),

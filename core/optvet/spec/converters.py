@@ -336,3 +336,57 @@ class SplitsSource(Protocol[OptionsT_contra]):
         refuses; with 3 if nothing is there to run the model; else with 0.
         """
         ...
+
+
+@dataclass(frozen=True)
+class SourceStep:
+    """One operator of a source that is made for a hunt.
+
+    Attributes:
+        operator: As the framework calls it.
+        dtype: Element type of its sample inputs, as numpy calls it.
+        sample: Which of its sample inputs are used: any number; they are counted through.
+    """
+
+    operator: str
+    dtype: str
+    sample: int
+
+
+@runtime_checkable
+class MakesSources(Protocol):
+    """Optional part of a runtime: it makes sources for hunts in the converters that take them.
+
+    Both methods are called in worker processes.
+
+    Attributes:
+        source_preload: Modules that making them needs, worth importing once.
+    """
+
+    source_preload: Sequence[str]
+
+    def source_operators(self) -> Mapping[str, Sequence[str]]:
+        """Element types that an operator has sample inputs of, the usual one first, by operator.
+
+        Raises:
+            MissingLibrary: What the sample inputs come from is not installed.
+        """
+        ...
+
+    def make_source(
+        self,
+        steps: Sequence[SourceStep],
+        dynamic: bool,
+        folder: Path,
+        feeds: Mapping[str, np.ndarray] | None = None,
+    ) -> str | None:
+        """Write a source that takes the steps one after the other.
+
+        The first tensor that a step reads is the result of the step before. With ``dynamic`` sizes
+        of its inputs are left open. Equal steps give equal sources; ``feeds`` replace its example.
+
+        Returns:
+            The name of a Python file in ``folder``, as ``SplitsSource.write_part`` writes it; None
+            if the steps do not fit each other, or cannot be written.
+        """
+        ...

@@ -14,6 +14,11 @@ _TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smh])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+CONVERTER = "converter:"
+"""Before the name of a converter that is hunted in."""
+OPERATORS_CONVERTED = "operators were converted"
+
+
 def budget_of(text: object) -> tuple[int | None, float | None]:
     """Candidates, or seconds of CPU time, that ``1000`` or ``90s``, ``10m``, ``2h`` means.
 
@@ -46,7 +51,7 @@ class HuntRequest(BaseModel):
 
     optimizer: str = option(group=_WHERE, metavar="NAME", also="--target")
     """Optimizer to hunt in; `runtime:NAME` is a runtime, whose import and kernels are compared with
-    another one's."""
+    another one's; `converter:NAME` is a converter to ONNX."""
     passes: Names = option((), group=_WHERE, metavar="PASS", shown="all")
     """Hunt only in these passes."""
     optimizer_options: dict[str, Any] = option({}, group=_WHERE, metavar="KEY=VALUE")

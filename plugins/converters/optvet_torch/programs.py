@@ -25,6 +25,7 @@ from optvet.plugin import (
     SourceFacts,
     SourceInside,
     SourcePart,
+    SourceStep,
     load_factory,
     version_of,
 )
@@ -57,6 +58,7 @@ class TorchProgramRuntime:
         "the sizes in it as Python"
     }
     preload: Sequence[str] = ("torch", "torch.export")
+    source_preload: Sequence[str] = ("torch.testing._internal.common_methods_invocations",)
     libraries: Mapping[str, str] = {"torch": "torch"}
     options: ProgramOptions = ProgramOptions()
     deployed: ProgramOptions = ProgramOptions(threads=0)
@@ -140,6 +142,25 @@ class TorchProgramRuntime:
         from optvet_torch.parts import script_for
 
         return script_for(converter, options)
+
+    def source_operators(self) -> Mapping[str, Sequence[str]]:
+        """Operators that PyTorch's own tests have sample inputs of."""
+        from optvet_torch.made_sources import operators
+
+        return operators()
+
+    def make_source(
+        self,
+        steps: Sequence[SourceStep],
+        dynamic: bool,
+        folder: Path,
+        feeds: Feeds | None = None,
+    ) -> str | None:
+        """A module that calls operators one after the other."""
+        from optvet_torch.made_sources import write_source
+
+        example = None if feeds is None else [_tensor(value) for value in feeds.values()]
+        return write_source(steps, dynamic, folder, example)
 
     def load_double(self, artifact: Artifact, options: ProgramOptions) -> Session:
         """The module in float64."""

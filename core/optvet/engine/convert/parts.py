@@ -109,7 +109,7 @@ def reduce_source(
                 continue
             if found is None:
                 continue
-            names = _bundle(conversion, result, found, place, folder)
+            names = write_part_bundle(conversion, result, found, place, folder)
             return ReducedSource(
                 part=part.name,
                 tried=tried,
@@ -174,7 +174,7 @@ def _find_in_part(
     return next((f for f in faults if (f.symptom, f.kind, f.stages) == same), None)
 
 
-def _bundle(
+def write_part_bundle(
     conversion: Conversion,
     result: ConversionResult,
     found: ConversionFinding,

@@ -159,7 +159,7 @@ def observe(
             complaint = cut(text_of(error), 2000)
     enter("load")
     try:
-        session = _session(config, artifact)
+        session = open_session(config, artifact)
     except _OURS:
         raise
     except Exception as error:
@@ -185,7 +185,8 @@ def _onnx(artifact: Artifact) -> onnx.ModelProto:
     return load_model(artifact.path, weights=False)
 
 
-def _session(config: RuntimeConfig, artifact: Artifact) -> Session:
+def open_session(config: RuntimeConfig, artifact: Artifact) -> Session:
+    """Load a source or an artifact."""
     if artifact.path is not None and artifact.format != "onnx":
         # Formats of which the file is the model: it is not read here.
         return config.runtime.load(artifact, config.options)
@@ -226,7 +227,7 @@ def run_perturbed(
         elif inside:
             break
         else:
-            session = _session(config, artifact)
+            session = open_session(config, artifact)
         enter("run")
         for sample in samples:
             rng = np.random.default_rng(seed)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from optvet.engine.bundle.folder import read_record
-from optvet.engine.bundle.layout import TEXT
+from optvet.engine.bundle.layout import SCRIPT, TEXT
 from optvet.engine.hunt.probable_causes import ROUND_TRIP, probable_causes
 from optvet.engine.hunt.summary import SUMMARY
 from optvet.engine.hunt.versions import Environment, shown_in
+from optvet.engine.scripts.parts import PART, PART_SCRIPT, VERSIONS
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.foreign import read_text
+from optvet.spec.hunt import CONVERTER
 from optvet.spec.parsing import read_json
 from optvet.spec.records import HuntFinding, HuntSummary
 from optvet.spec.records.reading import read_document
@@ -54,14 +55,16 @@ def report_of(summary: HuntSummary, folder: Path, environments: Sequence[Environ
     faults = [f for f in summary.findings if f.severity == "fault"]
     notes = [f for f in summary.findings if f.severity != "fault"]
     causes = len(probable_causes(faults))
+    made = "sources" if summary.optimizer.startswith(CONVERTER) else "models"
+    script = PART_SCRIPT if made == "sources" else SCRIPT
     lines = [
         f"# {markdown_text(f'{summary.optimizer} {summary.version}')}: {len(faults)} faults, "
         f"{len(notes)} notes",
         "",
         f"The faults probably have {causes} {'cause' if causes == 1 else 'causes'}. "
-        f"{summary.candidates:,} models, {summary.valid:,} of them valid; seed {summary.seed}. "
-        "Each finding was confirmed in processes of its own; `repro.py` in its folder exits with 1 "
-        "while it shows.",
+        f"{summary.candidates:,} {made}, {summary.valid:,} of them valid; seed {summary.seed}. "
+        f"Each finding was confirmed in processes of its own; `{script}` in its folder exits with "
+        "1 while it shows.",
         "",
     ]
     if environments:
@@ -75,7 +78,8 @@ def report_of(summary: HuntSummary, folder: Path, environments: Sequence[Environ
             lines += list(_by_cause(found, folder))
     if summary.unfired:
         names = ", ".join(map(markdown_code, summary.unfired))
-        lines += ["## Passes that changed no model", "", names, ""]
+        title = "Operators not converted" if made == "sources" else "Passes that changed no model"
+        lines += [f"## {title}", "", names, ""]
     return "\n".join(lines)
 
 
@@ -83,9 +87,22 @@ def packages_of(summary: HuntSummary, folder: Path) -> set[str]:
     """Names of the packages whose versions the bundles tell."""
     found: set[str] = set()
     for finding in summary.findings:
-        with contextlib.suppress(UsageError):  # its bundle is gone
-            found.update(read_record(folder / finding.bundle).versions)
+        found.update(_versions_in(folder / finding.bundle))
     return found
+
+
+def _versions_in(bundle: Path) -> Mapping[str, str]:
+    """Versions of packages that a bundle tells; none if it is gone."""
+    path = bundle / VERSIONS
+    if path.is_file():
+        versions = read_json(path, "listing")
+        if not isinstance(versions, dict):
+            raise InputError(f"{path} is no object of versions")
+        return {str(name): str(version) for name, version in versions.items()}
+    try:
+        return read_record(bundle).versions
+    except UsageError:
+        return {}
 
 
 def _by_version(
@@ -144,24 +161,23 @@ def _finding(finding: HuntFinding, folder: Path, *, named: bool = False) -> Iter
     yield f"**{finding.symptom}**{of}, {_count(finding.nodes, 'node')}, {where}: {message}"
     yield ""
     place = folder / finding.bundle
-    try:
-        record = read_record(place)
-    except UsageError:
+    versions_by_name = _versions_in(place)
+    if not versions_by_name:
         yield "(its bundle is gone)"
         yield ""
         return
     versions = ", ".join(
         f"{markdown_text(name)} {markdown_text(version)}"
-        for name, version in record.versions.items()
+        for name, version in versions_by_name.items()
     )
     yield f"{markdown_text(finding.gravity_in_words()).capitalize()}."
     yield f"Shown with {versions}; in {_count(finding.models, 'model')} of the hunt."
     if finding.needs:
         yield f"It does not show without {', '.join(map(markdown_text, finding.needs))}."
     yield ""
-    text = place / TEXT
-    if text.is_file():
-        yield markdown_block(read_text(text).strip())
+    for text in (place / TEXT, place / PART):
+        if text.is_file():
+            yield markdown_block(read_text(text).strip())
 
 
 def _count(amount: int, noun: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,8 +30,10 @@ from optvet.engine.hunt.learn import (
 from optvet.engine.hunt.progress_log import CandidateOutcome, LoggedStep, read_journal, read_log
 from optvet.engine.hunt.resolve_optimizer import hunted_passes, resolve_optimizer
 from optvet.engine.hunt.round_plan import ROUND, in_batches, plan_round
+from optvet.engine.hunt.sources.run import hunt_in_converter
+from optvet.engine.hunt.sources.target import is_converter
 from optvet.engine.hunt.state import NAME, HuntState, HuntStore, Suspect
-from optvet.engine.hunt.summary import HuntProgress, progress_of, write_summary
+from optvet.engine.hunt.summary import OnProgress, progress_of, write_summary
 from optvet.engine.hunt.suspicions import Complaint, label_of
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gather, read_vocabulary
@@ -46,9 +48,6 @@ from optvet.spec.scratch import temporary_folder
 
 _BATCH = 40
 _BATCH_S = 900.0
-
-
-OnProgress = Callable[[HuntProgress], None]
 
 
 def hunt(
@@ -67,6 +66,8 @@ def hunt(
         UsageError: The request cannot be answered, or the folder holds another hunt.
         KeyboardInterrupt: Ctrl-C; ``summary_of`` the folder tells what there is.
     """
+    if is_converter(request):
+        return hunt_in_converter(request, plugins, progress)
     tested = resolve_optimizer(request, plugins)
     known = frozenset(known_fingerprints(request.known))
     choices = _choices(request, plugins)

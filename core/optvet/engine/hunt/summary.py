@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from optvet.engine.hunt.learn import with_counts
@@ -25,6 +25,7 @@ class HuntProgress:
     ``seconds`` is CPU time of making and judging, ``share`` of the budget that is used. ``doing``
     says what is being done now; ``found`` is a finding that is new. ``passes`` is 0 where it is not
     known which pass changes a model; ``signatures`` counts the ways in which models were changed.
+    ``unit`` says what ``changed`` of ``passes`` did.
     """
 
     doing: str
@@ -38,6 +39,10 @@ class HuntProgress:
     findings: int
     pending: int
     found: HuntFinding | None = None
+    unit: str = "passes changed a model"
+
+
+OnProgress = Callable[[HuntProgress], None]
 
 
 def progress_of(

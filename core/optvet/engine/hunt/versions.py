@@ -9,6 +9,7 @@ from pathlib import Path
 
 from optvet.engine.bundle.layout import SCRIPT
 from optvet.engine.scripts.confined_run import run_confined
+from optvet.engine.scripts.parts import PART_SCRIPT
 from optvet.spec.errors import UsageError
 
 _TIME_S = 120.0
@@ -65,9 +66,12 @@ def _unusable(python: Path, words: str) -> UsageError:
 
 def shown_in(bundle: Path, environment: Environment) -> str:
     """Whether the finding shows there, by the exit code of the bundle's script."""
-    script = bundle / SCRIPT
-    if not script.is_file():
+    scripts = (bundle / SCRIPT, bundle / PART_SCRIPT)
+    script = next((path for path in scripts if path.is_file()), None)
+    if script is None:
         return "no script"
     command = [str(environment.python), str(script.resolve())]
-    ended = run_confined(command, _TIME_S, foreign=True)
+    # The script of a source writes the model beside itself.
+    writable = [str(bundle.resolve())] * (script.name == PART_SCRIPT)
+    ended = run_confined(command, _TIME_S, None, writable, foreign=True)
     return "no end" if ended.code is None else _ENDS.get(ended.code, "cannot be judged")

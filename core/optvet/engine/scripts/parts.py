@@ -10,6 +10,10 @@ from optvet.engine.scripts.rendering import render
 from optvet.spec.converters import PartScript
 
 PART_SCRIPT = "reproduce.py"
+PART = "part.py"
+"""The source itself."""
+VERSIONS = "versions.json"
+"""Versions of packages by which a hunt saw the fault."""
 
 
 def part_files(script: PartScript, snippets: Sequence[str], tolerance: float) -> Mapping[str, str]:

@@ -1,0 +1,65 @@
+"""Which sources a hunt makes: every operator once, then other samples, types and compositions."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from optvet.spec.converters import SourceStep
+
+_SAMPLES = 10_000
+_MOST_STEPS = 3
+_USUAL, _OPEN, _COMPOSED = 0.6, 0.25, 0.6
+
+
+@dataclass(frozen=True)
+class SourceRecipe:
+    """Steps of a source, and whether sizes of its inputs are left open."""
+
+    steps: tuple[SourceStep, ...]
+    dynamic: bool = False
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Those of its steps."""
+        return tuple(step.operator for step in self.steps)
+
+    def smaller(self) -> Iterator[SourceRecipe]:
+        """Recipes with fewer steps, the smallest first, then one of fixed sizes."""
+        count = len(self.steps)
+        for size in range(1, count):
+            for first in range(count - size + 1):
+                yield SourceRecipe(self.steps[first : first + size])
+        if self.dynamic:
+            yield SourceRecipe(self.steps)
+
+
+def recipe_of(number: int, seed: int, operators: Mapping[str, Sequence[str]]) -> SourceRecipe:
+    """The recipe of a number: it follows from the seed and the operators alone.
+
+    The first of as many recipes as there are operators have one operator each, in their usual type.
+    """
+    names = sorted(operators)
+    random.Random(seed).shuffle(names)
+    wave, place = divmod(number, len(names))
+    rng = random.Random(f"{seed} {number}")
+    first = names[place]
+    usual = operators[first][0]
+    dtype = usual if not wave or rng.random() < _USUAL else rng.choice(operators[first])
+    chosen = [first]
+    if wave and rng.random() < _COMPOSED:
+        fitting = [name for name in names if dtype in operators[name]]
+        chosen += rng.choices(fitting, k=rng.randint(1, _MOST_STEPS - 1))
+        rng.shuffle(chosen)
+    steps = tuple(SourceStep(name, dtype, rng.randrange(_SAMPLES)) for name in chosen)
+    return SourceRecipe(steps, rng.random() < _OPEN)
+
+
+def recipes(
+    first: int, seed: int, operators: Mapping[str, Sequence[str]]
+) -> Iterator[SourceRecipe]:
+    """All recipes from a number on."""
+    for number in itertools.count(first):
+        yield recipe_of(number, seed, operators)

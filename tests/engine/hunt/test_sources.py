@@ -1,0 +1,200 @@
+"""Hunts in a converter: a framework without any library, whose converter breaks one operator."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from tests.engine.convert.plain import HEAD, NoOptions, PlainConverter, PlainRuntime
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.file_issues import file_issues
+from optvet.engine.hunt.findings_report import read_summary, report_of
+from optvet.engine.hunt.run import hunt
+from optvet.engine.hunt.sources.plan import SourceRecipe, recipe_of
+from optvet.engine.hunt.versions import environment_of
+from optvet.plugin import Artifact, Feeds, PartScript, SourcePart, SourceStep
+from optvet.spec.errors import UsageError
+from optvet.spec.hunt import HuntRequest
+
+ARITHMETIC = {"double": ("x + x", "Add (x, x)"), "square": ("x * x", "Mul (x, x)")}
+"""What each operator computes, and what the converter writes for it."""
+SOURCES = {
+    **ARITHMETIC,
+    "negate": ("-x", "Abs (x)"),
+    "shake": ("x + np.random.random()", "Identity (x)"),
+}
+SOURCE = """\
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+example_inputs = (np.array({example}, np.float32),)
+
+
+def function(x):
+{lines}
+    return x
+
+
+def part():
+    return SimpleNamespace(function=function, stages=({text!r},))
+"""
+REFUSED = "refuses"
+
+
+class MakingRuntime(PlainRuntime):
+    """Makes sources of ``SOURCES``."""
+
+    source_preload: Sequence[str] = ()
+
+    def source_operators(self) -> Mapping[str, Sequence[str]]:
+        return {name: ["float32"] for name in [*SOURCES, REFUSED]}
+
+    def make_source(
+        self,
+        steps: Sequence[SourceStep],
+        dynamic: bool,
+        folder: Path,
+        feeds: Feeds | None = None,
+    ) -> str | None:
+        if dynamic:
+            return None
+        names = [step.operator for step in steps]
+        refused = REFUSED in names
+        lines = "" if refused else "\n".join(f"    x = {SOURCES[n][0]}" for n in names)
+        nodes = [] if refused else [SOURCES[name][1] for name in names]
+        text = "refuse" if refused else as_model(nodes)
+        example = [1.5, -2.0] if feeds is None else next(iter(feeds.values())).tolist()
+        (folder / "part.py").write_text(SOURCE.format(example=example, lines=lines, text=text))
+        return "part.py"
+
+    def parts(self, artifact: Artifact, feeds: Feeds, options: NoOptions) -> Sequence[SourcePart]:
+        return []
+
+    def write_part(
+        self, artifact: Artifact, feeds: Feeds, options: NoOptions, name: str, folder: Path
+    ) -> str:
+        raise AssertionError("sources of hunts are not split")
+
+    def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
+        source = "given = list(example_inputs)\nexpected = [part().function(*given)]"
+        text = f"{HEAD!r} + part().stages[-1]"
+        convert = f"onnx.save(onnx.parser.parse_model({text}), target)"
+        return PartScript("plain_to_onnx", ("onnx",), "import onnx.parser", source, convert)
+
+
+def as_model(nodes: Sequence[str]) -> str:
+    """ONNX text that takes the nodes one after the other."""
+    values = ["x", *(f"v{i}" for i in range(1, len(nodes))), "y"]
+    lines = [
+        f"{after} = {node.replace('x', before)}"
+        for (before, after), node in zip(itertools.pairwise(values), nodes, strict=True)
+    ]
+    return f"g (float[2] x) => (float[2] y) {{ {' '.join(lines)} }}"
+
+
+@pytest.fixture(scope="module")
+def plugins() -> Plugins:
+    extended = Plugins().extend("runtime", MakingRuntime())
+    return extended.extend("converter", PlainConverter())
+
+
+def asked(out: Path, budget: str, **more: object) -> HuntRequest:
+    given = {"optimizer": "converter:plain_to_onnx", "out": out, "jobs": 1, "budget": budget}
+    return HuntRequest.model_validate(given | more)
+
+
+@pytest.fixture(scope="module")
+def hunted(plugins: Plugins, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("hunt") / "out"
+    hunt(asked(out, "30"), plugins)
+    return out
+
+
+def test_what_the_converter_breaks_is_found_and_reduced_to_one_operator(hunted: Path) -> None:
+    summary = read_summary(hunted)
+    assert summary.optimizer == "converter:plain_to_onnx"
+    assert summary.candidates == 30
+    assert summary.refused > 0
+    assert set(summary.fired) >= set(ARITHMETIC)
+    (finding,) = summary.findings
+    assert (finding.symptom, finding.severity, finding.nodes) == ("wrong-output", "fault", 1)
+    assert finding.culprit == ["plain_to_onnx/read"]
+    assert "-x" in (hunted / finding.bundle / "part.py").read_text()
+    assert all("negate" in key for key in finding.keys)
+
+
+def test_sources_that_differ_from_run_to_run_are_no_findings(hunted: Path) -> None:
+    summary = read_summary(hunted)
+    assert not any("shake" in key for f in summary.findings for key in f.keys)
+    assert "shake" in summary.unfired
+
+
+def test_a_bundle_is_replayed_reported_and_filed(hunted: Path, tmp_path: Path) -> None:
+    summary = read_summary(hunted)
+    here = environment_of(Path(sys.executable), {"onnx"})
+    report = report_of(summary, hunted, [here])
+    assert "30 sources" in report
+    assert "| shows | shows |" in report
+    assert "def part():" in report
+    (issue,) = file_issues(summary, hunted, tmp_path / "issues", [here])
+    text = (tmp_path / "issues" / issue.folder / "ISSUE.md").read_text()
+    for title in ("# plain", "## To reproduce", "## Expected", "## Actual", "## Versions"):
+        assert title in text
+    assert "## Severity\n\nWrong without an error, on a plausible model" in text
+
+
+def test_a_hunt_goes_on_where_it_ended(plugins: Plugins, hunted: Path) -> None:
+    before = read_summary(hunted)
+    with pytest.raises(UsageError, match="holds a hunt already"):
+        hunt(asked(hunted, "32"), plugins)
+    with pytest.raises(UsageError, match="another seed"):
+        hunt(asked(hunted, "32", resume=True, seed=1), plugins)
+    after = hunt(asked(hunted, "32", resume=True), plugins)
+    assert after.candidates == 32
+    assert after.findings[0].fingerprint == before.findings[0].fingerprint
+
+
+def test_what_a_hunt_in_a_converter_cannot_use_is_refused(plugins: Plugins, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(UsageError, match="--pool"):
+        hunt(asked(out, "1", pools=("hints",)), plugins)
+    with pytest.raises(UsageError, match="--pass"):
+        hunt(asked(out, "1", passes=("p",)), plugins)
+    with pytest.raises(UsageError, match="runtime:NAME"):
+        hunt(asked(out, "1", optimizer="converter:onnx_version"), plugins)
+    with pytest.raises(UsageError, match="holds no hunt"):
+        hunt(asked(out, "1", resume=True), plugins)
+    assert not out.exists()
+
+
+def test_every_operator_comes_once_before_any_comes_twice() -> None:
+    operators = {f"op{i}": ["float32", "int64"] for i in range(20)}
+    first = [recipe_of(n, 3, operators) for n in range(20)]
+    assert sorted(r.operators for r in first) == sorted((name,) for name in operators)
+    assert {r.steps[0].dtype for r in first} == {"float32"}
+    later = [recipe_of(n, 3, operators) for n in range(20, 220)]
+    assert {len(r.steps) for r in later} == {1, 2, 3}
+    assert {s.dtype for r in later for s in r.steps} == {"float32", "int64"}
+    assert later == [recipe_of(n, 3, operators) for n in range(20, 220)]
+
+
+def test_smaller_recipes_are_parts_in_order() -> None:
+    steps = tuple(SourceStep(name, "float32", 0) for name in "abc")
+    smaller = list(SourceRecipe(steps, dynamic=True).smaller())
+    assert ["".join(r.operators) for r in smaller] == ["a", "b", "c", "ab", "bc", "abc"]
+    assert not any(r.dynamic for r in smaller)
+
+
+def test_the_order_depends_on_the_seed() -> None:
+    operators = {f"op{i}": ["float32"] for i in range(30)}
+    state = random.getstate()
+    assert recipe_of(0, 1, operators) != recipe_of(0, 2, operators)
+    assert random.getstate() == state
