@@ -45,7 +45,7 @@ example_inputs = (
 {dynamic}
 
 def part():
-    return Part()
+    return Part().eval()
 '''
 
 

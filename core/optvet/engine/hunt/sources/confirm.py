@@ -40,7 +40,8 @@ from optvet.spec.scratch import made_beside
 
 FINDINGS = "findings"
 ANSWER = "conversion.json"
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 300.0
+"""Of one step: a framework takes seconds to import, and many more on a busy machine."""
 _MEMORY_BYTES = 4 << 30
 _EMPTY = "a tensor without elements"
 
