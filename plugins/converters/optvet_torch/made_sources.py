@@ -12,7 +12,6 @@ from typing import Any
 
 from optvet.plugin import MissingLibrary, SourceStep
 
-OPERATOR_DATABASE = "torch.testing._internal.common_methods_invocations"
 _TYPES = ("float32", "int64", "float64", "float16", "int32", "bool", "uint8", "int8")
 """The usual one first. Complex numbers and bfloat16 are left out: few runtimes have them."""
 _MOST_SAMPLES = 80
@@ -112,7 +111,7 @@ def _samples(operator: str, dtype: str) -> list[Any]:
 
 
 @dataclass
-class _Writer:
+class SourceWriter:
     """Writes calls as lines, and gathers the tensors that they read as inputs."""
 
     inputs: list[Any] = field(default_factory=list)
@@ -163,7 +162,7 @@ def write_source(
 
     ``example`` are inputs in place of those of the samples.
     """
-    writer = _Writer()
+    writer = SourceWriter()
     try:
         for number, step in enumerate(steps):
             _add(writer, step, number)
@@ -188,7 +187,7 @@ def write_source(
     return "part.py"
 
 
-def _add(writer: _Writer, step: SourceStep, number: int) -> None:
+def _add(writer: SourceWriter, step: SourceStep, number: int) -> None:
     """Write a step, and take it, so that the next one knows what it gives."""
     import torch
 
@@ -212,13 +211,13 @@ def _as_assigned(lines: Sequence[str], name: str) -> list[str]:
     return [line.replace("return ", f"{name} = ", 1) for line in lines]
 
 
-def _choose_tensor(writer: _Writer) -> None:
+def _choose_tensor(writer: SourceWriter) -> None:
     """Take the first tensor of what the step before returns."""
     if isinstance(_values(writer), (list, tuple)):
         writer.lines[-1] += "[0]"
 
 
-def _values(writer: _Writer) -> Any:
+def _values(writer: SourceWriter) -> Any:
     """What the lines return."""
     import torch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,11 +54,3 @@ def recipe_of(number: int, seed: int, operators: Mapping[str, Sequence[str]]) ->
         rng.shuffle(chosen)
     steps = tuple(SourceStep(name, dtype, rng.randrange(_SAMPLES)) for name in chosen)
     return SourceRecipe(steps, rng.random() < _OPEN)
-
-
-def recipes(
-    first: int, seed: int, operators: Mapping[str, Sequence[str]]
-) -> Iterator[SourceRecipe]:
-    """All recipes from a number on."""
-    for number in itertools.count(first):
-        yield recipe_of(number, seed, operators)

@@ -24,7 +24,7 @@ from optvet.engine.hunt.sources.target import TestedConverter, resolve_converter
 from optvet.engine.hunt.summary import SUMMARY, HuntProgress, OnProgress
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Sandbox, keep_servers
-from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.converters import MakesSources
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.files import replacing
@@ -77,11 +77,11 @@ def hunt_in_converter(request: HuntRequest, plugins: Plugins, progress: OnProgre
             request.optimizer_options,
             plugins,
             sandbox,
-            request.folder,
+            request.folder.absolute(),
             jobs,
             request.seed,
         )
-        hunter = _Hunter(
+        hunter = SourceHunter(
             request, tested, operators, sandbox, Path(folder), jobs, confirmer, progress
         )
         return hunter.run(state)
@@ -96,7 +96,9 @@ def _operators(sandbox: Sandbox, tested: TestedConverter) -> dict[str, list[str]
 
 
 @dataclass(frozen=True)
-class _Hunter:
+class SourceHunter:
+    """Does rounds of a hunt in a converter, and vets suspicions."""
+
     request: HuntRequest
     tested: TestedConverter
     operators: Mapping[str, Sequence[str]]
