@@ -36,7 +36,7 @@ from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.files import write_file
 from optvet.spec.records import HuntFinding
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
-from optvet.spec.scratch import made_beside
+from optvet.spec.scratch import made_beside, temporary_folder
 
 FINDINGS = "findings"
 ANSWER = "conversion.json"
@@ -76,7 +76,9 @@ class SourceConfirmer:
         Raises:
             PluginError: A plugin gave what its contract does not allow.
         """
-        with made_beside(self.out / "confirm") as scratch:
+        # Workers may write in temporary folders alone.
+        with temporary_folder("optvet-confirm-") as name:
+            scratch = Path(name)
             recipe, outcome = self._reduce(recipe, outcome, scratch)
             place = scratch / "part"
             place.mkdir()
@@ -169,7 +171,10 @@ class SourceConfirmer:
         target.parent.mkdir(exist_ok=True)
         if not target.exists():
             shutil.rmtree(bundle / "__pycache__", ignore_errors=True)
-            os.replace(bundle, target)
+            with made_beside(target) as beside:
+                shutil.copytree(bundle, beside, dirs_exist_ok=True)
+                beside.chmod(0o755)
+                os.replace(beside, target)
         return HuntFinding(
             fingerprint=fingerprint,
             symptom=fault.symptom,
