@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -14,7 +15,6 @@ from optvet.spec.errors import UnknownName
 from optvet.spec.symptoms import SYMPTOMS
 
 TERMS = {
-    "absorption": "A summand that has no effect, since the sum has too few digits for it.",
     "bundle": "A folder with the evidence of one finding: model, inputs, script, issue text.",
     "candidate": "The optimized model under test.",
     "control": "A test that must pass before a pass is blamed: the original agrees with itself, "
@@ -23,15 +23,11 @@ TERMS = {
     "divergence": "The earliest place in the graph where original and candidate differ "
     "beyond noise.",
     "drift": "A difference that rounding explains.",
-    "emulation": "Rounding each value to a short type in float32, on a runtime that computes the "
-    "type in float32.",
     "failing sample": "A sample that shows a finding.",
     "finding": "A confirmed symptom, with its culprit and a failing sample.",
     "fingerprint": "A digest that findings of one defect share.",
     "import and export": "Reading a model and writing it again without any pass; "
     "also called round trip.",
-    "kept node": "A node that stays as it is while the rest of a model is converted.",
-    "known fault": "A fault with a document: its releases, its trigger, what avoids it.",
     "lowering": "The fixed part of a compilation, before and after the optional passes.",
     "noise": "How far rounding moves the outputs of the original, measured on each sample.",
     "original": "The model as the user gave it.",
@@ -39,7 +35,6 @@ TERMS = {
     "pipeline": "A sequence of passes.",
     "reference": "What the candidate is compared with: the original, or the empty pipeline's "
     "artifact.",
-    "release": "A version of a package as it was published; bisect skips those that it cannot try.",
     "requirement": "A bound that the user sets, on a metric or on the error of an output.",
     "runtime": "What loads a model and runs it.",
     "sample": "One set of inputs of a model.",
@@ -51,7 +46,13 @@ TERMS = {
     "verified pipeline": "The passes that remain without the culprits, vetted on all samples.",
 }
 """The glossary of ``docs/concepts.md``."""
-_VERDICTS = {
+_OTHER_TERMS = {
+    "absorption": "A summand that has no effect, since the sum has too few digits for it.",
+    "emulation": "Rounding each value to a short type in float32, on a runtime that computes the "
+    "type in float32.",
+    "kept node": "A node that stays as it is while the rest of a model is converted.",
+    "known fault": "A fault with a document: its releases, its trigger, what avoids it.",
+    "release": "A version of a package as it was published; bisect skips those that it cannot try.",
     "clean": "All outputs are the same, bit for bit, on all samples.",
     "faulty": "At least one fault was found and confirmed.",
     "undecided": "There is no answer; the reason is given. Of samples: rounding alone may change "
@@ -93,6 +94,14 @@ def command(
         terminal.show(table)
     else:
         terminal.show(*(text(f"{name}: {meaning}") for name, meaning in found.items()))
+        terminal.show(text(f"more: {_link()}", "dim"))
+
+
+def _link() -> str:
+    """Where the documents explain the terms: on the web."""
+    urls = metadata.metadata("optvet").get_all("Project-URL") or []
+    docs = dict(url.split(", ", 1) for url in urls).get("Documentation", "docs")
+    return f"{docs}/concepts.md"
 
 
 def _found(term: str) -> tuple[str, str]:
@@ -103,7 +112,7 @@ def _found(term: str) -> tuple[str, str]:
     """
     wanted = " ".join(term.lower().split())
     known = _ALIASES.get(wanted, wanted)
-    meanings = {**TERMS, **_VERDICTS, **_symptoms()}
+    meanings = {**TERMS, **_OTHER_TERMS, **_symptoms()}
     if known not in meanings:
         known = known.removesuffix("s")
     if known not in meanings:
