@@ -21,7 +21,14 @@ import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.engine.work.trials.calibration import write_inputs
-from optvet.plugin import Artifact, DependsOnModel, LowersPrecision, Optimizer, Unsupported
+from optvet.plugin import (
+    Artifact,
+    DependsOnModel,
+    LowersPrecision,
+    Optimizer,
+    Unsupported,
+    UsageError,
+)
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
 
@@ -185,6 +192,25 @@ def layers_kept_by(script: str, names: list[str]) -> list[str]:
     chosen = [layer for layer in layers if layer.precision is float32]
     assert all(layer.outputs == {0: float32} for layer in chosen)
     return [names[layers.index(layer)] for layer in chosen]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"garbage", "it is no .npz file"), (None, "array 'x' is not named")]
+)
+def test_a_file_of_inputs_that_is_none_is_a_usage_error(
+    content: bytes | None, words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "inputs.npz"
+    if content is None:
+        np.savez(file, x=np.zeros(1))
+    else:
+        file.write_bytes(content)
+    with pytest.raises(UsageError, match=words):
+        optvet.vet(
+            "zoo:digits-cnn",
+            optimizer="ort_static_quantizer",
+            optimizer_options={"inputs": str(file)},
+        )
 
 
 def test_ranges_need_inputs(plugins: Plugins, model: onnx.ModelProto) -> None:

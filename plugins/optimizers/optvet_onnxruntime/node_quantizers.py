@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 import onnx
@@ -318,7 +318,11 @@ class OrtFourBits(_NodeQuantizer):
 def _samples(file: str) -> list[dict[str, np.ndarray]]:
     """Inputs by sample, as they are numbered in the file."""
     samples: dict[int, dict[str, np.ndarray]] = {}
-    with open_file(file) as opened, np.load(opened, allow_pickle=False) as arrays:
+    with open_file(file) as opened:
+        if not is_zipfile(opened):
+            raise BadZipFile("it is no .npz file")
+        opened.seek(0)
+        arrays = np.load(opened, allow_pickle=False)
         for key, value in _numbered(arrays):
             number, _, name = key.partition("/")
             samples.setdefault(int(number), {})[name] = value

@@ -82,7 +82,7 @@ def _link_of_request(request: ConvertRequest, plugins: Plugins) -> Link:
             "--converted is a model that was converted elsewhere; leave out --via and its options"
         )
     if not os.path.isfile(path):
-        raise UsageError(f"--converted {path}: there is no such file; check the path")
+        raise UsageError(f"no such file: {path}; give the converted model")
     formats = {"onnx"}
     for runtime in map(plugins.runtime, plugins.names("runtime")):
         if isinstance(runtime, TellsSource):
@@ -96,7 +96,7 @@ def _whole(path: Path) -> bytes:
         return bytes(load_model(path).SerializeToString())
     except Exception as error:
         raise InputError(
-            f"--converted {path} cannot be read as an ONNX model: {error}; give a .onnx file"
+            f"{path} cannot be read as an ONNX model: {error}; give a .onnx file"
         ) from error
 
 
