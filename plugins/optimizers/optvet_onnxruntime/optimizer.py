@@ -176,7 +176,7 @@ class OrtOptimizer:
                 "options = ort.SessionOptions()",
                 f"options.graph_optimization_level = ort.GraphOptimizationLevel."
                 f"{optimization_level(settings['level']).name}",
-                "# What optvet judges with, to compare bits; leave it out of a deployment.",
+                "# For judging alone, to compare bits: leave both lines out of a deployment.",
                 "options.intra_op_num_threads = 1",
                 *(f"options.add_session_config_entry({k!r}, {v!r})" for k, v in entries.items()),
                 *(["file = tempfile.NamedTemporaryFile(suffix='.onnx')"] if save else []),
