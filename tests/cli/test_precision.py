@@ -138,7 +138,8 @@ def test_the_list_is_python_at_any_width_and_made_up_inputs_are_told(
     monkeypatch.setenv("COLUMNS", "60")
     ran = run("precision", path, "--limit", "4")
     assert ran.code == 0, ran.err
-    pasted = ast.literal_eval(ran.out.partition("node_block_list=")[2])
+    listed, bracket, _ = ran.out.partition("node_block_list=")[2].partition("\n]")
+    pasted = ast.literal_eval(listed + bracket)
     assert len(pasted) == 2
     assert set(pasted) < {node.name for node in model.graph.node}
     assert "random noise, no data of the task: give yours with --dataset" in " ".join(

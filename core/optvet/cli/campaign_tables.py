@@ -21,6 +21,7 @@ from optvet.cli.output import Json, write_document
 from optvet.cli.tables import cell_text, shown_table
 from optvet.cli.terminal import Terminal, one_line
 from optvet.spec.errors import UsageError
+from optvet.spec.foreign import files_in
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables
 from optvet.spec.words import csv_cell, markdown_text
@@ -105,7 +106,9 @@ def command(
     reach = partial(reachable_formats, plugins)
     name, number = str(store), 0
     alone = store.is_dir() and not (store / DATABASE).is_file()
-    alone = alone and (chosen_study is not None or any(store.glob("**/*.json")))
+    alone = alone and (
+        chosen_study is not None or any(files_in(store, lambda file: file.suffix == ".json"))
+    )
     kept = read_answers(folders := [store, *folders] if alone else folders)
     if chosen_study is None and folders and not kept.precisions:
         raise UsageError(
@@ -186,3 +189,7 @@ def _markdown(table: ReportTable) -> str:
     if table.note:
         lines += ["", markdown_text(table.note)]
     return "\n".join([*lines, ""])
+
+
+def _is_answer(file: Path) -> bool:
+    return file.suffix == ".json"

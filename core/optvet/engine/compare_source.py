@@ -44,6 +44,7 @@ from optvet.graph.walk import reads
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import SourceInside, TellsSource
 from optvet.spec.errors import InputError, UsageError
+from optvet.spec.foreign import load_model
 from optvet.spec.records import ModelComparison
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Failure, Inner, Sample
@@ -124,7 +125,7 @@ def compare_source(
         samples = [each.sample for each in inputs][:limit]
         config = conversion.runtime_for("onnx", last=True)
         assert config is not None
-        model = Artifact("onnx", onnx.load(b).SerializeToString())
+        model = Artifact("onnx", load_model(b).SerializeToString())
         found, pairs = _compared(conversion, config, model, samples[0])
         if limit == 1:
             return found

@@ -36,6 +36,7 @@ from optvet.engine.work.trials.inference import Outputs, infer
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.converters import Factory, MakesSources
 from optvet.spec.errors import InputError, OptvetError
+from optvet.spec.foreign import read_text
 from optvet.spec.protocols import Feeds
 from optvet.spec.types import Artifact, Failure
 
@@ -90,7 +91,7 @@ def read_outcomes(journal: Path) -> list[SourceOutcome]:
     """The outcomes in a journal; a line that was being written is left out."""
     if not journal.exists():
         return []
-    lines = journal.read_text("utf-8").split("\n")[:-1]
+    lines = read_text(journal).split("\n")[:-1]
     return [SourceOutcome(**json.loads(line)) for line in lines]
 
 
