@@ -106,9 +106,7 @@ def command(
     reach = partial(reachable_formats, plugins)
     name, number = str(store), 0
     alone = store.is_dir() and not (store / DATABASE).is_file()
-    alone = alone and (
-        chosen_study is not None or any(files_in(store, lambda file: file.suffix == ".json"))
-    )
+    alone = alone and (chosen_study is not None or bool(files_in(store, _is_answer)))
     kept = read_answers(folders := [store, *folders] if alone else folders)
     if chosen_study is None and folders and not kept.precisions:
         raise UsageError(
