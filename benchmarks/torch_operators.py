@@ -19,6 +19,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def _samples(name: str, op: Any, most: int) -> Iterator[str]:
                 call, text = _call(function, sample.input, sample.args, sample.kwargs)
                 if text in seen:
                     continue
-                _check(name, text, call.tensors)
+                _check(function, sample)
             except Unwritable as error:
                 reason = str(error)
                 continue
@@ -215,11 +216,13 @@ def _call(
     return call, f"{function}({', '.join([*texts, *named])})"
 
 
-def _check(name: str, text: str, tensors: Sequence[torch.Tensor]) -> None:
+def _check(function: str, sample: Any) -> None:
     """Raises Unwritable unless the call gives tensors."""
-    scope: dict[str, Any] = {f"x{i}": t.clone() for i, t in enumerate(tensors)}
+    owner, _, path = function.partition(".")
     try:
-        made = eval(text, {"torch": torch}, scope)
+        called = attrgetter(path)(torch if owner else sample.input)
+        first = (sample.input,) if owner else ()
+        made = called(*first, *sample.args, **sample.kwargs)
     except Exception as error:  # whatever an operator raises leaves out its sample alone
         raise Unwritable(f"the call fails: {type(error).__name__}") from error
     listed = made if isinstance(made, (tuple, list)) else [made]
