@@ -125,10 +125,10 @@ def _diff(
     (a, old), (b, new), known = _release_at(a), _release_at(b), read_known(baseline)
     with _campaign_at(a) as first, _campaign_at(b) as second:
         found = diff_of(first, second, (old, new), known)
-        texts = {} if issues is None else issue_texts(second, found)
-    for fingerprint, content in texts.items():
-        assert issues is not None
-        write_file(issues / f"{fingerprint}.md", content, advice="make room, then run again")
+        if issues is not None:
+            for fingerprint, content in issue_texts(second, found).items():
+                file = issues / f"{fingerprint}.md"
+                write_file(file, content, advice="make room, then run again")
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
     if json_to != "-":
