@@ -187,6 +187,11 @@ def read_by(command: Command) -> Iterator[tuple[str, list[Command]]]:
         yield "lists", [command_with("lists/cnn-fp16.json")]
     if any(word.startswith("one/") for word in command.words):
         yield "one", [command_with("generate", "one")]
+    exports = command_with("exported", "--out", "--target")
+    if "exported" in command.words and command is not exports:
+        yield "exported", [exports]
+    if any(word.startswith("kept/") for word in command.words):
+        yield "kept", [command_with("kept", "--out", "forest.py:pipeline")]
 
 
 def marked(command: Command) -> Any:

@@ -21,6 +21,7 @@ from onnx import ModelProto
 
 from optvet.engine.convert.align import Tolerances, equal_up_to_layout, iter_layouts
 from optvet.engine.convert.conversion_inputs import inputs_of
+from optvet.engine.convert.default_chain import formats_of
 from optvet.engine.convert.inside import inside_of, shows_inside
 from optvet.engine.convert.locate import source_inside
 from optvet.engine.convert.match_interface import fed_to
@@ -42,7 +43,7 @@ from optvet.engine.work.trials.inner_values import record_values
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.walk import reads
 from optvet.spec.convert import ConvertRequest, parts_of
-from optvet.spec.converters import SourceInside, TellsSource
+from optvet.spec.converters import SourceInside
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.foreign import load_model
 from optvet.spec.records import ModelComparison
@@ -79,14 +80,9 @@ class SourcePair:
 
 def is_source(reference: str, plugins: Plugins) -> bool:
     """Whether a model is no ONNX but what a framework makes of a file."""
-    path, function = parts_of(reference)
-    if function:
-        return True
-    suffix = Path(path).suffix.lower()
+    _, function = parts_of(reference)
     known = Pythons({}, environments_root()).among(plugins)
-    runtimes = map(known.runtime, known.names("runtime"))
-    formats = (r.source_formats.get(suffix) for r in runtimes if isinstance(r, TellsSource))
-    return any(each not in (None, "onnx") for each in formats)
+    return bool(function or formats_of(reference, known) - {"onnx"})
 
 
 def compare_source(

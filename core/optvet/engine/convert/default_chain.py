@@ -61,21 +61,24 @@ def _preference(converter: Converter) -> int:
 
 def _fitting(model: str, plugins: Plugins) -> list[Converter]:
     """The converters that take a format that files like this one have."""
-    formats = _formats(model, plugins)
+    formats = formats_of(model, plugins)
     converters = [plugins.converter(name) for name in plugins.names("converter")]
     return [c for c in converters if c.consumes & formats]
 
 
-def _formats(model: str, plugins: Plugins) -> set[str]:
+def formats_of(model: str, plugins: Plugins) -> set[str]:
+    """The formats that a file or folder of this name may have; nothing is read."""
     if model.partition(":")[0] in plugins.names("model source"):
         return {_ONNX}
     suffix = _suffix(model)
+    if not suffix and not Path(model).is_dir():
+        return set()
     formats = {s.source_formats[suffix] for s in _sources(plugins) if suffix in s.source_formats}
     return formats | ({_ONNX} if suffix == ".onnx" else set())
 
 
 def _to_onnx(model: str, fitting: Iterable[Converter], plugins: Plugins) -> list[Converter]:
-    if _ONNX in _formats(model, plugins):
+    if _ONNX in formats_of(model, plugins):
         return []
     return [c for c in fitting if c.produces == _ONNX]
 
