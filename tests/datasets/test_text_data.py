@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.comparators.tiny_decoder import decoder
 from tests.data import DATA
 
 import optvet
@@ -25,8 +26,12 @@ def model_of(signature: str, folder: Path, record: str = "", name: str = "text-m
         f'<ir_version: 8, opset_import: ["" : 17]> g ({signature}) => ({kind} y) '
         f"{{ y = Identity({value}) }}"
     )
+    return opened(onnx.parser.parse_model(text), folder, record, name)
+
+
+def opened(proto: onnx.ModelProto, folder: Path, record: str = "", name: str = "model") -> Model:
     path = folder / f"{name}.onnx"
-    onnx.save(onnx.parser.parse_model(text), path)
+    onnx.save(proto, path)
     if record:
         path.with_suffix(".toml").write_text(record)
     return open_model(path, str(path), folder / "cache")
@@ -171,6 +176,19 @@ def test_a_language_model_gets_runs_of_a_text(tmp_path: Path) -> None:
     assert [s.feeds["input_ids"].tolist() for s in samples] == [[[0, 1, 0, 1]]] * 3
     with pytest.raises(InputError, match="no character 'z'"):
         made(model, write(tmp_path / "z.txt", "zzz"))
+
+
+def test_a_decoder_begins_with_an_empty_cache(tmp_path: Path) -> None:
+    letters = str(write(tmp_path / "letters.json", list("abcd \n")))
+    text = write(tmp_path / "t.txt", "abc\nad\n")
+    (sample,) = made(opened(decoder(cached=True), tmp_path), text, tokenizer=letters)
+    assert sample.feeds["input_ids"].shape == sample.feeds["attention_mask"].shape == (1, 7)
+    assert sample.feeds["past_key_values.0.key"].shape == (1, 2, 0, 4)
+    fixed = decoder(cached=True)
+    for value in fixed.graph.input[3:]:
+        value.type.tensor_type.shape.dim[2].dim_value = 8
+    with pytest.raises(InputError, match=r"'past_key_values\.0\.key' has the fixed shape"):
+        made(opened(fixed, tmp_path), text, tokenizer=letters)
 
 
 def test_bytes_where_the_model_takes_them(tmp_path: Path) -> None:

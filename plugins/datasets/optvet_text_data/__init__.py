@@ -140,8 +140,13 @@ class _TextSampler:
 
     def __init__(self, model: Model, options: TextDataOptions) -> None:
         self.model, self.options = model, options
-        self.writes = model.config.comparator == "text" or bool(_WRITES.search(model.task or ""))
-        kinds = {i.dtype for i in model.inputs}
+        caches = [i for i in model.inputs if _role(i) in ("cache", "switch")]
+        self.writes = (
+            bool(caches)
+            or model.config.comparator == "text"
+            or bool(_WRITES.search(model.task or ""))
+        )
+        kinds = {i.dtype for i in model.inputs if i not in caches}
         self.tokenizer: Tokenizer | None = None
         if kinds == {"string"}:
             self.form = "strings"
@@ -254,7 +259,11 @@ class _TextSampler:
         }
         feeds = {}
         for info in self.model.inputs:
-            row = values[_role(info)]
+            role = _role(info)
+            if role in ("cache", "switch"):
+                feeds[info.name] = _before_the_first_token(info)
+                continue
+            row = values[role]
             rank = 2 if info.shape is None else len(info.shape)
             feeds[info.name] = (
                 np.array(row).reshape([1] * (rank - 1) + [-1]).astype(numpy_dtype(info))
@@ -263,7 +272,11 @@ class _TextSampler:
 
 
 def _role(info: ValueInfo) -> str:
-    """What an input of a language model is, by its name."""
+    """What an input of a language model is, by its name and type."""
+    if "float" in info.dtype and re.search(r"past|cache", info.name, re.I):
+        return "cache"
+    if info.dtype == "bool" and info.name.startswith("use_cache"):
+        return "switch"
     for role, pattern in (
         ("mask", r"mask"),
         ("types", r"token_?type|segment|type_ids"),
@@ -272,6 +285,30 @@ def _role(info: ValueInfo) -> str:
         if re.search(pattern, info.name, re.I):
             return role
     return "ids"
+
+
+def _before_the_first_token(info: ValueInfo) -> np.ndarray:
+    """A cache of keys or values with no token in it, or the switch that says there is none.
+
+    Raises:
+        InputError: The cache has a fixed size.
+    """
+    shape = info.shape or ()
+    first = next((axis for axis, size in enumerate(shape) if _is_batch(axis, size)), None)
+    sizes = [
+        1 if axis == first else size if isinstance(size, int) else 0
+        for axis, size in enumerate(shape)
+    ]
+    if "float" in info.dtype and 0 not in sizes:
+        raise InputError(
+            f"dataset 'text': the cache {info.name!r} has the fixed shape {list(shape)}, so it "
+            "cannot be empty; give its values with --dataset files:PATH"
+        )
+    return np.zeros(sizes, numpy_dtype(info))
+
+
+def _is_batch(axis: int, size: int | str | None) -> bool:
+    return "batch" in size.lower() if isinstance(size, str) else size is None and axis == 0
 
 
 def _ids(model: Model) -> ValueInfo | None:

@@ -109,14 +109,22 @@ def _needs_first(
     Those that are ``late`` come last: what they import is no requirement of theirs, so that the
     failure of another library after them would have to be tried again.
     """
-    ordered: dict[str, None] = {}
+    ordered: list[str] = []
+    begun: set[str] = set()
+
+    def add(name: str) -> None:
+        begun.add(name)
+        # What has most needs first: then it is imported after them and after nothing else.
+        inside = [n for n in part if n in needs.get(name, ())]
+        for needed in sorted(inside, key=lambda n: (-len(needs.get(n, ())), n)):
+            if needed not in begun:
+                add(needed)
+        ordered.append(name)
+
     for name in sorted(part, key=lambda n: n in late):
-        inside = [n for n in part if n != name and n in needs.get(name, ())]
-        # A need has no more needs than what has it.
-        for needed in sorted(inside, key=lambda n: (len(needs.get(n, ())), n)):
-            ordered.setdefault(needed)
-        ordered.setdefault(name)
-    return list(ordered)
+        if name not in begun:
+            add(name)
+    return ordered
 
 
 def _required(distribution: Distribution) -> set[str]:
