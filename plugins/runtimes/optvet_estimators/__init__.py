@@ -26,11 +26,13 @@ from optvet.plugin import (
     SourceFacts,
     SourceInside,
     SourcePart,
+    SourceStep,
     SourceValue,
     hookimpl,
     load_factory,
     version_of,
 )
+from optvet_estimators.scripts import script_for
 
 
 class EstimatorOptions(BaseModel):
@@ -45,6 +47,7 @@ class EstimatorRuntime:
     name = "estimator"
     accepts = frozenset({"estimator"})
     source_formats: Mapping[str, str] = {".py": "estimator"}
+    source_preload: Sequence[str] = ("sklearn.utils.discovery", "optvet_estimators.made_sources")
     preload: Sequence[str] = ("sklearn.pipeline", "sklearn.linear_model", "pandas")
     libraries: Mapping[str, str] = {"scikit-learn": "sklearn"}
     options: EstimatorOptions = EstimatorOptions()
@@ -116,16 +119,26 @@ class EstimatorRuntime:
         return "part.py"
 
     def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
-        """For skl2onnx, of estimators with one table as their input."""
-        if converter != "skl2onnx":
-            return None
-        versions = {"": options.get("opset"), "ai.onnx.ml": options.get("ml_opset")}
-        opsets = {domain: version for domain, version in versions.items() if version}
-        settings = f", target_opset={opsets!r}" if opsets else ""
-        call = f"target.write_bytes(to_onnx(model, x[:1]{settings}, **plain).SerializeToString())"
-        needs = ("scikit-learn", "skl2onnx", "onnxruntime")
-        imports = "import numpy as np\nfrom skl2onnx import to_onnx"
-        return PartScript("skl2onnx", needs, imports, _EXPECTED, call, flat=True)
+        """For the converters of estimators, of those with one table as their input."""
+        return script_for(converter, options)
+
+    def source_operators(self) -> Mapping[str, Sequence[str]]:
+        """Classes of estimators."""
+        from optvet_estimators.made_sources import operators
+
+        return operators()
+
+    def make_source(
+        self,
+        steps: Sequence[SourceStep],
+        dynamic: bool,
+        folder: Path,
+        feeds: Feeds | None = None,
+    ) -> str | None:
+        """An estimator or a pipeline, fitted to a table; the number of rows is always open."""
+        from optvet_estimators.made_sources import write_source
+
+        return write_source(steps, folder, feeds)
 
 
 _SOURCE = '''\
@@ -142,16 +155,6 @@ model, example_inputs = joblib.load(HERE / "part.joblib")
 def part():
     return model
 '''
-_EXPECTED = """\
-def dense(value):
-    return np.asarray(value.toarray() if hasattr(value, "toarray") else value)
-
-
-model = part()
-(x,) = given = list(example_inputs.values())
-names = [n for n in ("predict", "predict_proba") if hasattr(model, n)] or ["transform"]
-expected = [dense(getattr(model, name)(x)) for name in names]
-plain = {"options": {id(model): {"zipmap": False}}} if "predict_proba" in names else {}"""
 
 
 def _divisible(artifact: Artifact) -> FactoryResult:

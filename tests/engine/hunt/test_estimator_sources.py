@@ -1,0 +1,98 @@
+"""Sources that hunts in converters of estimators are made of, and the scripts beside them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.scripts.parts import PART_SCRIPT, part_files
+from optvet.plugin import Artifact, Factory, Feeds, Runtime, SourceStep, SplitsSource
+from optvet.spec.converters import MakesSources, TellsSource
+
+pytest.importorskip("skl2onnx", reason="needs optvet[estimators]")
+
+SNIPPET = """\
+import onnxruntime
+session = onnxruntime.InferenceSession(model.SerializeToString())
+names = [output.name for output in session.get_outputs()]
+return dict(zip(names, session.run(None, feeds)))"""
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Runtime:
+    return Plugins().runtime("estimator")
+
+
+def written(
+    runtime: Runtime, folder: Path, *names: str, sample: int = 0, feeds: Feeds | None = None
+) -> str | None:
+    """The source of estimators in float32."""
+    assert isinstance(runtime, MakesSources)
+    steps = [SourceStep(name, "float32", sample) for name in names]
+    name = runtime.make_source(steps, False, folder, feeds)
+    return None if name is None else (folder / name).read_text()
+
+
+def source_in(folder: Path) -> Artifact:
+    return Artifact("estimator", path=folder / "part.py", handle=Factory("part"))
+
+
+def test_what_is_written_is_fitted_and_takes_the_inputs_that_are_given(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    table = np.array([[0.5], [-1.25], [np.nan]], np.float32)
+    text = written(runtime, tmp_path, "SimpleImputer", "Ridge", sample=11, feeds={"x": table})
+    assert text is not None
+    assert "make_pipeline(SimpleImputer(" in text
+    assert "np.array([[0.5], [-1.25], [np.nan]], np.float32)" in text
+    assert isinstance(runtime, TellsSource)
+    taken = runtime.source_facts(source_in(tmp_path), runtime.options).inputs["x"]
+    np.testing.assert_array_equal(taken, table)
+    session = runtime.load(source_in(tmp_path), runtime.options)
+    assert session.run({"x": taken})["variable"].shape == (3, 1)
+
+
+def test_samples_differ_in_settings_and_equal_ones_are_equal(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    texts = [written(runtime, tmp_path, "DecisionTreeClassifier", sample=n) for n in range(12)]
+    again = [written(runtime, tmp_path, "DecisionTreeClassifier", sample=n) for n in range(12)]
+    assert texts == again
+    made = {text.rpartition("return ")[2] for text in texts if text is not None}
+    assert len(made) > 4
+    assert any("max_leaf_nodes=" in each for each in made)
+
+
+def test_steps_that_do_not_fit_give_no_source(runtime: Runtime, tmp_path: Path) -> None:
+    assert written(runtime, tmp_path, "Ridge", "StandardScaler") is None
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("converter", "operator"),
+    [("skl2onnx", "LinearSVC"), ("skl2onnx", "KMeans"), ("onnxmltools", "LGBMClassifier")],
+)
+def test_the_script_of_a_right_conversion_says_that_there_is_no_fault(
+    runtime: Runtime, tmp_path: Path, converter: str, operator: str
+) -> None:
+    pytest.importorskip("lightgbm")
+    assert written(runtime, tmp_path, operator, sample=2) is not None
+    assert isinstance(runtime, SplitsSource)
+    script = runtime.script(converter, {})
+    assert script is not None
+    for name, text in part_files(script, [SNIPPET], 1e-4).items():
+        (tmp_path / name).write_text(text)
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", PART_SCRIPT],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "the fault is not there" in ended.stdout, ended.stdout + ended.stderr
+    assert ended.returncode == 0
