@@ -7,6 +7,7 @@ COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
 COPY core core
 COPY plugins plugins
 COPY container container
+COPY known known
 RUN pip wheel --no-deps --wheel-dir /wheel .
 
 FROM python:3.12-slim

@@ -236,7 +236,8 @@ def test_the_image_is_built_from_files_that_are_there_and_not_ignored() -> None:
     # What the wheel is made of is among them.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    needed = {w.strip("/").partition("/")[0] for w in (*wheel["include"], *wheel["shared-scripts"])}
+    paths = [*wheel["include"], *wheel["shared-scripts"], *wheel["force-include"]]
+    needed = {path.strip("/").partition("/")[0] for path in paths}
     assert needed | {project["project"]["readme"]} <= copied
 
 

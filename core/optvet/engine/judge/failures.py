@@ -61,8 +61,12 @@ def symptom_of(
 
 
 def in_words(failure: Failure) -> str:
-    """One failure in words: how a step failed, and its message."""
-    how = failure.signal or failure.error_type
+    """One failure in words: how a step failed, and its message.
+
+    The type of an error that optvet itself raised says nothing beside its message.
+    """
+    own = failure.error_type.startswith("optvet.")
+    how = failure.signal or ("" if own else failure.error_type)
     text = failure.message.strip()
     if how and text and not text.startswith(how):
         return f"{how}: {text}"
