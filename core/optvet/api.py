@@ -273,8 +273,8 @@ def convert(
         NothingTested: No output of the source can be compared.
         PluginError: A plugin is missing or broken.
     """
-    from optvet.engine.convert.parts import reduced_or_why_not
     from optvet.engine.convert.run import convert_model
+    from optvet.engine.reduce.converted_source import reduced_or_why_not
     from optvet.engine.vetting import resolve_inputs
     from optvet.spec.convert import ConvertRequest
 

@@ -52,9 +52,9 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Say whether converters keep a model intact, and which of their stages is to blame."""
-    from optvet.engine.convert.parts import reduced_or_why_not
     from optvet.engine.convert.run import convert_model
     from optvet.engine.discovery import Plugins
+    from optvet.engine.reduce.converted_source import reduced_or_why_not
 
     terminal = context.ensure_object(Terminal)
     terminal.keeps = False

@@ -86,7 +86,7 @@ def _screen(result: RepairResult, request: RepairRequest) -> Iterator[Renderable
         yield text(one_line(f"{which}: {words}", _LINE_CHARS))
     for edit in result.edits:
         yield text(one_line(f"{edit.kind}: {edit.about}", _LINE_CHARS))
-    if result.before:
+    if result.before.keys() & result.after.keys():
         yield Padding(_table(result), (1, 0, 1, 0))
     if result.tried:
         left = f", {count(len(result.needless), 'edit')} unnecessary and left out" * bool(

@@ -16,6 +16,7 @@ from optvet import UsageError
 from optvet.engine.convert import parts
 from optvet.engine.convert.run import convert_model
 from optvet.engine.environment.environments import Pythons, environments_root
+from optvet.engine.reduce.converted_source import reduced_or_why_not
 from optvet.engine.scripts import comparing
 from optvet.engine.scripts.parts import PART_SCRIPT
 from optvet.spec.convert import ConvertRequest
@@ -174,7 +175,7 @@ def test_a_source_that_nothing_takes_apart_is_refused(tmp_path: Path) -> None:
         parts.reduce_source(
             request, result, plugins, tmp_path / "part", progress=lambda *about: None
         )
-    answer = parts.reduced_or_why_not(
+    answer = reduced_or_why_not(
         request, result, plugins, tmp_path / "part", progress=lambda *about: None
     )
     assert "'plain' cannot split its sources" in answer.note

@@ -130,6 +130,9 @@ def _edges_of(value: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         yield "all zero", np.zeros_like(value)
         yield "all negative", -np.abs(value)
         yield "all equal", np.full_like(value, value.reshape(-1)[0])
+        # Ties: modes of rounding differ only there.
+        halves = np.arange(value.size) % 8 - 3.5
+        yield "halfway between integers", halves.reshape(value.shape).astype(kind)
         with np.errstate(over="ignore"):
             yield "a hundred times as large", (value * kind.type(100)).astype(kind)
             yield "a millionth as large", (value * kind.type(1e-6)).astype(kind)

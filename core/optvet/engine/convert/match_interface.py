@@ -38,10 +38,9 @@ def fed_to(artifact: Artifact, feeds: Mapping[str, np.ndarray]) -> dict[str, np.
     found = {name: name if name in feeds else places.get(name) for name in names}
     unknown = [name for name, source in found.items() if source is None]
     if unknown:
-        raise ValueError(
-            f"the model asks for {', '.join(unknown)}, which the source does not have; that takes "
-            f"{', '.join(feeds)}"
-        )
+        asks = f"the model asks for {', '.join(unknown)}, which the source does not have"
+        theirs = f"that takes {', '.join(feeds)}" if feeds else "that has no inputs"
+        raise ValueError(f"{asks}; {theirs}")
     return {
         name: _cast_to_input_type(feeds[source], kinds[name])
         for name, source in found.items()

@@ -35,6 +35,7 @@ from optvet.spec.records.convert import (
     ConversionFinding,
     ConversionPlace,
     ConversionResult,
+    ConversionWitness,
     ReducedSource,
 )
 from optvet.spec.runtime_protocols import ExplainsRuntime
@@ -48,19 +49,18 @@ _MOST = 12
 _LEAST = 1e-9
 
 
-def reduced_or_why_not(
-    request: ConvertRequest,
-    result: ConversionResult,
-    plugins: Plugins,
-    folder: Path,
-    *,
-    progress: Progress,
-) -> ReducedSource:
-    """As ``reduce_source``; a note where the source cannot be divided, which costs no verdict."""
-    try:
-        return reduce_source(request, result, plugins, folder, progress=progress)
-    except OptvetError as error:
-        return ReducedSource(tried=0, size=0, size_before=0, note=str(error))
+def first_fault(
+    request: ConvertRequest, result: ConversionResult
+) -> tuple[ConversionFinding, ConversionWitness]:
+    """The first fault that an input of the source shows, and that input.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for found in result.findings:
+        if found.severity == "fault" and found.witness is not None:
+            return found, found.witness
+    raise UsageError(f"{request.model}: there is no fault on an input, so nothing to reduce")
 
 
 def reduce_source(
@@ -83,15 +83,13 @@ def reduce_source(
     Raises:
         UsageError: There is no fault on an input of the source, or the source has no parts.
     """
-    fault = next((f for f in result.findings if f.severity == "fault" and f.witness), None)
-    if fault is None or fault.witness is None:
-        raise UsageError(f"{request.model}: there is no fault on an input, so nothing to reduce")
+    fault, witness = first_fault(request, result)
     with (
         open_conversion(request, plugins) as conversion,
         temporary_folder("optvet-parts-") as scratch,
     ):
         inputs, _, _ = prepare_inputs(conversion)
-        sample = next(d.sample for d in inputs if d.sample.id == fault.witness.sample)
+        sample = next(d.sample for d in inputs if d.sample.id == witness.sample)
         parts = _parts(conversion, sample)
         whole = max(part.size for part in parts)
         ordered = _sort_by_size(parts, fault)[:_MOST]

@@ -24,7 +24,7 @@ from optvet.engine.convert.undefined_inputs import undefined_inside
 from optvet.engine.convert.worker_steps import Observed, quantized_nodes
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.sample import SampleVerdict
-from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.interface import Interface, interface_of
 from optvet.spec.convert import ConvertRequest
@@ -32,7 +32,7 @@ from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import NothingTested
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.symptoms import Symptom
-from optvet.spec.types import Artifact, Failure
+from optvet.spec.types import Artifact, Failure, Sample
 
 
 def _quiet(text: str, done: int, total: int | None) -> None:
@@ -84,19 +84,29 @@ def prepare_inputs(
             f"{request.model}: every output differs between two runs of the source, so nothing can "
             "be compared; make it repeatable, by eval() or by a seed"
         )
+    kept = [d for d in inputs if d.sample.id in outputs]
+    conversion.output_names.extend(outputs[samples[0].id])
+    return kept, judge_for(conversion, kept, outputs, random, facts.labels), failed
+
+
+def judge_for(
+    conversion: Conversion,
+    inputs: Sequence[ConversionInput],
+    outputs: Mapping[str, Outputs],
+    random: frozenset[str] = frozenset(),
+    labels: frozenset[str] = frozenset(),
+) -> Judge:
+    """What compares with the outputs of the source on ``inputs``, which are given by sample."""
     meter = NoiseMeter(
         conversion.sandbox_of(conversion.source.runtime),
         conversion.reference,
         conversion.source.artifact,
         outputs,
         conversion.sandbox,
-        facts.labels,
+        labels,
     )
-    kept = [d for d in inputs if d.sample.id in outputs]
-    conversion.output_names.extend(outputs[samples[0].id])
-    usual = frozenset(d.sample.id for d in kept if d.origin != "edge")
-    judge = Judge(outputs, random, meter, usual, _interface_of(conversion), facts.labels)
-    return kept, judge, failed
+    usual = frozenset(d.sample.id for d in inputs if d.origin != "edge")
+    return Judge(outputs, random, meter, usual, _interface_of(conversion), labels)
 
 
 def _interface_of(conversion: Conversion) -> Interface | None:
@@ -146,29 +156,9 @@ def judge_stages(
     judge: Judge,
 ) -> ConversionEvidence:
     """What every stage does on ``inputs``, and which is to blame."""
-    samples = [d.sample for d in inputs]
-    last = _last_whole(stage_artifacts)
-    configs = [_config(conversion, m, i == last) for i, m in enumerate(stage_artifacts)]
-    futures = [
-        None if c is None or m.artifact is None else conversion.start(c, m.artifact, samples)
-        for c, m in zip(configs, stage_artifacts, strict=True)
-    ]
-    observed: list[Observed | None] = []
-    for config, m, future in zip(configs, stage_artifacts, futures, strict=True):
-        if future is None or config is None or m.artifact is None:
-            observed.append(None)
-        else:
-            observed.append(conversion.finish(future, config, m.artifact, samples))
-    _lend(judge.meter, configs, stage_artifacts, observed)
-    stage_results, tolerance = [], None
-    for i, (config, m, o) in enumerate(zip(configs, stage_artifacts, observed, strict=True)):
-        tolerance = _larger(tolerance, m.stage.tolerance)
-        seen = {} if o is None else judge.see(o, samples, tolerance)
-        stage_result = StageResult(m.link.converter.name, m.stage, seen)
-        if i == last and o is not None and config is not None and m.artifact is not None:
-            again = conversion.observe(config, m.artifact, samples, again=True)
-            stage_result = _worse(stage_result, judge.see(again, samples, tolerance))
-        stage_results.append(stage_result)
+    stages = observe_stages(conversion, stage_artifacts, [d.sample for d in inputs], judge)
+    configs, observed, last = stages.configs, stages.observed, stages.last
+    stage_results = stages.stage_results
     undefined, inputs = _drop_undefined_edge_values(
         conversion, judge, inputs, stage_results[last].seen
     )
@@ -195,12 +185,63 @@ def judge_stages(
         config, artifact = configs[blame.last], stage_artifacts[blame.last].artifact
         checks = []
         if config is not None and artifact is not None and "runtime" in blame.symptom.info.blames:
-            about = (conversion, artifact, blame, judge, tolerance)
+            about = (conversion, artifact, blame, judge, stages.tolerance)
             checks = list(cross_check(*about, config, place))
         found.append(FoundFault(blame, _is_confirmed(judge, observed, blame), checks, place))
     if any(not blame.outside_domain for blame in blames):
         found += _further(conversion, stage_artifacts, configs, found)
     return replace(answer, blames=found)
+
+
+@dataclass(frozen=True)
+class ObservedStages:
+    """What every stage did on some samples.
+
+    Attributes:
+        last: Index of the last whole stage; -1 for none.
+        tolerance: What the stages together declare to lose.
+    """
+
+    configs: list[RuntimeConfig | None]
+    observed: list[Observed | None]
+    stage_results: list[StageResult]
+    last: int
+    tolerance: float | None
+
+
+def observe_stages(
+    conversion: Conversion,
+    stage_artifacts: Sequence[StageArtifact],
+    samples: Sequence[Sample],
+    judge: Judge,
+    *,
+    repeat: bool = True,
+) -> ObservedStages:
+    """Run the artifact of every stage on ``samples``, the last one twice if ``repeat``."""
+    last = _last_whole(stage_artifacts)
+    configs = [_config(conversion, m, i == last) for i, m in enumerate(stage_artifacts)]
+    futures = [
+        None if c is None or m.artifact is None else conversion.start(c, m.artifact, samples)
+        for c, m in zip(configs, stage_artifacts, strict=True)
+    ]
+    observed: list[Observed | None] = []
+    for config, m, future in zip(configs, stage_artifacts, futures, strict=True):
+        if future is None or config is None or m.artifact is None:
+            observed.append(None)
+        else:
+            observed.append(conversion.finish(future, config, m.artifact, samples))
+    _lend(judge.meter, configs, stage_artifacts, observed)
+    stage_results: list[StageResult] = []
+    tolerance = None
+    for i, (config, m, o) in enumerate(zip(configs, stage_artifacts, observed, strict=True)):
+        tolerance = _larger(tolerance, m.stage.tolerance)
+        seen = {} if o is None else judge.see(o, samples, tolerance)
+        stage_result = StageResult(m.link.converter.name, m.stage, seen)
+        if repeat and i == last and config is not None and m.artifact is not None:
+            again = conversion.observe(config, m.artifact, samples, again=True)
+            stage_result = _worse(stage_result, judge.see(again, samples, tolerance))
+        stage_results.append(stage_result)
+    return ObservedStages(configs, observed, stage_results, last, tolerance)
 
 
 def _further(

@@ -207,7 +207,7 @@ class _Repair:
         where = f" at {places[0]}" if places else ""
         others = " and no other converter's result has this part" if self.references else ""
         known = ", ".join(KNOWN_OPERATORS)
-        return f"no edit is known{where}{others}; there are templates of {known}"
+        return f"no known edit fits{where}{others}; templates are known of {known}"
 
     def _places(self) -> list[ConversionPlace]:
         """Where the model breaks, in order, each place once."""

@@ -14,6 +14,7 @@ from optvet.engine.repair.aligned_run import AlignedRun, aligned_run_of
 from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.propose.attributes import attributes, constants, other_attributes
 from optvet.engine.repair.propose.fitted import fitted, links
+from optvet.engine.repair.propose.kernels import kernels
 from optvet.engine.repair.propose.layouts import inputs, insertions, removals
 from optvet.engine.repair.propose.parameters import parameters
 from optvet.engine.repair.propose.regions import regions
@@ -135,12 +136,13 @@ def _explaining(
 ) -> list[RepairCandidate]:
     """Templates and regions that explain a missing value: they are few, and change most."""
     found = []
-    for propose in (templates, regions):
-        tried = (
+    for propose in (templates, kernels, regions):
+        tried = [
             replace(candidate, depth=trials.depth(candidate, lambda c: _depth(windows, c)))
             for candidate in propose(windows[0].aligned, nodes)
-        )
+        ]
         found += sorted((c for c in tried if c.depth >= 0), key=lambda c: -c.depth)
+        found += [c for c in tried if c.depth < 0 and not c.explains]
     return found
 
 

@@ -14,7 +14,7 @@ from optvet.engine.repair.candidates import RepairCandidate, propose
 from optvet.engine.repair.propose.forms import OperatorForm, UnknownForm
 from optvet.engine.repair.propose.known_forms import ALIASES, FORMS, POINTWISE
 from optvet.engine.repair.propose.regions import replaceable_values
-from optvet.graph.walk import ONNX_DOMAIN, opset_versions, reads
+from optvet.graph.walk import ONNX_DOMAIN, opset_versions
 from optvet.spec.converters import SourceOperand, SourceValue
 from optvet.spec.records.repair import Operation, ReplaceRegion, SetOutputType
 
@@ -26,7 +26,6 @@ _LEAST_SET = 11
 
 KNOWN_OPERATORS = tuple(sorted(FORMS))
 """Names of the operators that a form is known of."""
-_WIDER = {"float": "float32", "bool": "int64", "int": "int64", "uint": "int64"}
 
 
 def templates(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
@@ -47,9 +46,8 @@ def templates(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCan
             for value in _replaced(aligned, nodes, place, operator.value):
                 about = f"{value} computed by a template of {name} ({operator.operator})"
                 yield propose(
-                    "template", about, *_replacement(aligned, value, inputs, model, operator)
+                    "template", about, *replacement(aligned, value, inputs, model, operator)
                 )
-    yield from _wider(aligned, nodes)
 
 
 def operator_name(operator: SourceValue) -> str:
@@ -94,13 +92,14 @@ def _replaced(
     yield from found
 
 
-def _replacement(
+def replacement(
     aligned: AlignedRun,
     value: str,
     inputs: list[str],
     model: ModelProto,
     operator: SourceValue,
 ) -> Iterator[Operation]:
+    """Compute ``value`` by ``model``; an output is then declared as the source's is."""
     encoded = base64.b64encode(model.SerializeToString()).decode()
     yield ReplaceRegion(node=value, inputs=inputs, model=encoded)
     wanted = operator.value
@@ -113,34 +112,3 @@ def _replacement(
         same = kind.elem_type == helper.np_dtype_to_tensor_dtype(wanted.dtype)
         if output.name == value and not (fits and same):
             yield SetOutputType(output=value, type=wanted.dtype.name, axes=wanted.ndim)
-
-
-def _wider(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
-    """The first nodes in a type that runtimes have kernels of, and the result in the source's."""
-    for index in nodes[:_NODES]:
-        node = aligned.node_of(index)
-        kinds = {}
-        for name in reads(node):
-            known = aligned.values.get(name, aligned.constants.get(name))
-            if known is not None:
-                kinds[name] = known.dtype
-        narrow = {n: k for n, k in kinds.items() if k.name not in ("float32", "int64")}
-        if not narrow or len(node.output) != 1 or len(kinds) != len(set(reads(node))):
-            continue
-        for operator in aligned.operators(1):
-            form = OperatorForm(operator, opset_versions(aligned.model).get(ONNX_DOMAIN, 0), {}, {})
-            wide = {}
-            for name, kind in kinds.items():
-                to = next((w for k, w in _WIDER.items() if kind.name.startswith(k)), "float32")
-                wide[name] = form.cast(f"given {name}", to) if name in narrow else f"given {name}"
-            copy = form.op(node.op_type, *(wide.get(name, "") for name in node.input))
-            form.nodes[-1].domain = node.domain
-            form.nodes[-1].attribute.extend(node.attribute)
-            form.read.update({i: f"given {name}" for i, name in enumerate(kinds)})
-            model, _ = form.model(form.cast(copy, operator.value.dtype), aligned.model.ir_version)
-            about = f"{node.op_type} {node.output[0]} computed in a wider type"
-            yield propose(
-                "template",
-                about,
-                *_replacement(aligned, node.output[0], list(kinds), model, operator),
-            )
