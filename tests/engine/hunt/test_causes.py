@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx.parser
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 
 from optvet.engine.hunt.probable_causes import (
     contrived_parts,
@@ -21,6 +21,14 @@ NAMESAKE = "a function of the model that is named as an operator of ONNX is"
 
 def parsed(head: str, graph: str, rest: str = "") -> ModelProto:
     return onnx.parser.parse_model(f"<{head}> g {graph} {rest}")
+
+
+def scaled_by(weight: float) -> ModelProto:
+    """A model with a constant, as ONNX's text cannot write it if it is no number."""
+    model = parsed(HEAD, "(float[2] x0) => (float[2] y0) { c = Constant() y0 = Mul(x0, c) }")
+    value = numpy_helper.from_array(np.array([1, weight], np.float32))
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("value", value))
+    return model
 
 
 HEAD = 'ir_version: 8, opset_import: ["" : 17, "own" : 1]'
@@ -79,6 +87,8 @@ def test_special_values_are_needed() -> None:
             {},
             ["a tensor without elements"],
         ),
+        (scaled_by(np.nan), {}, ["a weight that is NaN"]),
+        (scaled_by(-np.inf), {}, []),
         (
             parsed('ir_version: 8, opset_import: ["" : 6]', NEG),
             {},

@@ -8,16 +8,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.engine.convert.plain import HEAD, NoOptions, PlainConverter, PlainRuntime
 
+from optvet.engine.convert.conversion_inputs import inputs_of
+from optvet.engine.convert.worker_steps import describe
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.file_issues import file_issues
 from optvet.engine.hunt.findings_report import read_summary, report_of
 from optvet.engine.hunt.run import hunt
+from optvet.engine.hunt.sources.look import write_source
 from optvet.engine.hunt.sources.plan import SourceRecipe, recipe_of
+from optvet.engine.hunt.sources.target import FUNCTION, resolve_converter
 from optvet.engine.hunt.versions import environment_of
-from optvet.plugin import Artifact, Feeds, PartScript, SourcePart, SourceStep
+from optvet.plugin import Artifact, Factory, Feeds, PartScript, SourcePart, SourceStep
 from optvet.spec.errors import UsageError
 from optvet.spec.hunt import HuntRequest
 
@@ -47,6 +52,7 @@ def part():
     return SimpleNamespace(function=function, stages=({text!r},))
 """
 REFUSED = "refuses"
+PART = Factory(FUNCTION)
 
 
 class MakingRuntime(PlainRuntime):
@@ -160,6 +166,48 @@ def test_a_hunt_goes_on_where_it_ended(plugins: Plugins, hunted: Path) -> None:
     after = hunt(asked(hunted, "32", resume=True), plugins)
     assert after.candidates == 32
     assert after.findings[0].fingerprint == before.findings[0].fingerprint
+
+
+def one_of(feeds: Feeds) -> np.ndarray:
+    return next(iter(feeds.values()))
+
+
+class NanRuntime(MakingRuntime):
+    """Sources whose example has a NaN."""
+
+    def make_source(
+        self,
+        steps: Sequence[SourceStep],
+        dynamic: bool,
+        folder: Path,
+        feeds: Feeds | None = None,
+    ) -> str | None:
+        values = np.array([np.nan, 1.5], np.float32) if feeds is None else one_of(feeds)
+        # As text, which numpy reads: NaN has no name in Python.
+        shown = np.array(values.astype(str), object)
+        return super().make_source(steps, dynamic, folder, {"x": shown})
+
+
+def test_numbers_that_the_hunt_put_in_are_contrived_and_those_of_a_source_are_not(
+    plugins: Plugins, tmp_path: Path
+) -> None:
+    extended = Plugins().extend("runtime", NanRuntime()).extend("converter", PlainConverter())
+    tested = resolve_converter(asked(tmp_path / "out", "1"), extended)
+    recipe = SourceRecipe((SourceStep("double", "float32", 0),))
+
+    def contrived(sample: str) -> list[str]:
+        written = write_source(tested, recipe, 0, sample, tmp_path)
+        assert written is not None
+        return written[1]
+
+    assert write_source(tested, recipe, 0, "example", tmp_path) == ("part.py", [])
+    facts = describe(tested.maker, Artifact(tested.format, path=tmp_path / "part.py", handle=PART))
+    infinite = next(
+        i.sample.id
+        for i in inputs_of(facts, seed=0, random=1, edges=True, sizes=True)
+        if i.origin == "edge" and not np.isfinite(one_of(i.sample.feeds)).any()
+    )
+    assert contrived(infinite) == ["an input that is infinite or NaN"]
 
 
 def test_what_a_hunt_in_a_converter_cannot_use_is_refused(plugins: Plugins, tmp_path: Path) -> None:

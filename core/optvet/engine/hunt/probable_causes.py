@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from onnx import ModelProto, TypeProto
+from onnx import ModelProto, TensorProto, TypeProto, numpy_helper
 
 from optvet.graph.plain import is_aliased, is_namesake, is_plain, is_plain_name, lists_weights
-from optvet.graph.walk import ONNX_DOMAIN, operator_of, opset_versions, qualified_name
+from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, opset_versions, qualified_name
 from optvet.spec.records.hunt import HuntCause, HuntFinding
 
 ROUND_TRIP = "import and export"
@@ -21,13 +21,16 @@ _NAMESAKE = "a function of the model that is named as an operator of ONNX is"
 _LISTED = "an IR version that lists weights among the inputs"
 _ALIASED = "operators imported from `ai.onnx` by that name"
 _UNSIZED = "an input dimension without a size"
-_SPECIAL = "an input that is infinite or NaN"
+SPECIAL = "an input that is infinite or NaN"
+_NAN_WEIGHT = "a weight that is NaN"
 _SPARSE = "a sparse tensor"
-_CONTRIVED = frozenset({_NAMESAKE, _LISTED, _ALIASED, _SPARSE, _SPECIAL})
+EMPTY = "a tensor without elements"
+_CONTRIVED = frozenset({_NAMESAKE, _LISTED, _ALIASED, _SPARSE, SPECIAL, _NAN_WEIGHT})
 """Of what a finding needs: what models of practice hardly have."""
+_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _OLDEST = 7
 """The first operator set with broadcasting as it is today; older models are hardly around."""
-_OF_MANY_CAUSES = frozenset({_UNSIZED, _SPECIAL})
+_OF_MANY_CAUSES = frozenset({_UNSIZED, SPECIAL, _NAN_WEIGHT})
 """Conditions under which passes go wrong in ways of their own: what they share is no mistake."""
 
 
@@ -61,7 +64,7 @@ def contrived_parts(
     """
     parts = [need for need in needed if need in _CONTRIVED]
     if any(0 in shape for shape in _shapes(model, feeds)):
-        parts.append("a tensor without elements")
+        parts.append(EMPTY)
     if 0 < opset_versions(model).get(ONNX_DOMAIN, 0) < _OLDEST:
         parts.append(f"an operator set below {_OLDEST}")
     return parts
@@ -110,7 +113,18 @@ def _needs(model: ModelProto, feeds: Mapping[str, np.ndarray], message: str) -> 
     if any(_is_open(v.type) for v in graph.input):
         yield _UNSIZED
     if any(a.dtype.kind == "f" and not np.isfinite(a).all() for a in feeds.values()):
-        yield _SPECIAL
+        yield SPECIAL
+    # Not infinite ones, by which models mask.
+    if any(np.isnan(a).any() for a in _floats_in(model)):
+        yield _NAN_WEIGHT
+
+
+def _floats_in(model: ModelProto) -> Iterator[np.ndarray]:
+    """Weights that numpy has a type of, and constants."""
+    constants = (a.t for node in nodes_of(model.graph) for a in node.attribute if a.HasField("t"))
+    for tensor in (*model.graph.initializer, *constants):
+        if tensor.data_type in _FLOATS and tensor.data_location != TensorProto.EXTERNAL:
+            yield numpy_helper.to_array(tensor)
 
 
 def _is_open(kind: TypeProto) -> bool:

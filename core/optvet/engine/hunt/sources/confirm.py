@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -43,7 +43,6 @@ ANSWER = "conversion.json"
 _TIMEOUT_S = 300.0
 """Of one step: a framework takes seconds to import, and many more on a busy machine."""
 _MEMORY_BYTES = 4 << 30
-_EMPTY = "a tensor without elements"
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ class SourceConfirmer:
         result: ConversionResult,
         fault: ConversionFinding,
         bundle: Path,
-        shapes: Sequence[tuple[int, ...]],
+        contrived: list[str],
     ) -> HuntFinding:
         """The finding, with its bundle moved to where findings are kept."""
         place = fault.place
@@ -186,7 +185,7 @@ class SourceConfirmer:
             candidate=number,
             keys=[],
             operators=operators,
-            contrived=[_EMPTY] if any(0 in shape for shape in shapes) else [],
+            contrived=contrived,
         )
 
 

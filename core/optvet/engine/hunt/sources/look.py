@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from optvet.engine.convert.compare_outputs import judge_pair
-from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
+from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of, is_finite
 from optvet.engine.convert.match_interface import match_outputs
 from optvet.engine.convert.undefined_inputs import undefined_inside
 from optvet.engine.convert.worker_steps import (
@@ -26,6 +26,7 @@ from optvet.engine.convert.worker_steps import (
     observe,
     open_session,
 )
+from optvet.engine.hunt.probable_causes import EMPTY, SPECIAL
 from optvet.engine.hunt.sources.plan import SourceRecipe
 from optvet.engine.hunt.sources.target import FUNCTION, TestedConverter
 from optvet.engine.judge.failures import CONVERTER
@@ -192,8 +193,12 @@ def _verdict(observed: Observed, expected: Outputs, sample: str) -> SampleVerdic
 
 def write_source(
     tested: TestedConverter, recipe: SourceRecipe, seed: int, sample: str, folder: Path
-) -> tuple[str, list[tuple[int, ...]]] | None:
-    """Write a source whose example is what one of its inputs was; its file, and their shapes."""
+) -> tuple[str, list[str]] | None:
+    """Write a source whose example is what one of its inputs was; its file, and what is contrived.
+
+    An input that is infinite or NaN is contrived if the source's own example shows nothing, since
+    it was put in here.
+    """
     maker = tested.maker.runtime
     assert isinstance(maker, MakesSources)
     name = maker.make_source(recipe.steps, recipe.dynamic, folder)
@@ -201,6 +206,10 @@ def write_source(
         return None
     source = Artifact(tested.format, path=folder / name, handle=Factory(FUNCTION))
     inputs = inputs_of(describe(tested.maker, source), seed=seed, random=1, edges=True, sizes=True)
-    feeds: Feeds = next(i.sample.feeds for i in inputs if i.sample.id == sample)
+    shown = next(i for i in inputs if i.sample.id == sample)
+    feeds: Feeds = shown.sample.feeds
+    contrived = [EMPTY] if any(0 in value.shape for value in feeds.values()) else []
+    if shown.origin != "example" and not all(map(is_finite, feeds.values())):
+        contrived.append(SPECIAL)
     name = maker.make_source(recipe.steps, recipe.dynamic, folder, feeds)
-    return None if name is None else (name, [value.shape for value in feeds.values()])
+    return None if name is None else (name, contrived)
