@@ -122,6 +122,14 @@ def hog_memory(size_bytes: int = 1 << 62) -> int:
     return len(blocks) << 24
 
 
+def compute(seconds: float, core: int) -> None:
+    """Use so many seconds of one core, on that core."""
+    os.sched_setaffinity(0, {core})
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
 def return_bytes(size: int) -> bytes:
     """So many zero bytes."""
     return bytes(size)

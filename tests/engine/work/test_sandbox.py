@@ -185,6 +185,24 @@ def test_a_hung_task_ends_at_its_limit(sandbox: Sandbox) -> None:
     assert (failure.kind, failure.message) == ("timeout", "no result after 0.3 s")
 
 
+def test_a_busy_machine_makes_no_task_too_slow(sandbox: Sandbox) -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os\nos.sched_setaffinity(0, {{{core}}})\nprint(flush=True)\nwhile True: pass"
+    with contextlib.ExitStack() as others:
+        for _ in range(3):
+            command = [sys.executable, "-c", spin]
+            other = others.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+            others.callback(other.kill)
+            assert other.stdout is not None
+            other.stdout.readline()
+        start = time.monotonic()
+        assert sandbox.call(faults.compute, 0.7, core, timeout_s=1.0).ok
+        assert time.monotonic() - start > 1.2, "nothing was in its way"
+        failure = sandbox.call(faults.compute, 60.0, core, timeout_s=1.0).failure
+    assert failure is not None
+    assert failure.kind == "timeout"
+
+
 def test_the_children_of_a_hung_task_end_with_it(sandbox: Sandbox, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     assert not sandbox.call(faults.hang_with_child, str(note), timeout_s=1.0).ok

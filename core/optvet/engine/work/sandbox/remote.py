@@ -1,8 +1,9 @@
 """The caller's side of one worker: sends a task and waits for its outcome.
 
 Nothing here waits longer than the time limit of the task plus two seconds, whatever the worker or
-its children do: descriptors that they share are read without blocking, and the death of the worker
-is reported through a pipe that only the server writes to.
+its children do, but for the time in which the worker itself waits for a core, at most
+``PATIENCE`` times the limit: descriptors that they share are read without blocking, and the death
+of the worker is reported through a pipe that only the server writes to.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import wait
 from typing import Any, Literal, get_args
 
+from optvet.engine.work.sandbox.cores import cores_of
 from optvet.engine.work.sandbox.forks import START_S, Server
 from optvet.engine.work.sandbox.landlock import DENIED, VARIABLE, is_active
 from optvet.engine.work.sandbox.messages import (
@@ -55,6 +57,8 @@ _CONFINED = (
     f"it failed, and you trust it, set {VARIABLE}=off, or to the folders that it needs"
 )
 LEFT_OUT = "[... the rest is left out ...]"
+PATIENCE = 3
+"""How often the time limit may pass once more while a process waits for a core."""
 OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP"})
 """Signals that no crash raises: another process sent them, or the task did so itself."""
 
@@ -181,8 +185,9 @@ class Worker:
     def _reply(self, ticket: bytes, timeout_s: float) -> _Silence | Missing | _Reply:
         """The worker's message, or why there is none."""
         deadline = time.monotonic() + timeout_s
+        before, not_counted_s = cores_of(self._pid), 0.0
         while True:
-            left = deadline - time.monotonic()
+            left = deadline + not_counted_s - time.monotonic()
             ready = wait([self._socket, self._status_r], max(0.0, min(left, 0.5)))
             if ready:
                 # A message counts even if the process has died since: the task itself was done.
@@ -190,8 +195,14 @@ class Worker:
                     return self._read(ticket)
                 return "death"
             if left <= 0:
-                self._kill()
-                return "timeout"
+                # A machine that does much else is no reason to call a task too slow.
+                waited_s = min(
+                    cores_of(self._pid).waited_since(before, timeout_s), PATIENCE * timeout_s
+                )
+                if waited_s <= not_counted_s + 0.05:
+                    self._kill()
+                    return "timeout"
+                not_counted_s = waited_s
             for output in (self._stdout, self._stderr):
                 if os.fstat(output).st_size > _OUTPUT_BYTES:
                     os.ftruncate(output, 0)
