@@ -13,10 +13,9 @@ from optvet.engine.work.cache.disk import cache_root
 from optvet.spec.keywords import PathLike
 
 if TYPE_CHECKING:
-    from optvet.engine.campaign import Event, StoredCampaign
+    from optvet.engine.campaign import Digests, Event, StoredCampaign
     from optvet.engine.campaign.plan import Plan
     from optvet.engine.campaign.store import CampaignStore
-    from optvet.engine.discovery import Plugins
     from optvet.spec.records import CampaignSummary
     from optvet.spec.records.convert import ConversionResult
     from optvet.spec.records.vet import VetResult
@@ -73,7 +72,9 @@ class Campaign:
         """
         from optvet.engine.campaign import (
             add_campaign,
-            open_store,
+            plan_campaign,
+            planned_store,
+            read_campaign,
             run_on_executor,
             states,
             summary_of,
@@ -82,8 +83,19 @@ class Campaign:
         from optvet.report.graph_svg import draw
 
         plugins = Plugins()
-        with open_store(self.store, create=True) as store:
-            plan = self._plan(store, plugins, Path(cache_dir or cache_root()), progress)
+
+        def plan_with(digests: Digests) -> Plan:
+            source = read_campaign(self.file, plugins, trust=self._trust)
+            return plan_campaign(
+                source,
+                plugins,
+                digests,
+                cache_dir=Path(cache_dir or cache_root()),
+                trust=self._trust,
+                progress=progress,
+            )
+
+        with planned_store(self.store, plan_with) as (store, plan):
             campaign = add_campaign(store, plan)
             total = sum(states(store, campaign).values())
 
@@ -125,17 +137,6 @@ class Campaign:
                 answer = job.result or job.conversion
                 if answer is not None:
                     yield answer
-
-    def _plan(
-        self, store: CampaignStore, plugins: Plugins, cache: Path, progress: Progress
-    ) -> Plan:
-        from optvet.engine.campaign import Digests, plan_campaign, read_campaign
-
-        source = read_campaign(self.file, plugins, trust=self._trust)
-        known = Digests(store.database)
-        return plan_campaign(
-            source, plugins, known, cache_dir=cache, trust=self._trust, progress=progress
-        )
 
     @contextmanager
     def _open(self) -> Iterator[tuple[CampaignStore, StoredCampaign]]:

@@ -27,7 +27,7 @@ from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
 
 if TYPE_CHECKING:
-    from optvet.engine.campaign import CampaignStore, StoredCampaign
+    from optvet.engine.campaign import CampaignStore, Digests, Plan, StoredCampaign
     from optvet.engine.discovery import Plugins
 
 Models = Annotated[
@@ -86,10 +86,9 @@ def _run(
 ) -> None:
     """Run a campaign; skip jobs whose answers are in its store."""
     from optvet.engine.campaign import (
-        Digests,
         add_campaign,
-        open_store,
         plan_campaign,
+        planned_store,
         read_campaign,
         requests_of,
     )
@@ -110,19 +109,20 @@ def _run(
         return
     folder = store or file.with_suffix(".store")
     check_folder("--store", folder)
-    with open_store(folder, create=True) as opened:
+
+    def plan_with(digests: Digests) -> Plan:
         with terminal.progress(options.quiet) as progress:
-            digests = Digests(opened.database)
-            root = cache_folder(options.cache_dir)
-            plan = plan_campaign(
+            return plan_campaign(
                 source,
                 plugins,
                 digests,
-                cache_dir=root,
+                cache_dir=cache_folder(options.cache_dir),
                 trust=options.trust,
                 baseline=known,
                 progress=progress,
             )
+
+    with planned_store(folder, plan_with) as (opened, plan):
         campaign = add_campaign(opened, plan)
         _go_on(terminal, opened, campaign, plan.requests, plugins, options)
         raise typer.Exit(

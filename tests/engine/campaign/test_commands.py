@@ -16,6 +16,14 @@ pipelines = ["default", "eliminate_identity"]
 """
 
 
+def test_a_campaign_that_cannot_be_planned_makes_no_store(run: Run, place: Path) -> None:
+    (place / "c.toml").write_text('models = ["nothing.onnx"]\noptimizers = ["onnxoptimizer"]\n')
+    refused = run("campaign", "run", "c.toml")
+    assert (refused.code, refused.out) == (2, "")
+    assert "key 'models': nothing.onnx: no such file or folder" in refused.err
+    assert [path.name for path in place.iterdir() if path.name != "cache"] == ["c.toml"]
+
+
 def test_a_campaign_is_run_kept_and_answered_from_its_store(
     run: Run, models: Path, place: Path
 ) -> None:

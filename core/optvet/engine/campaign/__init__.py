@@ -11,7 +11,7 @@ and the files of a finding by ``artifacts``.
 
 from optvet.engine.campaign.artifacts import FindingFile, artifacts, collect_garbage, write_bundle
 from optvet.engine.campaign.diff import diff_of
-from optvet.engine.campaign.digests import Digests
+from optvet.engine.campaign.digests import Digests, planned_store
 from optvet.engine.campaign.documents import status_of, summary_of
 from optvet.engine.campaign.export import export
 from optvet.engine.campaign.file import CampaignSource, read_campaign
@@ -60,6 +60,7 @@ __all__ = [
     "metrics",
     "open_store",
     "plan_campaign",
+    "planned_store",
     "read_campaign",
     "requests_of",
     "rescue_store",

@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 
 import optvet
+from optvet.engine.campaign.damage import DATABASE
+from optvet.engine.campaign.store import CampaignStore, open_store
 from optvet.engine.contract import source_returns
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sidecar import config_for
@@ -22,10 +26,14 @@ from optvet.spec.convert import parts_of
 from optvet.spec.errors import OptvetError
 from optvet.spec.files import file_sha256, private_folder
 from optvet.spec.foreign import files_in
+from optvet.spec.scratch import temporary_folder
 
 _READ_BYTES = 64 << 20
 """Larger data is identified by name, size and time of change."""
 _MOST_FILES = 100_000
+_TABLES = ("models", "files")
+"""What ``Digests`` keeps in a store."""
+_Planned = TypeVar("_Planned")
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,33 @@ class Digests:
             (str(path.resolve()), about.st_size, about.st_mtime_ns, digest),
         )
         return digest
+
+
+@contextmanager
+def planned_store(
+    path: Path, plan: Callable[[Digests], _Planned]
+) -> Iterator[tuple[CampaignStore, _Planned]]:
+    """A store to write to, with what ``plan`` gave; none is made if it raises an error.
+
+    Raises:
+        UsageError, InfrastructureError: As ``open_store`` does.
+    """
+    if (path / DATABASE).exists():
+        with open_store(path) as store:
+            yield store, plan(Digests(store.database))
+        return
+    with (
+        temporary_folder("optvet-plan-") as folder,
+        open_store(Path(folder), create=True) as draft,
+    ):
+        made = plan(Digests(draft.database))
+        known = {t: draft.database.execute(f"SELECT * FROM {t}").fetchall() for t in _TABLES}
+    with open_store(path, create=True) as store:
+        for table, rows in known.items():
+            for row in rows:
+                marks = ", ".join("?" * len(row))
+                store.database.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)
+        yield store, made
 
 
 def files_of(path: Path) -> list[Path]:
