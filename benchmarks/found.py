@@ -15,6 +15,10 @@ reference   Of wrong outputs, what optvet expected (``expected.npz``) must be wh
             old one. Compared by the tolerance of the bundle's own script; not where two draws
             of the evaluator differ themselves.
 
+Of a bundle that a hunt in a converter wrote, ``reproduce.py`` must show the fault, and of wrong
+outputs once more where onnx's reference evaluator runs the model in place of the runtime: else the
+runtime is at fault, not the converter.
+
 Findings of one fingerprint (optimizer, culprit, symptom, and structure of the reduced model) are
 one, wherever they are; the first is judged. A finding that fails one of these is a false alarm, or
 at least not shown: its line says which.
@@ -29,8 +33,10 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -73,6 +79,13 @@ def main() -> None:
         counts.setdefault(finding["optimizer"], Counter())[kind] += 1
         if words or chosen.show:
             print(f"  {folder.name}: {words or 'shown'}", flush=True)
+    for folder in sources(chosen.folders):
+        answer = json.loads((folder / "conversion.json").read_text())
+        words = judged_source(folder, answer, chosen.python, chosen.seconds)
+        kind = "shown" if not words else words.partition(":")[0]
+        counts.setdefault(answer["converters"][0]["name"], Counter())[kind] += 1
+        if words or chosen.show:
+            print(f"  {folder.name}: {words or 'shown'}", flush=True)
     sys.exit(summary(counts))
 
 
@@ -82,6 +95,17 @@ def bundles(folders: list[Path]) -> Iterator[Path]:
         for file in sorted(folder.rglob("finding.json")):
             if (file.parent / "model.onnx").is_file():
                 yield file.parent
+
+
+def sources(folders: list[Path]) -> Iterator[Path]:
+    """Folders with a source and the answer of its conversion, in order; each name once."""
+    seen: set[str] = set()
+    for folder in folders:
+        for file in sorted(folder.rglob("conversion.json")):
+            place = file.parent
+            if (place / "reproduce.py").is_file() and place.name not in seen:
+                seen.add(place.name)
+                yield place
 
 
 def distinct(folders: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -111,6 +135,40 @@ def judged(folder: Path, finding: dict[str, Any], python: str, seconds: float) -
         return f"no fault: repro.py ended with {code}: {said[-200:]}"
     code, said = run([sys.executable, __file__, "--evaluate", str(folder)], seconds)
     return said if code == 0 else f"not evaluated: it ended with {code}: {said[-200:]}"
+
+
+_ELSEWHERE = """
+
+def run_by_reference(model, feeds):
+    try:
+        return run_2(model, feeds)
+    except Exception as error:  # it lacks an operator, or fails itself
+        raise ImportError(str(error)) from error
+
+
+RUNS = [run_by_reference]
+"""
+_UNTOLD = 3
+
+
+def judged_source(folder: Path, answer: dict[str, Any], python: str, seconds: float) -> str:
+    """Why a finding about a converter is not shown; empty if it is."""
+    code, said = run([python, str(folder / "reproduce.py")], seconds)
+    if code != 1 or not said.endswith("the fault is there"):
+        return f"no fault: reproduce.py ended with {code}: {said[-200:]}"
+    faults = [f for f in answer["findings"] if f["severity"] == "fault"]
+    ways = (folder / "running.py").read_text()
+    if faults[0]["symptom"] != "wrong-output" or "def run_2" not in ways:
+        return ""
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(place) / "copy"
+        shutil.copytree(folder, copy)
+        (copy / "running.py").chmod(0o644)
+        (copy / "running.py").write_text(ways + _ELSEWHERE)
+        code, said = run([python, str(copy / "reproduce.py")], seconds)
+    if code == _UNTOLD:
+        return "not evaluated: the evaluator does not run it"
+    return "" if code == 1 else f"reference disagrees: {said[-200:]}"
 
 
 def run(command: list[str], seconds: float) -> tuple[int | str, str]:
