@@ -100,3 +100,38 @@ def test_a_lowering_fault_is_reduced_to_the_node_that_is_read_wrong(tmp_path: Pa
     model = onnx.load(bundle.path / "model.onnx")
     assert [n.op_type for n in model.graph.node] == ["Relu"]
     assert replay_bundle(bundle.path, plugins(faulty=True)).outcome == "still there"
+
+
+class Picky(OrtRuntime):
+    """A runtime that takes no Relu; its short snippet is for what another optimizer compiled."""
+
+    name = "picky"
+    preference = 0
+
+    def load(self, artifact: Artifact, options: OrtOptions) -> object:  # type: ignore[override]
+        if b"Relu" in artifact.data:
+            raise RuntimeError("a broken table of Relu")
+        return super().load(artifact, options)
+
+    def snippet(self, options: OrtOptions) -> str:
+        return "raise RuntimeError('a broken table of Relu')"
+
+    def simple_snippets(self, options: OrtOptions) -> Sequence[str]:
+        return ["return model(feeds)"]
+
+
+def test_a_mistake_of_the_script_itself_is_not_what_an_issue_shows(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(NET), path)
+    request = VetRequest(
+        model=str(path), optimizer="runtime:picky", cache_dir=tmp_path / "cache", limit=1, jobs=1
+    )
+    here = Plugins().register("runtime", Picky())
+    (model,) = resolve_model(str(path), here, tmp_path / "cache")
+    result = vet_model(model, request, here)
+    (finding,) = result.findings
+    assert finding.symptom == Symptom.LOAD_FAILURE
+    (bundle,) = write_bundles(result, request, tmp_path / "bundles", here)
+    issue = (bundle.path / "ISSUE.md").read_text("utf-8")
+    assert "actual: RuntimeError: a broken table of Relu" in issue
+    assert "TypeError" not in issue

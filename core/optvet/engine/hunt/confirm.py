@@ -111,7 +111,11 @@ class Confirmer:
             except OptvetError:
                 return None  # such as: the original fails after all
             shown = [b for b in written if b.shows]
-            lasting = [b for b in shown if b.known or not (_is_gone(b) or self._is_disputed(b))]
+            lasting = [
+                b
+                for b in shown
+                if b.known or not (is_unshown(b.record.script_exit) or self._is_disputed(b))
+            ]
             return [self._keep_finding(suspect, b) for b in lasting]
 
     def _with_links(self, folder: Path) -> Path:
@@ -178,9 +182,10 @@ def _rank(finding: Finding, suspect: Suspect) -> tuple[bool, bool]:
     return finding.severity != "fault", finding.symptom != suspect.key.symptom
 
 
-def _is_gone(written: Bundle) -> bool:
-    """Whether the bundle's own script, which knows nothing of optvet, said that all is well.
+def is_unshown(script_exit: int | None) -> bool:
+    """Whether the bundle's own script, which knows nothing of optvet, did not show the finding.
 
-    What it cannot judge is not gone.
+    It said that all is well (0), or that it ended before it got there (2). One that was killed or
+    is of another kind says nothing.
     """
-    return written.record.script_exit == 0
+    return script_exit in (0, 2)

@@ -122,7 +122,7 @@ def standalone(
         if "optvet" in code:
             continue
         printed = _try_script(code, context)
-        if printed is None or (draft.runs and not _is_silent(draft, run)):
+        if printed is None or (draft.runs and not _blames_no_other(draft, exact, run, printed)):
             continue
         code = _shorter(draft, exact, run, printed) or code
         if len(code.splitlines()) <= MAX_LINES:
@@ -160,12 +160,20 @@ def _ways_to_run(draft: _Draft) -> Iterator[str]:
         yield context.runtime.snippet(context.runtime_options)
 
 
-def _is_silent(draft: _Draft, run: str) -> bool:
-    """Whether the script reports no fault for the original model."""
-    if not draft.context.takes_original:
-        return True  # The runtime cannot run the original, so there is nothing to check.
-    code, _ = _run(script(draft, _apart(_UNCHANGED, run)), draft.context)
-    return code == 0
+def _blames_no_other(draft: _Draft, exact: str, run: str, printed: str) -> bool:
+    """Whether what the script reports is not a mistake of ``run`` itself.
+
+    It must report no fault for the original model. Where the runtime cannot run that, it must print
+    what the runtime's full snippet prints: a short one may not take what it is given.
+    """
+    context = draft.context
+    if context.takes_original:
+        code, _ = _run(script(draft, _apart(_UNCHANGED, run)), context)
+        return code == 0
+    if not isinstance(context.runtime, ExplainsRuntime):
+        return True
+    full = context.runtime.snippet(context.runtime_options)
+    return run == full or _try_script(script(draft, _apart(exact, full)), context) == printed
 
 
 def _shorter(draft: _Draft, exact: str, run: str, printed: str) -> str | None:
