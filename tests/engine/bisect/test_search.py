@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optvet.engine.bisect.search import Change, NoneDecided, Search, State
+from optvet.engine.bisect.search import Change, NoneDecided, ReleaseSearch, State
 
 NAMES: Mapping[str, State] = {"g": "good", "b": "bad", ".": "skipped"}
 
@@ -26,7 +26,7 @@ class Line:
 
 def changes_of(letters: str, width: int = 1) -> tuple[list[Change], Line]:
     line = Line(letters)
-    search = Search(len(letters), line, width)
+    search = ReleaseSearch(len(letters), line, width)
     low, high = search.ends()
     found = search.changes(low, high)
     search.check_within(low, high, found)

@@ -19,7 +19,7 @@ from optvet.engine.bisect.predicate import (
     shown_there,
     vet_there,
 )
-from optvet.engine.bisect.search import Change, NoneDecided, Search, State
+from optvet.engine.bisect.search import Change, NoneDecided, ReleaseSearch, State
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.package_index import (
     NotInstallable,
@@ -71,7 +71,7 @@ def bisect(request: BisectRequest, plugins: Plugins, *, progress: Progress) -> B
     overlays = Overlays(package, store, index, lambda words: progress(words, 0, None))
     bench = _Bench(versions, overlays, _predicate(request), progress)
     width = 1 if request.measure else request.jobs or 1
-    search = Search(len(versions), bench.ask, width)
+    search = ReleaseSearch(len(versions), bench.ask, width)
     low, high = _ends(search, bench, good, bad)
     changes = search.changes(low, high)
     search.check_within(low, high, changes)
@@ -198,7 +198,7 @@ def _range(request: BisectRequest, versions: list[str]) -> tuple[list[str], str,
     return versions, good, bad
 
 
-def _ends(search: Search, bench: _Bench, good: str, bad: str) -> tuple[int, int]:
+def _ends(search: ReleaseSearch, bench: _Bench, good: str, bad: str) -> tuple[int, int]:
     """The outermost decided releases; those that the user names are what he says.
 
     Raises:

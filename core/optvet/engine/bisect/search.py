@@ -36,7 +36,7 @@ class Change:
     to: State
 
 
-class Search:
+class ReleaseSearch:
     """A search over ``count`` releases, ``width`` at a time; ``states`` has what is known."""
 
     def __init__(self, count: int, ask: Ask, width: int = 1) -> None:
