@@ -401,3 +401,15 @@ def test_modules_that_the_pages_name_are_there() -> None:
     }
     assert len(named) > 20
     assert [name for name in sorted(named) if not (ROOT / "core" / "optvet" / name).is_file()] == []
+
+
+def test_the_finds_are_sorted_and_as_many_as_their_page_says() -> None:
+    root = Path(__file__).parents[1]
+    script = [sys.executable, str(root / "benchmarks" / "finds.py")]
+    counted = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    *programs, everything = counted.splitlines()
+    numbers = [int(n) for n in re.findall(r"\d+", everything)]
+    causes, contrived = numbers[0], numbers[-1]
+    page = " ".join((root / "docs" / "finds.md").read_text().split())
+    said = f"{causes} distinct causes in {len(programs)} programs"
+    assert f"{said}, {causes - contrived} of them on plausible models, {contrived} on" in page

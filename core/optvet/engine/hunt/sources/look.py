@@ -196,7 +196,7 @@ def write_source(
 ) -> tuple[str, list[str]] | None:
     """Write a source whose example is what one of its inputs was; its file, and what is contrived.
 
-    An input that is infinite or NaN is contrived if the source's own example shows nothing, since
+    An edge value that is infinite or NaN is contrived: the source's own example shows nothing, and
     it was put in here.
     """
     maker = tested.maker.runtime
@@ -209,7 +209,7 @@ def write_source(
     shown = next(i for i in inputs if i.sample.id == sample)
     feeds: Feeds = shown.sample.feeds
     contrived = [EMPTY] if any(0 in value.shape for value in feeds.values()) else []
-    if shown.origin != "example" and not all(map(is_finite, feeds.values())):
+    if shown.origin == "edge" and not all(map(is_finite, feeds.values())):
         contrived.append(SPECIAL)
     name = maker.make_source(recipe.steps, recipe.dynamic, folder, feeds)
     return None if name is None else (name, contrived)
