@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from optvet.engine.convert.compare_outputs import Judge
-from optvet.engine.convert.match_interface import match_outputs
-from optvet.engine.convert.source_noise import NoiseMeter
+from optvet.engine.convert.match_interface import Matched, match_outputs
+from optvet.engine.convert.source_noise import NoiseMeter, decided_by_rounding
 from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.sample import SampleVerdict
@@ -108,3 +108,16 @@ def test_inputs_that_declare_less_are_noted() -> None:
         "same",
         ("input 'x' declares less: [2, 3] became [?, 3]",),
     )
+
+
+def test_a_label_whose_scores_are_as_good_as_equal_is_decided_by_rounding() -> None:
+    scores = np.array([[0.5, 0.5], [0.5 + 1e-7, 0.5 - 1e-7], [0.9, 0.1]], np.float32)
+    reference = {"label": np.array([0, 0, 0]), "probabilities": scores}
+    candidate = {"label": np.array([1, 1, 1]), "probabilities": scores}
+    labels = frozenset({"label"})
+    decided = decided_by_rounding(Matched(reference, candidate), labels)
+    assert list(decided) == ["label"]
+    assert decided["label"].tolist() == [1, 1, 0]
+    assert decided_by_rounding(Matched(reference, candidate), frozenset()) == {}
+    unclear = {**reference, "probabilities": np.where(scores > 0.8, np.nan, scores)}
+    assert decided_by_rounding(Matched(unclear, candidate), labels) == {}
