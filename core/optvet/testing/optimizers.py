@@ -155,6 +155,23 @@ def _invalid_model(model: ModelProto, options: PlantedOptions) -> None:
     model.graph.node[0].input[0] = "nowhere"
 
 
+def _unlist_weights(model: ModelProto, options: PlantedOptions) -> None:
+    """IR version 3, whose weights must be inputs, without these inputs."""
+    model.ir_version = 3
+    weights = {t.name for t in model.graph.initializer}
+    kept = [value for value in model.graph.input if value.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+
+
+def _rename_weight(model: ModelProto, options: PlantedOptions) -> None:
+    """W → planted/W_0, for the first initializer."""
+    weight = model.graph.initializer[0]
+    name, weight.name = weight.name, f"planted/{weight.name}_0"
+    for node in model.graph.node:
+        node.input[:] = [weight.name if n == name else n for n in node.input]
+
+
 def _foreign_operator(model: ModelProto, options: PlantedOptions) -> None:
     """f(x) → g(x), for the last node; the checker knows no such g, and no runtime does."""
     node = model.graph.node[-1]
@@ -355,6 +372,8 @@ _REWRITES: dict[str, Rewrite] = {
     "hang": _hang,
     "eat_memory": _eat_memory,
     "invalid_model": _invalid_model,
+    "unlist_weights": _unlist_weights,
+    "rename_weight": _rename_weight,
     "foreign_operator": _foreign_operator,
     "index_out_of_range": _index_out_of_range,
     "spin_at_run": _spin_at_run,

@@ -501,6 +501,11 @@ def test_a_pass_may_be_malformed_in_its_own_way_beside_the_round_trip(vet: Vet) 
     ]
 
 
+def test_a_complaint_about_another_name_is_the_round_trips_own(vet: Vet) -> None:
+    result = vet(NET, planted("rename_weight", round_trip=("unlist_weights",)))
+    assert [(f.symptom, f.culprit) for f in faults(result)] == [("invalid-model", [])]
+
+
 def test_under_each_what_all_inherit_from_the_round_trip_is_not_blamed_on_them(vet: Vet) -> None:
     result = vet(NET, planted("identity", round_trip=("drop_relu",)), strategy="each")
     assert culprits(result) == [[]]

@@ -18,7 +18,7 @@ from optvet.spec.foreign import load_model
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.records.known import KnownFault
 
-_MOST_BYTES = 200_000_000
+_MOST_BYTES = 2 << 30
 
 
 def with_known(result: VetResult, cache_dir: Path | None = None) -> VetResult:

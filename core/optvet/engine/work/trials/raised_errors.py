@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from pydantic import BaseModel
 
@@ -31,6 +32,7 @@ _GIST_CHARS = 4000
 _QUOTED = re.compile(r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`""")
 _NAMED = re.compile(r"\bname: ?\S*")
 _ADDRESS = re.compile(r"\b0[xX][0-9a-fA-F]+")  # Addresses differ from process to process.
+_SPACE = re.compile(r"(\s+)")
 _NO_LETTERS = re.compile("[^A-Za-z]+")
 
 
@@ -39,6 +41,20 @@ def normalized_message(message: str) -> str:
     text = _ADDRESS.sub(" ", _NAMED.sub(" ", _QUOTED.sub(" ", message[:_GIST_CHARS])))
     words = " ".join(word for word in text.split() if "/" not in word[:-1])
     return " ".join(_NO_LETTERS.sub(" ", words).split()[:12])
+
+
+def quote_names(message: str, names: Collection[str]) -> str:
+    """``message`` with the words that are ``names`` in quotes, as most messages have them.
+
+    >>> quote_names("conv_w in initializer but not in graph input", {"conv_w"})
+    "'conv_w' in initializer but not in graph input"
+    """
+    parts = _SPACE.split(message)
+    bare = [part.rstrip(".,;:") for part in parts]
+    return "".join(
+        f"'{word}'{part[len(word) :]}" if word in names else part
+        for part, word in zip(parts, bare, strict=True)
+    )
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from onnx import GraphProto
 from pydantic import BaseModel
 
 from optvet.engine.contract import comparator_returns
@@ -21,10 +22,11 @@ from optvet.engine.work.trials.artifact_graph import OnnxGraph, graph_of
 from optvet.engine.work.trials.building import BuildSpec, build, digest_of_build, speaks_dialect
 from optvet.engine.work.trials.checking import check
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer, load
-from optvet.engine.work.trials.raised_errors import failure_of, normalized_message
+from optvet.engine.work.trials.raised_errors import failure_of, normalized_message, quote_names
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
+from optvet.graph.walk import all_names, local_names
 from optvet.graph.weights import unused_weights
 from optvet.spec.errors import ContractError
 from optvet.spec.protocols import Decodes, Feeds
@@ -99,7 +101,7 @@ def _examine(
     try:
         graph = graph or graph_of(artifact)
         facts = structure.facts(graph.proto, graph.size_bytes)
-        _check(order, artifact)
+        _check(order, artifact, graph.proto.graph)
         # Runtimes warn of weights that nothing reads, which no result depends on.
         unused = unused_weights(graph.proto)
         canonical = canonical_digest(graph.proto, graph.source) + (f"+{unused}" if unused else "")
@@ -114,7 +116,7 @@ def _examine(
     return _run(order, artifact, report, alignment)
 
 
-def _check(order: TrialSpec, artifact: Artifact) -> None:
+def _check(order: TrialSpec, artifact: Artifact, graph: GraphProto) -> None:
     if not order.plain_check:
         return
     try:
@@ -124,6 +126,8 @@ def _check(order: TrialSpec, artifact: Artifact) -> None:
             dialect=speaks_dialect(order.build_spec),
         )
     except Exception as error:
+        # Two complaints that differ in a name alone are one.
+        error.args = (quote_names(str(error), all_names(graph.node) | local_names(graph)),)
         if not order.ignored_complaint or normalized_message(str(error)) != order.ignored_complaint:
             raise
 
