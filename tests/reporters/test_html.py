@@ -115,6 +115,15 @@ def test_the_severity_of_a_finding_is_told() -> None:
     assert text.count("<dt>severity</dt><dd>fault</dd>") == 3
 
 
+def test_the_known_fault_that_a_finding_is_is_named() -> None:
+    report = pretend_report("m")
+    first = report.findings[0]
+    named = first.finding.model_copy(update={"known": ["acme-a", "acme-b"]})
+    findings = [first.model_copy(update={"finding": named}), *report.findings[1:]]
+    page = rendered(report.model_copy(update={"findings": findings}))
+    assert page.count("<dt>known fault</dt><dd>acme-a, acme-b</dd>") == 1
+
+
 def test_filters_narrow_the_table_and_the_sections(page: Page) -> None:
     assert listed(page) == ["1", "2", "3", "4"]
     page.locator("select[name=symptom]").select_option("wrong-output")
