@@ -18,10 +18,10 @@ HEAD = '<ir_version: 10, opset_import: ["" : 20]> m (float[3,4] x) => (float[3,4
 RIGHT = "a = LeakyRelu<alpha=0.3>(x) b = Elu<alpha=0.5>(a) c = Sin(b) y = Celu<alpha=0.7>(c)"
 
 
-def repaired(tmp_path: Path, wrong: str) -> RepairResult:
+def repaired(tmp_path: Path, wrong: str, right: str = RIGHT, head: str = HEAD) -> RepairResult:
     keep_servers()
-    for name, body in (("right", RIGHT), ("wrong", wrong)):
-        model = onnx.parser.parse_model(f"{HEAD} {{ {body} }}")
+    for name, body in (("right", right), ("wrong", wrong)):
+        model = onnx.parser.parse_model(f"{head} {{ {body} }}")
         (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
     asked = RepairRequest(
         model=str(tmp_path / "right.onnx"),
@@ -38,6 +38,16 @@ def test_three_faults_are_named_and_mended(tmp_path: Path) -> None:
     named = [place.words() for place in result.places]
     assert named == ["LeakyRelu.alpha", "Elu.alpha", "Celu.alpha"]
     assert (result.verdict, [e.kind for e in result.edits]) == ("repaired", ["attribute"] * 3)
+
+
+def test_a_node_that_cannot_run_hides_no_other_fault(tmp_path: Path) -> None:
+    head = HEAD.replace("(float[3,4] y)", "(float[3,4] y, int64[3,4] n)")
+    zeros = "z = Constant<value = float {0.0}>() i = Constant<value = int64 {0}>()"
+    right = f"{zeros} b = Greater(x, z) c = Cast<to=7>(b) n = CumSum(c, i) y = Elu<alpha=0.5>(x)"
+    wrong = f"{zeros} b = Greater(x, z) n = CumSum(b, i) y = Elu<alpha=0.9>(x)"
+    result = repaired(tmp_path, wrong, right, head)
+    assert result.verdict == "repaired", result.reason
+    assert len(result.edits) == 2
 
 
 def test_what_stops_a_model_is_mended_first(tmp_path: Path) -> None:

@@ -292,17 +292,27 @@ def _is_equal(
 
 
 def reader_of(
-    source: SourceInside, values: Mapping[str, np.ndarray], allowed: Tolerances, read: set[int]
+    source: SourceInside,
+    values: Mapping[str, np.ndarray],
+    allowed: Tolerances,
+    read: set[int],
+    inputs: frozenset[str] = frozenset(),
 ) -> int | None:
-    """The first value of the source that is computed from one of ``read`` and is none of these."""
+    """The value of the source that is computed from most of ``read`` and of ``inputs``, by name.
+
+    It is none of ``values``; of several that are computed from as many, it is the first.
+    """
+    best, most = None, 0
     for i, each in enumerate(source.values):
-        if read.intersection(each.reads) and not any(
+        names = inputs.intersection(operand.input for operand in each.operands)
+        shared = len(read.intersection(each.reads)) + len(names)
+        if shared > most and not any(
             each.value.shape == v.shape and _close(each.value, v, allowed.values[i])
             for v in values.values()
             if _sort(v) == _sort(each.value)
         ):
-            return i
-    return None
+            best, most = i, shared
+    return best
 
 
 def first_lacking(source: SourceInside, known: Known, places: Sequence[int]) -> int | None:

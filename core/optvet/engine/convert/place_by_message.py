@@ -124,7 +124,8 @@ def source_operator_of(
     known = known_values(before, values, inside, allowed)
     places = [place for place in inside.outputs if place is not None]
     had = {known.target[name] for name in reads(node) if name in known.target}
-    first = reader_of(inside, values, allowed, had)
+    inputs = frozenset(reads(node)) & {info.name for info in graph_inputs(model)}
+    first = reader_of(inside, values, allowed, had, inputs)
     return first_lacking(inside, known, places) if first is None else first
 
 

@@ -1,6 +1,6 @@
 """One run of a source beside one of its converted model: what is known, and what is missing.
 
-Runs in worker processes. A model that cannot be run as a whole is run as far as it goes.
+Runs in worker processes. A model that cannot be run as a whole is run without the nodes that fail.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from optvet.spec.types import Artifact, Sample
 
 _MISSING = 48
 """Missing values of the source, the first in order, that an edit may explain."""
+_FAILING = 4
+"""Nodes that cannot run, without which the rest is tried."""
 _FIRST, _LAST = 16, 8
 """So many of one part of the source: a recurrent layer computes many, and gives the last."""
 
@@ -225,33 +227,56 @@ def _wrong(
 def _values(
     model: ModelProto, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
 ) -> dict[str, np.ndarray]:
-    """Values of the model; of one that does not run, of its longest beginning that does."""
-    found = _attempt(model, len(model.graph.node), feeds, config)
+    """Values of the model; of one that does not run, those that need none of the failing nodes."""
+    found = _attempt(model, feeds, config)
     if found is not None:
         return found
-    best: dict[str, np.ndarray] = {}
-    low, high = 0, len(model.graph.node)
-    while high - low > 1:
-        middle = (low + high) // 2
-        values = _attempt(model, middle, feeds, config)
-        if values is None:
-            high = middle
-        else:
-            low, best = middle, values
+    nodes, best = list(model.graph.node), dict[str, np.ndarray]()
+    for _ in range(_FAILING):
+        low, high = 0, len(nodes)
+        while high - low > 1:
+            middle = (low + high) // 2
+            values = _attempt(_beginning(model, nodes[:middle]), feeds, config)
+            if values is None:
+                high = middle
+            else:
+                low, best = middle, {**best, **values}
+        nodes = _without(nodes, low)
+        if len(nodes) <= low:
+            return best
+        values = _attempt(_beginning(model, nodes), feeds, config)
+        if values is not None:
+            return values
     return best
 
 
-def _attempt(
-    model: ModelProto, nodes: int, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
-) -> dict[str, np.ndarray] | None:
+def _without(nodes: Sequence[NodeProto], index: int) -> list[NodeProto]:
+    """The nodes but one, and but those that need its results."""
+    lost: set[str] = set()
+    kept = []
+    for i, node in enumerate(nodes):
+        if i == index or lost.intersection(reads(node)):
+            lost.update(name for name in node.output if name)
+        else:
+            kept.append(node)
+    return kept
+
+
+def _beginning(model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
+    """The model with these of its nodes alone, and all that they compute as its outputs."""
     part = ModelProto()
     part.CopyFrom(model)
-    if nodes < len(model.graph.node):
-        del part.graph.node[nodes:]
-        del part.graph.output[:]
-        computed = [o for node in part.graph.node for o in node.output if o]
-        part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in computed)
+    del part.graph.node[:], part.graph.output[:]
+    part.graph.node.extend(nodes)
+    computed = [name for node in nodes for name in node.output if name]
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in computed)
+    return part
+
+
+def _attempt(
+    model: ModelProto, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
+) -> dict[str, np.ndarray] | None:
     try:
-        return record_values(part.SerializeToString(), feeds, config)
-    except Exception:  # whatever a runtime raises: a shorter beginning is tried
+        return record_values(model.SerializeToString(), feeds, config)
+    except Exception:  # whatever a runtime raises: a smaller part is tried
         return None
