@@ -9,10 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from optvet.plugin import Artifact, InputError, SourceFacts, SourceInside, SourceValue, load_factory
+from optvet.plugin import (
+    Artifact,
+    InputError,
+    SourceFacts,
+    SourceInside,
+    SourceOperand,
+    SourceValue,
+    load_factory,
+)
 
 TFLITE = "tflite"
 _NO_VALUES = ("DELEGATE", "VAR_HANDLE")
+_LISTED = 16
+"""Numbers of an operand, such as axes or paddings, that are listed."""
 
 
 def bytes_of(artifact: Artifact) -> bytes:
@@ -101,7 +111,7 @@ class LiteSession:
 def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -> SourceInside:
     """What every operator of the model computes."""
     interpreter = _run_whole(data, feeds)
-    fed = {d["index"] for d in interpreter.get_input_details()}
+    fed = {d["index"]: str(d["name"]) for d in interpreter.get_input_details()}
     places: dict[int, int] = {}
     values: list[SourceValue] = []
     computed: set[int] = set(fed)
@@ -109,6 +119,10 @@ def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -
         if op["op_name"] in _NO_VALUES:
             continue
         reads = [int(i) for i in op["inputs"] if i >= 0]
+        operands = tuple(
+            _operand(interpreter, str(i), int(read), places, fed)
+            for i, read in enumerate(op["inputs"])
+        )
         for index in map(int, op["outputs"]):
             name = _name_of(interpreter, index)
             try:
@@ -122,6 +136,7 @@ def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -
                     tuple(places[i] for i in reads if i in places),
                     constant=not computed.intersection(reads),
                     module=name,
+                    operands=operands,
                 )
             )
             places[index] = len(values) - 1
@@ -130,6 +145,22 @@ def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -
     details = interpreter.get_output_details()
     ordered = details if as_declared else sorted(details, key=lambda d: _natural(d["name"]))
     return SourceInside(tuple(values), tuple(places.get(d["index"]) for d in ordered))
+
+
+def _operand(
+    interpreter: Any, name: str, index: int, places: Mapping[int, int], fed: Mapping[int, str]
+) -> SourceOperand:
+    """What an operator reads; numbers that are stored in the model as such."""
+    if index in places or index in fed:
+        return SourceOperand(name, places.get(index), fed.get(index, ""))
+    try:
+        value = np.array(interpreter.get_tensor(index)) if index >= 0 else np.zeros(0)
+    except ValueError:  # A state of an operator.
+        return SourceOperand(name)
+    if value.size == 1:
+        return SourceOperand(name, constant=value.reshape(-1)[0].item())
+    few = value.ndim == 1 and 0 < value.size <= _LISTED
+    return SourceOperand(name, constant=value.tolist() if few else None)
 
 
 def _run_whole(data: bytes, feeds: Mapping[str, np.ndarray]) -> Any:

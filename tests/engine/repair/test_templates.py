@@ -110,6 +110,8 @@ BIG = np.array([2**40 + 1, -7, 3, -(2**35)])
         ("clamp", (BIG, -5), {}, "clamp"),
         ("clamp", (SPECIAL, -1.0, 1.0), {}, "clamp"),
         ("softplus", (SMALL,), {"beta": 2.0, "threshold": 1.0}, "nn.functional.softplus"),
+        ("sign", (SPECIAL,), {}, "sign"),
+        ("sign", (B,), {}, "sign"),
         ("silu", (SMALL,), {}, "nn.functional.silu"),
         ("mish", (SMALL,), {}, "nn.functional.mish"),
         ("hardswish", (SMALL,), {}, "nn.functional.hardswish"),

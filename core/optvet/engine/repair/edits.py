@@ -28,6 +28,8 @@ from optvet.spec.records.repair import (
     SetWeight,
 )
 
+_WEIGHTS_APART = 4
+"""IR version from which on a weight is not listed among the inputs."""
 BEFORE = "@"
 """Among the inputs of an inserted node: the value that was there before."""
 
@@ -127,6 +129,10 @@ def _set_weight(model: ModelProto, operation: SetWeight) -> None:
             node.attribute.append(helper.make_attribute("value", tensor))
             return
     model.graph.initializer.append(tensor)
+    for info in model.graph.input:
+        if info.name == operation.name and model.ir_version >= _WEIGHTS_APART:
+            model.graph.input.remove(info)
+            return
 
 
 def _set_attribute(model: ModelProto, operation: SetAttribute) -> None:

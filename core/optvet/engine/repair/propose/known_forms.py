@@ -155,6 +155,15 @@ def _softplus(f: OperatorForm) -> str:
     return f.op("Where", linear, x, f.op("Div", f.op("Softplus", scaled), beta))
 
 
+def _sign(f: OperatorForm) -> str:
+    """(x > 0) - (x < 0): of NaN what the source gives, since runtimes differ there."""
+    x, zero = f.operand("self", 0), f.constant(0)
+    above, below = (f.cast(f.op(kind, x, zero), f.dtype) for kind in ("Greater", "Less"))
+    sign = f.op("Sub", above, below)
+    kept = f.is_float and bool(np.isnan(f.operator.value.astype(np.float64)).any())
+    return f.op("Where", f.op("IsNaN", x), x, sign) if kept else sign
+
+
 def _silu(f: OperatorForm) -> str:
     x = f.operand("self", 0)
     return f.op("Mul", x, f.op("Sigmoid", x))
@@ -496,6 +505,7 @@ FORMS: Mapping[str, Callable[[OperatorForm], str]] = {
     "gelu": _gelu,
     "clamp": _clamp,
     "softplus": _softplus,
+    "sign": _sign,
     "silu": _silu,
     "mish": _mish,
     "hardsigmoid": _hard_sigmoid,
@@ -576,7 +586,7 @@ ALIASES: Mapping[str, str] = {
 """Other names of the same operators."""
 
 POINTWISE = frozenset(
-    "log1p expm1 log_sigmoid erfc trunc frac round gelu softplus silu mish hardsigmoid hardswish "
-    "leaky_relu to".split()
+    "log1p expm1 log_sigmoid erfc trunc frac round sign gelu softplus silu mish hardsigmoid "
+    "hardswish leaky_relu to".split()
 )
 """Operators of one operand that do the same in every layout."""

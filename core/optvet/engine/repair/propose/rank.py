@@ -16,6 +16,7 @@ from optvet.engine.repair.propose.attributes import attributes, constants, other
 from optvet.engine.repair.propose.fitted import fitted, links
 from optvet.engine.repair.propose.kernels import kernels
 from optvet.engine.repair.propose.layouts import inputs, insertions, removals
+from optvet.engine.repair.propose.lost_constants import lost_constants
 from optvet.engine.repair.propose.parameters import parameters
 from optvet.engine.repair.propose.regions import regions
 from optvet.engine.repair.propose.retranslate import affine, operators
@@ -83,6 +84,11 @@ def proposals(
     """
     enter("run")
     model = onnx.load_from_string(data)
+    if recorded and recorded[0]:
+        # A model that cannot be called shows nothing else.
+        given = list(lost_constants(model, recorded[0][0], samples[0].feeds))
+        if given:
+            return given
     aligned_runs: list[AlignedRun] = []
     for inside, sample in zip(recorded, samples, strict=True):
         # Regions are read off the first sample, and tried on all.
