@@ -17,11 +17,11 @@ g (float[2,3] given, float[1,3] "net/norm/Sub/y:0", float[1,3] shift) => (float[
   y = Add(a, shift)
 }
 """
-MEAN, SHIFT = np.float32([[1, 2, 3]]), np.float32([[4, 5, 6]])
+MEAN, SHIFT = np.array([[1, 2, 3]], np.float32), np.array([[4, 5, 6]], np.float32)
 INSIDE = SourceInside(
     (
         SourceValue("Const", MEAN, constant=True, module="net/norm/Sub"),
-        SourceValue("Const", np.float32([[7, 8, 9]]), constant=True, module="net/norm"),
+        SourceValue("Const", np.array([[7, 8, 9]], np.float32), constant=True, module="net/norm"),
         SourceValue("Sub", np.ones((2, 3), np.float32), reads=(0,), module="net/norm"),
     ),
     parameters={"shift": SHIFT},
