@@ -17,7 +17,10 @@ PREFIX = "runtime:"
 _KERNELS = "kernels"
 
 
-_LACK = re.compile(r"not[ _]?implemented|not supported|unsupported|no conversion rule", re.I)
+_LACK = re.compile(
+    r"not[ _]?implemented|not supported|unsupported|no conversion rule|no corresponding \w+ type",
+    re.I,
+)
 
 
 def lacks_kernel(error_type: str, message: str) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
+from optvet.engine.runtime_target import lacks_kernel
 from optvet.engine.vet.run import vet_model
 from optvet.spec.errors import NothingTested, OptvetError, UsageError
 from optvet.spec.records import VetResult
@@ -147,3 +148,15 @@ def test_what_cannot_be_tested_is_refused(
     )
     with pytest.raises(kind, match=words):
         vet_model(model, request, with_runtimes(Elsewhere()))
+
+
+@pytest.mark.parametrize(
+    ("message", "lacks"),
+    [
+        ("Could not find an implementation: NOT_IMPLEMENTED", True),
+        ("No corresponding Numpy type for Tensor Type. bfloat16", True),
+        ("index is out of range", False),
+    ],
+)
+def test_a_runtime_that_says_what_it_lacks_is_understood(message: str, lacks: bool) -> None:
+    assert lacks_kernel("RuntimeError", message) is lacks
