@@ -199,7 +199,11 @@ def marked(command: Command) -> Any:
     return pytest.param(command, marks=[] if command.page == "README.md" else pytest.mark.long)
 
 
-@pytest.mark.parametrize("command", [marked(c) for c in ALL if c.words[0] == "optvet"], ids=label)
+ONCE = {(*c.words, *c.codes): c for c in reversed(ALL) if c.words[0] == "optvet"}
+"""Commands of the pages; what several pages have is run where it is first."""
+
+
+@pytest.mark.parametrize("command", [*map(marked, reversed(ONCE.values()))], ids=label)
 def test_command_of_the_docs_runs(
     command: Command, place: Path, caches: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
