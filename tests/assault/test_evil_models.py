@@ -13,7 +13,7 @@ pytestmark = pytest.mark.long
 LIMIT_S = 5.0
 LIMITS = ("--timeout", LIMIT_S, "--memory", "512M", "--limit", 2, "--no-cache")
 BATCH = 8
-MUTANTS = 200 if LONG else 2 * BATCH
+MUTANTS = 200 if LONG else BATCH
 
 
 @pytest.fixture
