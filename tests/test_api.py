@@ -181,6 +181,7 @@ def test_a_campaign_is_run_and_read(tmp_path: Path) -> None:
     assert seen[-1] == (2, 2)
 
 
+@pytest.mark.long
 def test_a_hunt_tells_how_far_it_is(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
     found = optvet.hunt(

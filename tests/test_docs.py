@@ -199,7 +199,7 @@ def marked(command: Command) -> Any:
     return pytest.param(command, marks=[] if command.page == "README.md" else pytest.mark.long)
 
 
-ONCE = {(*c.words, *c.codes): c for c in reversed(ALL) if c.words[0] == "optvet"}
+ONCE = {tuple(c.words): c for c in reversed(ALL) if c.words[0] == "optvet"}
 """Commands of the pages; what several pages have is run where it is first."""
 
 

@@ -146,6 +146,7 @@ def test_what_is_imported_for_type_checkers_is_not_read_at_run_time() -> None:
     assert wrong == []
 
 
+@pytest.mark.long
 def test_nothing_in_core_and_plugins_is_dead() -> None:
     pytest.importorskip("vulture", reason="needs vulture, of the extra dev")
     # Settings are in pyproject.toml. Tests and benchmarks are read too, as users of what they test.

@@ -198,6 +198,7 @@ def test_a_bench_asks_nobody_and_leaves_nothing(
     assert ran.traces == {}, ran.output
 
 
+@pytest.mark.long
 def test_a_bench_that_is_drawn_leaves_the_picture_alone(watched: Watched, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "plot.svg"
@@ -220,6 +221,7 @@ def test_a_campaign_is_run_and_reported_without_a_trace(watched: Watched, tmp_pa
     assert (ran.code, ran.traces) == (0, {}), ran.output
 
 
+@pytest.mark.long
 def test_local_rows_are_read_without_a_trace(watched: Watched, tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     rows = tmp_path / "rows.jsonl"

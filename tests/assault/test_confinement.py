@@ -259,6 +259,7 @@ def test_what_confinement_alone_ends_is_no_fault(
     assert vet(tmp_path).verdict == "clean"
 
 
+@pytest.mark.long
 @needs_landlock
 @pytest.mark.parametrize("harm", ["delete", "overwrite", "cut"])
 @pytest.mark.parametrize("strategy", ["auto", "each"])

@@ -133,7 +133,13 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_pip_ends_with_the_command_that_started_it(how: signal.Signals, tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", INSTALLS], cwd=tmp_path, stderr=-3)
+    process = subprocess.Popen(
+        [sys.executable, "-c", INSTALLS],
+        cwd=tmp_path,
+        stderr=-3,
+        # Whoever runs the tests in the background of a shell has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     pids = tmp_path / "pids"
     assert until(lambda: pids.is_file() and len(pids.read_text().split()) == 2)
     pip, below = map(int, pids.read_text().split())

@@ -49,6 +49,7 @@ def test_a_variant_is_timed_beside_the_original(run: Run, clean: Path) -> None:
     assert variant.runtime.options["optimization"] == "all"
 
 
+@pytest.mark.long
 def test_every_pipeline_of_every_optimizer_is_a_row_that_fits_the_screen(
     run: Run, clean: Path
 ) -> None:
@@ -217,6 +218,7 @@ def test_a_variant_that_crashes_has_no_structure_and_the_others_have(
     assert result.original is not None
 
 
+@pytest.mark.long
 def test_the_picture_has_every_chart(run: Run, clean: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs optvet[plots]")
     picture = tmp_path / "bench.svg"

@@ -98,6 +98,7 @@ def complete(cache: Path, *words: str) -> tuple[list[str], str]:
     return done.stdout.split(), done.stderr.strip()
 
 
+@pytest.mark.long
 def test_a_shell_is_offered_models_optimizers_and_passes(tmp_path: Path) -> None:
     offered, _ = complete(tmp_path, "vet", "zoo:dig")
     assert "zoo:digits-cnn" in offered

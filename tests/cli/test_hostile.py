@@ -50,6 +50,7 @@ def evil(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_no_name_in_a_model_reaches_screen_json_or_bundle_as_it_is(
     run: Run, evil: Path, tmp_path: Path
 ) -> None:

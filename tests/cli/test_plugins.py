@@ -11,9 +11,12 @@ from typing import Any
 
 import onnx
 import pytest
+from pydantic import BaseModel
 
 from optvet import __version__
 from optvet.engine import discovery, plugin_entries
+from optvet.engine.discovery import Plugins
+from optvet.spec.described import descriptions
 from optvet.spec.records import DOCUMENTS
 
 Run = Callable[..., Any]
@@ -70,13 +73,14 @@ def test_what_a_bare_install_lacks_is_told_with_its_extra(
     assert "can do more; install optvet[speech]" in " ".join(run("plugins").out.split())
 
 
-@pytest.mark.long
-def test_options_are_described(run: Run) -> None:
-    entries = json.loads(run("plugins", "--json", "-").out)["plugins"]
-    for name in {e["name"] for e in entries if e["problem"] is None}:
-        for shown in json.loads(run("plugins", "show", name, "--json", "-").out)["plugins"]:
-            options = shown.get("options", [])
-            assert [o["name"] for o in options if not o["description"]] == [], name
+def test_options_are_described() -> None:
+    found = [
+        p for p in Plugins().all() if isinstance(getattr(p.plugin, "options", None), BaseModel)
+    ]
+    assert len(found) > 20
+    for plugin in found:
+        texts = descriptions(type(plugin.plugin.options))
+        assert [name for name, text in texts.items() if not text] == [], plugin.name
 
 
 def test_plugin_that_cannot_load_is_listed_with_its_reason(

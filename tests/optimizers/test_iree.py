@@ -50,7 +50,6 @@ def test_two_passes_that_only_fail_together_are_named_and_shown_without_optvet(
         optimizer="iree",
         pipeline=f"{DEMOTE},{LAST}",
         limit=2,
-        reduce=True,
         out=tmp_path / "out",
     )
     (finding,) = (f for f in result.findings if f.severity == "fault")

@@ -114,6 +114,7 @@ def test_integers_instead_of_floats_are_no_fault(tmp_path: Path) -> None:
     assert vet(tmp_path, QDQ).verdict in ("clean", "drift")
 
 
+@pytest.mark.long
 def test_an_import_fault_is_blamed_on_the_import(tmp_path: Path) -> None:
     """Seen in 2026.4: Softmax of opset 11 is taken for that of opset 13, which flattens nothing."""
     result = vet(tmp_path, SOFTMAX)

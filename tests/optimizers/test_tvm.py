@@ -258,6 +258,7 @@ def test_an_unreadable_extra_pass_is_refused(vet: Vet) -> None:
         vet(RELU, optimizer_options={"extra_passes": "nonsense"})
 
 
+@pytest.mark.long
 def test_kernel_passes_conform_too() -> None:
     check_optimizer(TvmOptimizer(TvmOptions(tir=True)))
 

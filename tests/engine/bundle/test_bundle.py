@@ -212,6 +212,7 @@ def alone(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_an_optional_input_that_is_gone_is_shown_by_both_scripts(tmp_path: Path) -> None:
     pytest.importorskip("onnxslim")
     path = tmp_path / "model.onnx"
@@ -232,6 +233,7 @@ g (float[2,4] x, float[4] w) => (float[2,4] y) <float[4] w = {1, 2, 3, 4}> { y =
 """
 
 
+@pytest.mark.long
 def test_a_model_that_grows_is_reduced_to_what_grows(tmp_path: Path) -> None:
     (bundle,) = bundles(NORMALIZED, tmp_path, pipeline="fuse_bn_into_conv")
     record = bundle.record
@@ -295,6 +297,7 @@ def test_the_script_compares_random_outputs_that_depend_on_each_other(tmp_path: 
     assert script_exit(bundle.path) == 1
 
 
+@pytest.mark.long
 def test_weights_left_among_the_inputs_are_explained_and_one_finding(tmp_path: Path) -> None:
     (first,) = bundles(LISTED % "MatMul", tmp_path)
     assert first.record.finding.culprit == []
@@ -307,6 +310,7 @@ def test_weights_left_among_the_inputs_are_explained_and_one_finding(tmp_path: P
     assert (second.known, second.path) == (True, first.path)
 
 
+@pytest.mark.long
 def test_an_output_that_flips_by_rounding_is_reduced_with_the_values_that_flip_it(
     tmp_path: Path,
 ) -> None:
@@ -407,8 +411,8 @@ def test_whatever_goes_wrong_is_written_down_and_there_again(
         "timeout": 3.0 if culprit == "hang" else 60.0,
         "memory": 1 << (29 if culprit == "eat_memory" else 33),
     }
-    # Each candidate would be waited for.
-    reduce = culprit != "hang"
+    # Each candidate would be waited for, or fill half a gigabyte.
+    reduce = culprit not in ("hang", "eat_memory")
     written = bundles(
         CHAIN, tmp_path, plugins=plugins, optimizer="planted", reduce=reduce, **limits
     )
@@ -460,6 +464,7 @@ def test_a_script_that_fails_by_another_error_than_the_optimizer_is_no_proof(
     assert "'no_such_name' is not defined" in bundle.note
 
 
+@pytest.mark.long
 def test_a_script_that_fails_before_the_fault_does_not_call_it_there(
     copied: Callable[[str], Bundle],
 ) -> None:
@@ -485,6 +490,7 @@ def test_replay_tells_still_there_from_fixed_and_changed(copied: Callable[[str],
     assert replay_bundle(bundle.path, Plugins()).outcome == "changed"
 
 
+@pytest.mark.long
 def test_a_note_on_a_model_that_the_checker_refuses_is_still_there(tmp_path: Path) -> None:
     # onnxslim takes weights out of the inputs, where IR version 3 wants them.
     pytest.importorskip("onnxslim")
@@ -507,6 +513,7 @@ g (float[1,2,1] x) => (float[1,2,1] y)
     s = Sqrt(w)  q = Div(d, s)  r = Mul(q, one)  y = Add(r, one) }"""
 
 
+@pytest.mark.long
 def test_what_only_one_runtime_knows_is_no_reason_to_leave_a_fault_unjudged(tmp_path: Path) -> None:
     # LayerNormalization under ONNX's name in operator set 13, over one axis instead of all.
     pytest.importorskip("sympy", reason="needs optvet[transformers]")
@@ -531,6 +538,7 @@ def test_a_fault_of_onnx_runtime_is_shown_with_onnx_runtime_alone(tmp_path: Path
     assert space["run"](session, feeds)["y"].tolist() == [1, 2]  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_the_issue_of_a_session_compares_it_with_one_that_optimizes_nothing(
     tmp_path: Path,
 ) -> None:
@@ -567,6 +575,7 @@ def test_the_fingerprint_knows_structure_not_names_or_order() -> None:
     assert fingerprint("o", finding, same) != fingerprint("other", finding, same)
 
 
+@pytest.mark.long
 def test_findings_of_one_fingerprint_share_a_bundle(tmp_path: Path) -> None:
     (first,) = bundles(CRASH, tmp_path)
     (second,) = bundles(CRASH.replace("Sigmoid", "Tanh"), tmp_path)
@@ -624,6 +633,7 @@ def test_a_bundle_tells_where_in_the_graph_the_fault_is_and_shows_it(tmp_path: P
     assert ">first wrong value<" in before and ">first wrong value<" in after  # noqa: PT018
 
 
+@pytest.mark.long
 def test_a_picture_that_cannot_be_drawn_costs_no_bundle(tmp_path: Path) -> None:
     def fails(model: onnx.ModelProto, **_: object) -> str:
         raise ValueError("no room")

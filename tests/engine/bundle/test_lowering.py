@@ -94,6 +94,7 @@ def test_a_lowering_fault_is_still_there_although_its_runtime_reads_onnx_too(
     assert replay_bundle(bundle.path, plugins(faulty=False)).outcome == "fixed"
 
 
+@pytest.mark.long
 def test_a_lowering_fault_is_reduced_to_the_node_that_is_read_wrong(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path, reduce=True)
     assert bundle.record.nodes == (4, 1)

@@ -172,6 +172,7 @@ def test_resuming_conversions_of_python_files_needs_trust(file: Path, run: Run) 
     assert (ended.code, "--trust" in ended.err) == (2, True)
 
 
+@pytest.mark.long
 def test_stores_know_which_jobs_are_conversions(file: Path, run: Run) -> None:
     run("campaign", "run", str(file), "--trust", "--jobs", "2", "--quiet")
     with sqlite3.connect(Path("matrix.store") / DATABASE) as database:

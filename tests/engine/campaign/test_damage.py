@@ -31,6 +31,12 @@ STORED = (Path(__file__).parent / "store-1.sql").read_text()
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else has the stores of these tests: what looks locked stays so."""
+    monkeypatch.setattr(opening, "BUSY_S", 0.1)
+
+
+@pytest.fixture
 def old(place: Path) -> Path:
     """A store with one answer and one finding, of the current version."""
     folder = place / "s"
@@ -140,6 +146,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_store_is_one_message_with_what_to_do(run: Run, old: Path, name: str) -> None:
     DAMAGE[name](old)
@@ -313,8 +320,8 @@ def test_a_bundle_is_written_below_the_folder_that_was_named(old: Path, place: P
 # --- locks, media, disks -------------------------------------------------------------------------
 
 
-def test_a_lock_is_told_as_a_lock(run: Run, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "BUSY_S", 0.1)
+@pytest.mark.usefixtures("impatient")
+def test_a_lock_is_told_as_a_lock(run: Run, old: Path) -> None:
     with closing(sqlite3.connect(old / DATABASE, isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode=EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")

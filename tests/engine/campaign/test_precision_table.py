@@ -22,6 +22,7 @@ OVERFLOW = (
 )
 
 
+@pytest.mark.long
 def test_answers_of_precision_are_rows(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

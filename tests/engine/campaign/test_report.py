@@ -63,6 +63,7 @@ def test_a_campaign_is_reported_in_every_format(store: Path, run: Run, tmp_path:
     assert f'<a download="finding-{finding.fingerprint[:16]}.zip"' in page
 
 
+@pytest.mark.long
 def test_a_warning_that_optimization_brings_is_in_the_report(run: Run, tmp_path: Path) -> None:
     # ONNX Optimizer raises the IR version, whereby a listed weight becomes an input with a default.
     listed = """<ir_version: 3, opset_import: ["" : 9]>
@@ -122,6 +123,7 @@ def test_what_is_no_store_is_refused(run: Run, tmp_path: Path) -> None:
     assert "is no store" in ran.err
 
 
+@pytest.mark.long
 def test_jobs_that_differ_in_options_alone_are_told_apart(
     run: Run, models: Path, place: Path
 ) -> None:

@@ -16,13 +16,15 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
+from tests.assault.harness import LONG
 from tests.commands import HEAD, Run, Spawn
 from tests.engine.campaign import deadly
 
 from optvet.engine.campaign import JobResult, find_campaign, open_store, states, trials
 from optvet.engine.campaign.store import DATABASE
 
-KILLS = 40 if os.environ.get("OPTVET_ASSAULT") == "long" else 5
+KILLS = 40 if LONG else 3
+JOBS = 14 if LONG else 10
 
 
 def write_models(folder: Path, names: list[str]) -> None:
@@ -71,7 +73,7 @@ def ends(store: Path) -> dict[str, list[str | None]]:
 
 @pytest.fixture
 def campaign(place: Path) -> Path:
-    write_models(place / "models", [f"m{n}" for n in range(14)])
+    write_models(place / "models", [f"m{n}" for n in range(JOBS)])
     file = place / "c.toml"
     file.write_text('models = ["models/"]\n[vet]\nlimit = 1\n')
     return file
@@ -95,7 +97,9 @@ def test_a_campaign_killed_many_times_ends_as_one_that_was_left_alone(
         )
         wanted, until = started + chance.randint(0, 1), time.monotonic() + chance.uniform(0.2, 2)
         while process.poll() is None and time.monotonic() < until + 30:
-            if time.monotonic() > until and answered(place / "killed") >= wanted:
+            done = answered(place / "killed")
+            # However fast the machine is, jobs are left for the next.
+            if done >= wanted and (time.monotonic() > until or done >= started + 2):
                 break
             time.sleep(0.02)
         if process.poll() is not None:
@@ -129,9 +133,10 @@ def test_a_campaign_killed_many_times_ends_as_one_that_was_left_alone(
         assert set(attempts) <= {"done", "lost"}
     with open_store(place / "killed") as store:
         assert store.database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-        assert states(store, find_campaign(store))["done"] == 14
+        assert states(store, find_campaign(store))["done"] == JOBS
 
 
+@pytest.mark.long
 def test_workers_end_with_the_process_that_started_them(
     campaign: Path, place: Path, spawn: Spawn
 ) -> None:
@@ -153,7 +158,7 @@ def test_two_processes_on_one_store_share_the_jobs(
     for process in both:
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
-        assert "14 jobs: 14 clean" in out
+        assert f"{JOBS} jobs: {JOBS} clean" in out
     assert set(map(tuple, ends(place / "shared").values())) == {("done",)}
     with open_store(place / "shared") as store:
         owners = store.database.execute("SELECT count(DISTINCT owner) FROM attempts").fetchone()
@@ -168,7 +173,7 @@ def test_ctrl_c_ends_a_campaign_in_order(campaign: Path, place: Path, spawn: Spa
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "of 14 jobs are answered and kept; continue with: optvet campaign resume s" in err
+    assert f"of {JOBS} jobs are answered and kept; continue with: optvet campaign resume s" in err
     assert "Traceback" not in err
     wait_for(lambda: not any(Path(f"/proc/{pid}/stat").exists() for pid in workers))
     found = [end for attempts in ends(place / "s").values() for end in attempts]
@@ -179,13 +184,14 @@ def test_ctrl_c_ends_a_campaign_in_order(campaign: Path, place: Path, spawn: Spa
 
 
 @pytest.mark.long
-def test_of_sixty_jobs_that_abort_hang_and_eat_memory_none_is_lost(
+def test_of_many_jobs_that_abort_hang_and_eat_memory_none_is_lost(
     place: Path, spawn: Spawn
 ) -> None:
-    names = [f"sound_{n}" for n in range(60)]
-    names[::20] = [f"abort_{n}" for n in range(3)]
-    names[5:10] = [f"hang_{n}" for n in range(5)]
-    names[30:35] = [f"eat_{n}" for n in range(5)]
+    aborts, others, sound = (3, 5, 47) if LONG else (2, 2, 6)
+    names = [f"abort_{n}" for n in range(aborts)]
+    names += [f"{kind}_{n}" for kind in ("hang", "eat") for n in range(others)]
+    names += [f"sound_{n}" for n in range(sound)]
+    random.Random(0).shuffle(names)
     write_models(place / "models", names)
     deadly.install(place / "plugins")
     (place / "c.toml").write_text(
@@ -196,7 +202,7 @@ def test_of_sixty_jobs_that_abort_hang_and_eat_memory_none_is_lost(
     process = spawn("campaign", "run", "c.toml", "--jobs", 2, environment={"PYTHONPATH": path})
     _, err = process.communicate(timeout=580)
     assert process.returncode == 1, err
-    assert Counter(map(tuple, ends(place / "c.store").values())) == {("done",): 60}
+    assert Counter(map(tuple, ends(place / "c.store").values())) == {("done",): len(names)}
     with open_store(place / "c.store") as store:
         found: Counter[tuple[str, str, str]] = Counter()
         for trial in trials(store, find_campaign(store)):
@@ -210,10 +216,10 @@ def test_of_sixty_jobs_that_abort_hang_and_eat_memory_none_is_lost(
             if fault:
                 assert fault.culprit == ["strike"]
     assert found == {
-        ("sound", "clean", ""): 47,
-        ("abort", "optimizer-abort", "build"): 3,
-        ("hang", "timeout", "build"): 5,
-        ("eat", "out-of-memory", "build"): 5,
+        ("sound", "clean", ""): sound,
+        ("abort", "optimizer-abort", "build"): aborts,
+        ("hang", "timeout", "build"): others,
+        ("eat", "out-of-memory", "build"): others,
     }
 
 

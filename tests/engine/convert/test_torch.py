@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@functools.cache
 def convert(source: Path, function: str, via: str) -> ConversionResult:
     request = ConvertRequest(model=f"{source}:{function}", via=(via,))
     return convert_model(request, Plugins())

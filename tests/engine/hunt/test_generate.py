@@ -56,6 +56,7 @@ def parts(model: onnx.ModelProto) -> int:
     return len(groups)
 
 
+@pytest.mark.long
 def test_models_pass_the_checker_are_connected_and_are_as_large_as_asked(run: Run) -> None:
     made = answer(run, "--count", 8, "--out", "out")
     assert [m.file for m in made.models] == [n for n in files("out") if n.endswith(".onnx")]
@@ -90,9 +91,9 @@ def test_models_run_on_the_inputs_beside_them_and_give_the_same_twice(run: Run) 
 
 @pytest.mark.long
 def test_equal_seeds_give_equal_files_whatever_the_number_of_workers(run: Run) -> None:
-    answer(run, "--count", 18, "--out", "one", "--seed", 3, "--jobs", 1)
-    answer(run, "--count", 18, "--out", "two", "--seed", 3, "--jobs", 3)
-    answer(run, "--count", 18, "--out", "other", "--seed", 4, "--jobs", 3)
+    answer(run, "--count", 6, "--out", "one", "--seed", 3, "--jobs", 1)
+    answer(run, "--count", 6, "--out", "two", "--seed", 3, "--jobs", 3)
+    answer(run, "--count", 6, "--out", "other", "--seed", 4, "--jobs", 3)
     assert files("one") == files("two")
     assert files("one") != files("other")
 

@@ -91,6 +91,7 @@ def test_two_passes_that_break_models_only_together_are_blamed_together(tmp_path
     assert faults == [["mark", "exploit"]]
 
 
+@pytest.mark.long
 def test_a_pass_that_is_wrong_when_it_runs_twice_is_blamed_twice(tmp_path: Path) -> None:
     # It gives its weights the same names again.
     passes = ("keep_01", "benign_reassociate")
@@ -107,6 +108,7 @@ def test_a_pass_that_kills_its_process_is_blamed_and_no_model_is_lost(tmp_path: 
     assert (finding.culprit, finding.symptom) == (["segfault"], "optimizer-abort")
 
 
+@pytest.mark.long
 def test_an_optimizer_without_faults_has_no_findings(tmp_path: Path) -> None:
     passes = ("keep_01", "benign_reassociate", "round_weights", "rename_declared")
     plugins = plugins_with(*passes, repeatable=False)

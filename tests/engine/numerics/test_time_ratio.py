@@ -76,6 +76,7 @@ def test_a_slowdown_by_a_fifth_is_found_where_processes_differ_by_a_few_percent(
     assert "faster" not in calls
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [looks(10), growing_looks(5)], ids=str)
 def test_few_looks_at_growing_evidence_err_as_seldom_as_one(steps: tuple[int, ...]) -> None:
     random, wrong = np.random.default_rng(3), 0

@@ -208,6 +208,7 @@ MANY = settings(
 )
 
 
+@pytest.mark.long
 @MANY
 @given(problems())
 def test_a_reduction_ends_stays_interesting_and_never_grows(problem: Problem) -> None:
@@ -261,6 +262,7 @@ def test_without_feeds_types_come_from_the_graph_alone(problem: Problem) -> None
     assert result.feeds is None
 
 
+@pytest.mark.long
 @settings(MANY, max_examples=25)
 @given(problems(), st.integers(2, 4))
 def test_wider_searches_keep_the_promises_too(problem: Problem, width: int) -> None:

@@ -169,6 +169,7 @@ PAD = """
 """
 
 
+@pytest.mark.long
 def test_a_wrong_output_is_reduced_to_two_nodes(tmp_path: Path, sandbox: Sandbox) -> None:
     weights = (
         "int64[8] pads = {0, 0, 0, 2, 0, 0, 2, 0}, float zero = {0}, int64[4] axes = {0, 1, 3, 2}, "
@@ -203,6 +204,7 @@ def test_a_pair_of_passes_stays_a_pair(tmp_path: Path, sandbox: Sandbox) -> None
     assert found == [("wrong-output", who.culprit)]
 
 
+@pytest.mark.long
 def test_what_only_some_inputs_show_keeps_an_input_that_shows_it(
     tmp_path: Path, sandbox: Sandbox
 ) -> None:

@@ -60,6 +60,7 @@ def model_text(spread: str) -> str:
     return HEAD + MODEL.format(spread=spread, **numbers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_chain", [True, False])
 def test_a_region_of_another_chain_mends_what_no_template_knows(
     tmp_path: Path, by_chain: bool

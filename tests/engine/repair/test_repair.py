@@ -74,7 +74,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.long if kind == "inputs" else ())
+        for n, (*_, kind) in FAULTS.items()
+    ],
+)
 def test_a_fault_is_repaired_by_the_edit_of_its_kind(name: str, repair: Repair) -> None:
     old, new, kind = FAULTS[name]
     faulty = GOOD.replace(old, new)

@@ -186,6 +186,7 @@ def test_a_hang_in_the_runtime_is_a_timeout_of_its_stage(vet: Vet) -> None:
     assert finding.witness is not None
 
 
+@pytest.mark.long
 def test_a_second_hang_ends_the_search(vet: Vet) -> None:
     limit_s = 3.0
     optimizer = planted("hang", "spin_at_run", count=6)

@@ -172,6 +172,7 @@ def test_a_model_that_cannot_be_decoded_is_no_error_of_the_model(vet: Vet, kind:
         vet("keep_00", harm=kind)
 
 
+@pytest.mark.long
 def test_a_candidate_that_is_too_slow_is_left_out(vet: Vet) -> None:
     vet("drop_relu")  # so that but decoding is left to do under the short limit
     told = impact(vet("drop_relu", timeout_s=5, harm="hang", where="negative"))

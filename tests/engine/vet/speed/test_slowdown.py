@@ -154,6 +154,7 @@ def test_a_slow_pass_among_48_is_named_with_at_most_ten_sequences_timed(timed: B
     assert any("profile" in reason for reason in slowdown.reasons)
 
 
+@pytest.mark.long
 def test_what_import_and_export_cost_is_blamed_on_no_pass(timed: Bench) -> None:
     variant = timed(Burdens(("a", "b"), always=True))
     (slowdown,) = variant.slowdowns

@@ -126,6 +126,7 @@ def asked(tmp_path: Path, runtime: str) -> BenchRequest:
     )
 
 
+@pytest.mark.long
 def test_a_device_is_read_in_another_process_while_the_model_runs(
     tmp_path: Path, plugins: Plugins
 ) -> None:

@@ -287,15 +287,15 @@ def test_skipped_samples_are_in_the_answer(vet: Vet) -> None:
 def test_memory_is_that_of_a_chunk_however_many_samples_there_are(
     vet: Vet, monkeypatch: pytest.MonkeyPatch, use_cache: bool
 ) -> None:
-    # 120 inputs of 1 MB and 60 MB of outputs on either side: 240 MB in all.
+    # 72 inputs of 1 MB and 36 MB of outputs on either side: 144 MB in all.
     monkeypatch.setattr(chunking, "CHUNK_SAMPLES", 4)
-    dataset = Numbers(120, rows=1 << 16, negative=119)
+    dataset = Numbers(72, rows=1 << 16, negative=71)
     tracemalloc.start()
     try:
         result = vet(dataset, "drop_relu", cache=use_cache)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert result.samples == 120
+    assert result.samples == 72
     assert [f.culprit for f in result.findings] == [["drop_relu"]]
     assert peak < 80 << 20
