@@ -55,12 +55,15 @@ class SourceFacts:
         dynamic: Axes of which the size may change, by input: the name of each size by axis.
         labels: Outputs that name classes. Where the classes are booleans, a converted model may
             name them 0 and 1: ONNX's classifiers have integers and texts as labels.
+        tables: Inputs that are tables. A column of one that holds whole numbers may be a category,
+            so no fraction is drawn for it.
     """
 
     inputs: Mapping[str, np.ndarray]
     others: tuple[Mapping[str, np.ndarray], ...] = ()
     dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     labels: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
 
 
 @runtime_checkable

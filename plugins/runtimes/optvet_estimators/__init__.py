@@ -65,6 +65,7 @@ class EstimatorRuntime:
             estimator.facts,
             dynamic=estimator.facts.dynamic or rows,
             labels=frozenset(() if estimator.call is not None else {"label"}),
+            tables=frozenset(estimator.facts.inputs),
         )
 
     def load(self, artifact: Artifact, options: EstimatorOptions) -> Session:

@@ -47,13 +47,13 @@ def inputs_of(
     drawn = [_make_input("example", 0, facts.inputs)]
     drawn += [_make_input("given", i, f) for i, f in enumerate(facts.others, 1)]
     rng = np.random.default_rng(seed)
-    drawn += [_make_input("random", i + 1, _like(facts.inputs, rng)) for i in range(random)]
+    drawn += [_make_input("random", i + 1, _like(facts, rng)) for i in range(random)]
     if sizes:
         sized = _sizes(facts, rng)
         drawn += [_make_input("size", i, f, words) for i, (words, f) in enumerate(sized, 1)]
     if edges:
         finite = all(is_finite(v) for f in (facts.inputs, *facts.others) for v in f.values())
-        for i, (words, feeds) in enumerate(_edges(facts.inputs), 1):
+        for i, (words, feeds) in enumerate(_edges(facts), 1):
             outside_domain = finite and not all(map(is_finite, feeds.values()))
             drawn.append(_make_input("edge", i, feeds, words, outside_domain))
     return drawn
@@ -72,9 +72,27 @@ def is_finite(value: np.ndarray) -> bool:
     return not is_float(value.dtype) or bool(np.isfinite(value.astype(np.float64)).all())
 
 
-def _like(feeds: Feeds, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random inputs like ``feeds``: floats of equal mean and spread, other values shuffled."""
-    return {name: _values_like(value, rng) for name, value in feeds.items()}
+def _like(facts: SourceFacts, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random inputs like the example: floats of equal mean and spread, other values shuffled.
+
+    Whole numbers in a column of a table may be categories: they are shuffled as well.
+    """
+    drawn = {}
+    for name, value in facts.inputs.items():
+        drawn[name] = _values_like(value, rng)
+        if name in facts.tables:
+            whole = _whole_columns(value)
+            drawn[name][:, whole] = rng.permuted(value[:, whole], axis=0)
+    return drawn
+
+
+def _whole_columns(table: np.ndarray) -> np.ndarray:
+    """Which columns of a table hold whole numbers alone, beside missing ones; none of no table."""
+    if table.ndim != 2 or not is_float(table.dtype):
+        return np.zeros(table.shape[1] if table.ndim == 2 else 0, bool)
+    wide = table.astype(np.float64)
+    whole = (wide == np.round(wide)) | np.isnan(wide)
+    return np.asarray(np.all(whole, axis=0) & np.any(np.isfinite(wide), axis=0))
 
 
 def _values_like(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -108,12 +126,18 @@ def _sizes(facts: SourceFacts, rng: np.random.Generator) -> Iterator[tuple[str, 
             yield f"{name}={size}", feeds
 
 
-def _edges(feeds: Feeds) -> Iterator[tuple[str, Feeds]]:
-    """Edge values, one kind in one input at a time."""
+def _edges(facts: SourceFacts) -> Iterator[tuple[str, Feeds]]:
+    """Edge values, one kind in one input at a time; what may be a category is never a fraction."""
+    feeds = facts.inputs
     for name, value in feeds.items():
         if not value.size or value.size > _MAX_ELEMENTS:
             continue
+        whole = _whole_columns(value) if name in facts.tables else np.zeros(0, bool)
         for words, edge in _edges_of(value):
+            if whole.any():
+                wide = edge.astype(np.float64)
+                fraction = np.isfinite(wide) & (wide != np.round(wide))
+                edge = np.where(fraction & whole, value, edge)
             if edge.dtype == value.dtype and not np.array_equal(edge, value):
                 yield f"{name}: {words}", {**feeds, name: edge}
 

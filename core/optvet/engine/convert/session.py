@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from optvet.spec.errors import InfrastructureError, InputError, PluginError
 from optvet.spec.protocols import Feeds
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Artifact, Failure, Sample
+
+_SHORT_S, _SHORT_TIMES = 5.0, 3.0
+"""Time of an edge value in a process of its own: so many seconds, and times the example's."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +176,16 @@ class Conversion:
         runs: dict[str, Outputs | Failure] = {}
         complaint = ""
         sandbox = self.sandbox_of(config.runtime)
+        short: float | None = None
         for sample in samples:
-            alone = sandbox.call(worker_steps.observe, config, artifact, [sample], True, fresh=True)
+            began = time.monotonic()
+            about = (config, artifact, [sample], True)
+            limit = short if sample.origin == "edge" else None
+            alone = sandbox.call(worker_steps.observe, *about, fresh=True, timeout_s=limit)
+            if short is None and alone.value is not None:
+                # An edge value on which a model never ends costs no more than that.
+                usual = _SHORT_S + _SHORT_TIMES * (time.monotonic() - began)
+                short = min(self.request.timeout, usual)
             if alone.value is not None and alone.value.load is None:
                 runs |= alone.value.runs
                 complaint = alone.value.complaint
