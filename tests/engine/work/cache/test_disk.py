@@ -99,8 +99,11 @@ def test_a_new_root_is_for_the_user_alone(root: Path) -> None:
         assert root.stat().st_mode & 0o777 == 0o700
 
 
-def test_cache_root_is_named_after_optvet() -> None:
+def test_the_cache_is_the_users_or_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPTVET_CACHE", raising=False)
     assert cache_root().name == "optvet"
+    monkeypatch.setenv("OPTVET_CACHE", "elsewhere")
+    assert cache_root() == Path("elsewhere")
 
 
 def test_what_was_unused_for_longest_is_dropped_first(root: Path) -> None:

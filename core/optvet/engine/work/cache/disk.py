@@ -47,8 +47,9 @@ CREATE TABLE IF NOT EXISTS entries (
 
 
 def cache_root() -> Path:
-    """The user's cache folder for optvet; it may not exist yet."""
-    return platformdirs.user_cache_path("optvet")
+    """The user's cache folder for optvet, or what OPTVET_CACHE names; it may not exist yet."""
+    named = os.environ.get("OPTVET_CACHE")
+    return Path(named) if named else platformdirs.user_cache_path("optvet")
 
 
 @dataclass(frozen=True)
