@@ -402,3 +402,15 @@ def test_an_attribute_of_another_form_is_left_to_the_checker() -> None:
     ):
         assert kinds(body, 9, x=x) == []
         assert not needs_inner_values(model(body, 9), {"x": x})
+
+
+def test_the_mean_of_no_numbers_has_no_answer_unless_nobody_asks_for_one() -> None:
+    body = (
+        "g (float[m,n] x) => (float[k] y) "
+        "{ y = ReduceMean<axes: ints = [-2], keepdims: int = 0>(x) }"
+    )
+    assert kinds(body, x=np.zeros((0, 2), np.float32)) == ["ReduceMean: mean of nothing"]
+    assert kinds(body, x=np.zeros((2, 0), np.float32)) == []
+    assert kinds(body, x=np.zeros((2, 2), np.float32)) == []
+    whole = "g (float[m,n] x) => (float y) { y = ReduceMean<keepdims: int = 0>(x) }"
+    assert kinds(whole, x=np.zeros((0, 2), np.float32)) == ["ReduceMean: mean of nothing"]

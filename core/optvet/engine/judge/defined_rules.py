@@ -5,6 +5,7 @@ A rule returns the reason in words, or nothing. An operand of unknown value brea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -364,6 +365,16 @@ def _axes_once(call: OperatorCall) -> str:
     return "an axis is listed twice" if len(set(numbers)) < len(numbers) else ""
 
 
+def _mean_of_nothing(call: OperatorCall) -> str:
+    value, axes = call.operand(0), _axes(call)
+    if value is None or axes == ():
+        return ""
+    size = dict(enumerate(value.shape))
+    reduced = set(size) if axes is None else {n % value.ndim for n in axes if size}
+    kept = math.prod(d for n, d in size.items() if n not in reduced)
+    return "the mean of no numbers" if kept and 0 in {size[n] for n in reduced} else ""
+
+
 def _zero_and_rest(call: OperatorCall) -> str:
     shape = call.operand(1)
     if shape is None or not call.attribute("allowzero", 0):
@@ -473,6 +484,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "ScatterND": (_places, _unique_places),
     "OneHot": (_depth,),
     "Range": (_delta,),
+    "ReduceMean": (_mean_of_nothing,),
     "Squeeze": (_axes_once,),
     "Unsqueeze": (_axes_once,),
 }
@@ -510,8 +522,9 @@ RULES: Mapping[str, tuple[Rule, ...]] = _collect_rules()
 AGREED = frozenset({_negative_axis, _wrap, _power_wrap})
 """Rules about what the standard does not allow or does not say, and all kernels do alike: hunts
 judge no such model, and in any other one it excuses nothing."""
-_BY_ATTRIBUTES = {_epsilon, _negative_axis, _padding, _places}
-"""Rules for which no value is recorded: runtimes mostly refuse an index outside of the data."""
+_BY_ATTRIBUTES = {_epsilon, _mean_of_nothing, _negative_axis, _padding, _places}
+"""Rules for which no value is recorded: runtimes mostly refuse an index outside of the data, and
+hardly any model has tensors without elements."""
 _OF_INTEGERS = {_overflow, _wrap, _divisor, _power, _power_wrap, _shift}
 
 

@@ -14,9 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+from onnx import load_from_string
+
 from optvet.engine.convert.compare_outputs import judge_pair
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of, is_finite
-from optvet.engine.convert.match_interface import match_outputs
+from optvet.engine.convert.match_interface import fed_to, match_outputs
 from optvet.engine.convert.undefined_inputs import undefined_inside
 from optvet.engine.convert.worker_steps import (
     Converted,
@@ -29,6 +32,7 @@ from optvet.engine.convert.worker_steps import (
 from optvet.engine.hunt.probable_causes import EMPTY, SPECIAL
 from optvet.engine.hunt.sources.plan import SourceRecipe
 from optvet.engine.hunt.sources.target import FUNCTION, TestedConverter
+from optvet.engine.judge.defined import undefined_in
 from optvet.engine.judge.failures import CONVERTER
 from optvet.engine.judge.sample import SampleVerdict, Setting, judge_failure, unlike
 from optvet.engine.runtime_target import lacks_kernel
@@ -176,9 +180,21 @@ def _judge(
             return SourceOutcome("refused")
         if undefined_inside(tested.maker, source, [sample]):
             continue
+        if _is_undefined(converted.artifacts[-1], sample.feeds):
+            continue
         words = normalized_message(verdict.message) if verdict.failed else ""
         return SourceOutcome("suspect", 0.0, str(verdict.symptom), words, sample.id)
     return SourceOutcome("right")
+
+
+def _is_undefined(artifact: Artifact, feeds: Feeds) -> bool:
+    """Whether the standard has no answer for what was made: runtimes differ, and none is wrong."""
+    if artifact.format != "onnx":
+        return False
+    try:
+        return bool(undefined_in(load_from_string(artifact.data), fed_to(artifact, feeds)))
+    except (DecodeError, ValueError):
+        return False  # it is no model, or takes other inputs: that is judged
 
 
 def _verdict(observed: Observed, expected: Outputs, sample: str) -> SampleVerdict:
