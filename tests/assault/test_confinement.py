@@ -261,8 +261,10 @@ def test_what_confinement_alone_ends_is_no_fault(
 
 @pytest.mark.long
 @needs_landlock
-@pytest.mark.parametrize("harm", ["delete", "overwrite", "cut"])
-@pytest.mark.parametrize("strategy", ["auto", "each"])
+@pytest.mark.parametrize(
+    ("strategy", "harm"),
+    [("auto", "delete"), ("auto", "overwrite"), ("auto", "cut"), ("each", "delete")],
+)
 def test_a_pass_that_would_harm_the_model_is_at_fault_and_kept_from_it(
     harm: str, strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,9 +62,9 @@ slow (float[2,3] x) => (float[2,3] y) {
 OPTIONS = RayOptions(memory_gib=0.25)
 
 
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    """A head without processors and two nodes with one each."""
+@pytest.fixture(scope="module")
+def head() -> Iterator[Any]:
+    """A head without processors."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -72,12 +72,19 @@ def cluster() -> Iterator[Any]:
         initialize_head=True,
         head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 1 << 27},
     )
-    for _ in range(2):
-        made.add_node(num_cpus=1, object_store_memory=1 << 27)
     ray.init(address=made.address, log_to_driver=False)
     yield made
     ray.shutdown()
     made.shutdown()
+
+
+@pytest.fixture
+def cluster(head: Any) -> Any:
+    """That head and two nodes with one processor each; what a test before has lost is replaced."""
+    while len(head.worker_nodes) < 2:
+        head.add_node(num_cpus=1, object_store_memory=1 << 27)
+    head.wait_for_nodes()
+    return head
 
 
 @pytest.fixture

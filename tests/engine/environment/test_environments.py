@@ -46,7 +46,10 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PythonEnvironment:
     return PythonEnvironment("small", (str(wheel(tmp_path, "tiny_library")),), ("tiny_library",))
 
 
-def test_an_environment_is_made_and_works(small: PythonEnvironment, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_an_environment_is_made_and_works_and_is_replaced_only_if_that_is_asked(
+    small: PythonEnvironment, tmp_path: Path
+) -> None:
     said: list[str] = []
     target = tmp_path / "made" / "small"
     python = make(small, target, force=False, say=said.append)
@@ -63,14 +66,6 @@ def test_an_environment_is_made_and_works(small: PythonEnvironment, tmp_path: Pa
     assert f"{target}/bin/python" in "".join((target / "bin" / "pip").read_text().splitlines()[:2])
     assert problem_of(python, small) is None
     assert len(said) == 2
-
-
-@pytest.mark.long
-def test_what_exists_is_replaced_only_if_that_is_asked(
-    small: PythonEnvironment, tmp_path: Path
-) -> None:
-    target = tmp_path / "small"
-    make(small, target, force=False, say=lambda words: None)
     (target / "mark").touch()
     with pytest.raises(UsageError, match="exists; replace it with: optvet env make small --force"):
         make(small, target, force=False, say=lambda words: None)
