@@ -16,8 +16,13 @@ for name, value in {
 }.items():
     os.environ.setdefault(name, value)
 
-# How fast a machine is today says nothing about the code.
-settings.register_profile("optvet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How fast a machine is today says nothing about the code. Examples are others in each run.
+settings.register_profile(
+    "optvet",
+    deadline=None,
+    max_examples=100 if os.environ.get("OPTVET_ASSAULT") == "long" else 30,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("optvet")
 
 

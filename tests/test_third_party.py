@@ -139,6 +139,7 @@ def test_the_installed_plugins_are_listed(call: Call, place: Path) -> None:
     assert Path(found).is_relative_to(place / "environment")
 
 
+@pytest.mark.long
 def test_the_comparator_is_chosen_for_its_task_and_its_metrics_are_told(
     call: Call, place: Path
 ) -> None:

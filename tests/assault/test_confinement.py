@@ -160,6 +160,7 @@ with Sandbox(jobs=1) as sandbox, temporary_folder("optvet-ours-"):
 """
 
 
+@pytest.mark.long
 def test_a_program_that_calls_optvet_clears_what_one_left(tmp_path: Path) -> None:
     (temporary := tmp_path / "temporary").mkdir()
     (theirs := temporary / "theirs").write_text("of the program")
@@ -370,7 +371,11 @@ USES = (
 
 
 @needs_landlock
-@pytest.mark.parametrize(("words", "code"), USES, ids=lambda use: str(use).partition(" ")[0])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [USES[0], *(pytest.param(*use, marks=pytest.mark.long) for use in USES[1:])],
+    ids=lambda use: str(use).partition(" ")[0],
+)
 def test_commands_work_confined_and_with_an_empty_cache(
     words: str, code: int, tmp_path: Path
 ) -> None:
@@ -415,6 +420,7 @@ def test_a_kernel_without_it_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "not in this kernel" in warned.message
 
 
+@pytest.mark.long
 def test_the_page_is_a_command(tmp_path: Path) -> None:
     ran = Place(tmp_path).run("doctor", "--security", timeout_s=120)
     assert ran.code == 0, ran.said

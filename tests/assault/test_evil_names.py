@@ -151,6 +151,7 @@ g (float[2,3] x) => (float[2,3] y) { y = Frobnicate(x) }
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["\n::error::owned\n##[error]x", "\x1b[2J\x1b]0;t\x07[bold]"])
 def test_the_output_of_pytest_has_no_command(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -703,6 +703,7 @@ def processes_using(cache: Path) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_interrupted_work_is_kept_and_no_process_stays(
     run: Run, spawn: Spawn, tmp_path: Path
 ) -> None:

@@ -243,6 +243,7 @@ def test_the_layer_that_must_not_be_quantized_is_found(tmp_path: Path) -> None:
     assert result.recipes == {"nodes_to_exclude": "['MatMul_0']"}
 
 
+@pytest.mark.long
 def test_vet_measures_ranges_on_the_samples_and_its_bundles_carry_them(tmp_path: Path) -> None:
     cache, moved = tmp_path / "cache", tmp_path / "moved"
     result = optvet.vet(

@@ -85,6 +85,7 @@ def test_a_store_of_the_version_before_opens_with_all_that_it_had(tmp_path: Path
         assert len(artifacts(store, rows[0].trial, 0)) == 1
 
 
+@pytest.mark.long
 def test_findings_of_a_campaign_are_reduced_and_kept_as_bundles(
     run: Run, models: Path, place: Path
 ) -> None:

@@ -276,6 +276,7 @@ def test_what_is_run_is_what_the_file_says(run: Run, place: Path) -> None:
     assert not (place / "evil-cache").exists()
 
 
+@pytest.mark.long
 def test_a_resumed_store_does_not_say_where_is_written(run: Run, models: Path, place: Path) -> None:
     (place / "c.toml").write_text('models = ["models/clean.onnx"]\n[vet]\nlimit = 1\n')
     assert run("campaign", "run", "c.toml", "--store", "s").code == 0

@@ -238,6 +238,7 @@ def claim_all(path: Path, campaign: int, results: Any) -> None:
     results.put(taken)
 
 
+@pytest.mark.long
 def test_two_processes_answer_every_job_once(store: CampaignStore) -> None:
     campaign: StoredCampaign = add_campaign(store, plan_of(200))
     context = multiprocessing.get_context("spawn")

@@ -160,6 +160,7 @@ def test_data_are_part_of_a_level_only_where_one_model_has_several() -> None:
     assert list(by_level(chunks)) == ["onnxruntime images:1", "onnxruntime images:2"]
 
 
+@pytest.mark.long
 def test_kernels_of_the_original_stand_next_to_those_of_the_optimized(run: Run) -> None:
     require("onnxruntime")
     Path("answers").mkdir()

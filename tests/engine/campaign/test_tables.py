@@ -157,6 +157,7 @@ vet = { limit = 1, structure = true }
 """
 
 
+@pytest.mark.long
 def test_levels_of_a_real_runtime_have_operators_placement_and_charts(
     run: Run, models: Path, place: Path
 ) -> None:

@@ -198,6 +198,7 @@ def test_the_cache_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert machine.check_cache(tmp_path / "cache").status == "warning"
 
 
+@pytest.mark.long
 def test_this_environment_is_diagnosed(tmp_path: Path) -> None:
     found = doctor.diagnose(Plugins().all(), tmp_path / "cache", tmp_path)
     assert found.libraries["numpy"] is not None

@@ -77,6 +77,7 @@ def test_a_planted_fault_is_found_and_explained(
         assert not all(r.met for r in part.without), part.name
 
 
+@pytest.mark.long
 def test_a_runtime_that_rounds_each_value_gives_the_same_list(tmp_path: Path) -> None:
     emulated = precision(OVERFLOW, tmp_path)
     native = precision(OVERFLOW, tmp_path, runtime="onnx_reference")
@@ -129,6 +130,7 @@ def test_an_original_that_does_not_repeat_itself_is_undecided(tmp_path: Path) ->
     assert result.verdict == "undecided"
 
 
+@pytest.mark.long
 def test_any_requirement_bounds_the_search(tmp_path: Path) -> None:
     loose = precision(ABSORBED, tmp_path, require="max_change<=0.9")
     tight = precision(ABSORBED, tmp_path, atol=1e-6)

@@ -232,6 +232,7 @@ def test_a_reduced_model_runs_on_its_feeds(problem: Problem) -> None:
     assert record(result.model, result.feeds) is not None
 
 
+@pytest.mark.long
 @settings(MANY, max_examples=15)
 @given(problems())
 def test_equal_calls_give_equal_reductions(problem: Problem) -> None:

@@ -260,6 +260,7 @@ def test_a_budget_leaves_a_model_that_still_shows_it(tmp_path: Path, sandbox: Sa
     assert found == [("optimizer-error", ("fuse_transpose_into_gemm",))]
 
 
+@pytest.mark.long
 def test_equal_findings_give_equal_models(tmp_path: Path, sandbox: Sandbox) -> None:
     proto = network(CRASH, f"float[4,6] k = {numbers(4, 6)}", "float[1,6] y")
     who = accused(OnnxOptimizer(), "fuse_transpose_into_gemm")
@@ -299,6 +300,7 @@ net (float[1,4] x) => (float[1,4] y) <int32[4] five = {5, 6, 7, 8}, int32[4] nin
 }"""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [QUANTIZED, DIVIDED])
 def test_the_standard_has_an_answer_for_what_a_reduction_leaves(
     text: str, tmp_path: Path, sandbox: Sandbox

@@ -101,6 +101,7 @@ def test_a_cast_that_is_missing_is_inserted_at_the_output(repair: Repair) -> Non
     assert "Cast" in result.edits[0].about
 
 
+@pytest.mark.long
 def test_two_faults_that_hide_each_other_take_two_edits(repair: Repair) -> None:
     faulty = GOOD.replace("alpha = 0.2", "alpha = 0.1").replace("w = {1, 2, 3}", "w = {1, 2, 4}")
     result = repair(faulty)

@@ -43,6 +43,7 @@ def test_what_is_too_large_is_cut_and_says_so(detail: Any, cut: Any) -> None:
     assert cut is None or kept == cut
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=25)
 @given(st.dictionaries(st.text(), plain), st.integers(1, 12))
 def test_whatever_it_is_it_fits(detail: dict[str, Any], times: int) -> None:

@@ -226,6 +226,7 @@ def test_the_command_answers_from_the_cache_without_onnx_and_plugins(
     assert told[0] == told[1]
 
 
+@pytest.mark.long
 def test_python_is_answered_so_too(ask: Ask, tmp_path: Path) -> None:
     code = (
         "import json, sys, optvet; "
