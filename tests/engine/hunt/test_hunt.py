@@ -120,8 +120,8 @@ def test_an_optimizer_without_faults_has_no_findings(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_equal_seeds_and_counts_give_equal_findings_whatever_the_jobs(tmp_path: Path) -> None:
     passes = ("drop_relu", "add_to_sub", "keep_01")
-    first = hunt(asked(tmp_path / "a", "40", jobs=1, seed=3), plugins_with(*passes))
-    second = hunt(asked(tmp_path / "b", "40", jobs=2, seed=3), plugins_with(*passes))
+    first = hunt(asked(tmp_path / "a", "60", jobs=1, seed=3), plugins_with(*passes))
+    second = hunt(asked(tmp_path / "b", "60", jobs=2, seed=3), plugins_with(*passes))
     assert counted(first) == counted(second)
     assert {tuple(f.culprit) for f in first.findings} == {("drop_relu",), ("add_to_sub",)}
 
@@ -129,15 +129,15 @@ def test_equal_seeds_and_counts_give_equal_findings_whatever_the_jobs(tmp_path: 
 @pytest.mark.long
 def test_an_interrupted_hunt_goes_on_and_finds_the_same(tmp_path: Path) -> None:
     plugins = plugins_with("drop_relu", "keep_01")
-    whole = hunt(asked(tmp_path / "whole", "30"), plugins)
+    whole = hunt(asked(tmp_path / "whole", "50"), plugins)
 
     def stop(event: HuntProgress) -> None:
         if event.doing.startswith("vetting"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        hunt(asked(tmp_path / "cut", "30"), plugins, progress=stop)
-    again = hunt(asked(tmp_path / "cut", "30", resume=True), plugins)
+        hunt(asked(tmp_path / "cut", "50"), plugins, progress=stop)
+    again = hunt(asked(tmp_path / "cut", "50", resume=True), plugins)
     assert counted(again) == counted(whole)
     assert (tmp_path / "cut" / again.findings[0].bundle / "finding.json").exists()
 
