@@ -112,7 +112,7 @@ def test_a_pass_that_kills_its_process_is_blamed_and_no_model_is_lost(tmp_path: 
 def test_an_optimizer_without_faults_has_no_findings(tmp_path: Path) -> None:
     passes = ("keep_01", "benign_reassociate", "round_weights", "rename_declared")
     plugins = plugins_with(*passes, repeatable=False)
-    summary = hunt(asked(tmp_path / "out", "60"), plugins)
+    summary = hunt(asked(tmp_path / "out", "150"), plugins)
     assert summary.findings == []
     assert "benign_reassociate" in summary.fired
 
