@@ -294,14 +294,15 @@ def _symbols(program: Any, names: Sequence[str]) -> dict[str, dict[int, str]]:
 
 
 def _move(value: Any, generator: Any) -> None:
-    """Move each element by -1, 0 or +1 units in its last place; whole numbers are kept."""
+    """Move each element by -1, 0 or +1 units in its last place; what no rounding made is kept."""
     torch = _torch()
     with torch.no_grad():
-        whole = (value == value.round()) & (value.abs() <= _LARGEST_WHOLE)
+        exact = (value == value.round()) & (value.abs() <= _LARGEST_WHOLE)
+        exact |= ~_may_be_rounded(value)
         step = torch.randint(-1, 2, value.shape, generator=generator)
         to = torch.where(step > 0, torch.inf, -torch.inf).to(value.dtype)
         moved = torch.nextafter(value, to)
-        value.copy_(torch.where((step == 0) | whole, value, moved))
+        value.copy_(torch.where((step == 0) | exact, value, moved))
 
 
 def _mover(generator: Any) -> Callable[[Any], Any]:

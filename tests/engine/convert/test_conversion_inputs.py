@@ -10,7 +10,7 @@ import numpy as np
 
 from optvet.engine.convert.conversion_inputs import inputs_of
 from optvet.engine.convert.session import Conversion
-from optvet.engine.convert.worker_steps import Observed
+from optvet.engine.convert.worker_steps import Observed, move_inputs
 from optvet.engine.work.sandbox import Outcome
 from optvet.spec.converters import SourceFacts
 from optvet.spec.types import Artifact, Failure, Sample
@@ -68,3 +68,12 @@ def test_an_edge_value_that_never_ends_has_a_short_time_of_its_own() -> None:
     assert (limits["example"], limits["random 1"]) == (None, None)
     assert limits["edge 1"] is not None
     assert limits["edge 1"] < 10
+
+
+def test_values_that_no_rounding_made_are_not_moved() -> None:
+    given = np.array([0.5, -2.5, 3, 0.1, 0.7, -0.3] * 4, np.float32)
+    moved = move_inputs({"x": given, "i": np.arange(3)}, np.random.default_rng(0))
+    changed = (moved["x"] != given).reshape(4, 6)
+    assert not changed[:, :3].any()
+    assert changed[:, 3:].any()
+    assert moved["i"].tolist() == [0, 1, 2]

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from optvet.engine.contract import checked_calls, other_returns, runtime_returns
 from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.numerics import perturb, rounding
+from optvet.engine.numerics.floats import is_float
 from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.work.sandbox import enter, poison_memory
 from optvet.engine.work.sandbox.messages import cut, text_of, type_name
@@ -38,6 +39,7 @@ from optvet.spec.errors import InfrastructureError, PluginError, UsageError
 from optvet.spec.foreign import load_model
 from optvet.spec.protocols import Feeds
 from optvet.spec.runtime_protocols import Runtime, Session
+from optvet.spec.significance import may_be_rounded
 from optvet.spec.types import Artifact, Failure, Sample
 
 _OURS = (UsageError, PluginError, InfrastructureError)
@@ -231,10 +233,22 @@ def run_perturbed(
         enter("run")
         for sample in samples:
             rng = np.random.default_rng(seed)
-            feeds = sample.feeds if inside else perturb.jitter_feeds(sample.feeds, rng)
+            feeds = sample.feeds if inside else move_inputs(sample.feeds, rng)
             # A moved input may be illegal; the other ones are still measured.
             with contextlib.suppress(ArithmeticError, ValueError, RuntimeError, IndexError):
                 moved[sample.id].append(infer(runtime, session, feeds))
+    return moved
+
+
+def move_inputs(feeds: Feeds, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Inputs moved by a roundoff, but for values that no rounding made.
+
+    Halfway between integers, a step would decide to which of them a value is rounded.
+    """
+    moved = perturb.jitter_feeds(feeds, rng)
+    for name, value in feeds.items():
+        if is_float(value.dtype):
+            moved[name] = np.where(may_be_rounded(value), moved[name], value)
     return moved
 
 
@@ -248,7 +262,7 @@ def moved_weights(
         session = load(config, Artifact("onnx", _with_moved_weights(artifact.data, seed)))
         enter("run")
         for sample in samples:
-            feeds = perturb.jitter_feeds(sample.feeds, np.random.default_rng(seed))
+            feeds = move_inputs(sample.feeds, np.random.default_rng(seed))
             run = _run(config, artifact, session, Sample(sample.id, feeds))
             if not isinstance(run, Failure):
                 moved[sample.id].append(run)

@@ -213,7 +213,8 @@ def _by_truth(found: Difference) -> Judgement | None:
         return None
     # Exact ties (k + 1/2 into a quantizer) may be rounded either way, and scales are not
     # jittered. So the reference's distance from the float64 result counts as noise too.
-    own_error = np.where(np.isfinite(found.truth), np.abs(found.y - found.truth), 0.0)
+    with np.errstate(invalid="ignore"):
+        own_error = np.where(np.isfinite(found.truth), np.abs(found.y - found.truth), 0.0)
     unmoved = all(np.array_equal(wide(j), found.y, equal_nan=True) for j in found.jitters)
     if not unmoved or rms_of_all(found.d) > 2 * rms_of_all(own_error):
         return None
