@@ -1,7 +1,7 @@
 """For all tests."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,6 +37,12 @@ def pytest_xdist_auto_num_workers() -> int | None:
     processors = len(os.sched_getaffinity(0))
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(processors, min(2 * processors, memory_bytes // (4 << 30)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Search no tests for examples: there are none, and each worker would search them all."""
+    return [c for c in (yield) if type(c).__name__ != "DoctestModule"]
 
 
 @pytest.fixture(autouse=True, scope="session")
