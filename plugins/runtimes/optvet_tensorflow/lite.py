@@ -115,12 +115,16 @@ def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -
     places: dict[int, int] = {}
     values: list[SourceValue] = []
     computed: set[int] = set(fed)
+    handles: set[int] = set()
     for op in interpreter._get_ops_details():
         if op["op_name"] in _NO_VALUES:
+            handles.update(int(i) for i in op["outputs"])
             continue
         reads = [int(i) for i in op["inputs"] if i >= 0]
         operands = tuple(
-            _operand(interpreter, str(i), int(read), places, fed)
+            SourceOperand(str(i))
+            if int(read) in handles  # LiteRT crashes on reading one.
+            else _operand(interpreter, str(i), int(read), places, fed)
             for i, read in enumerate(op["inputs"])
         )
         for index in map(int, op["outputs"]):
@@ -156,6 +160,8 @@ def _operand(
     try:
         value = np.array(interpreter.get_tensor(index)) if index >= 0 else np.zeros(0)
     except ValueError:  # A state of an operator.
+        return SourceOperand(name)
+    if value.dtype.kind not in "fiub":  # Such as a text.
         return SourceOperand(name)
     if value.size == 1:
         return SourceOperand(name, constant=value.reshape(-1)[0].item())

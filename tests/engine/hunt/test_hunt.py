@@ -20,7 +20,7 @@ from tests.engine.hunt.small import SmallPool, plugins_with
 from optvet import InputError, UnknownName, UsageError
 from optvet.engine.bundle.folder import read_record, write_arrays
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.confirm import Confirmer, is_unshown
+from optvet.engine.hunt.confirm import Confirmer
 from optvet.engine.hunt.cross_check import Applied, is_disputed
 from optvet.engine.hunt.learn import is_unproductive, learn, passes_together
 from optvet.engine.hunt.make_candidates import MadeCandidate
@@ -540,7 +540,3 @@ def test_a_plugin_that_breaks_its_contract_on_one_model_ends_no_hunt(
     summary = hunt(asked(tmp_path / "out", "20"), plugins_with("drop_relu"))
     assert (summary.candidates, summary.findings, summary.pending) == (20, [], 0)
     assert any("SparseTensor" in words for words in summary.complaints)
-
-
-def test_a_finding_stays_only_if_its_own_script_does_not_say_otherwise() -> None:
-    assert [code for code in (None, 0, 1, 2, -9) if is_unshown(code)] == [0, 2]

@@ -114,7 +114,7 @@ class Confirmer:
             lasting = [
                 b
                 for b in shown
-                if b.known or not (is_unshown(b.record.script_exit) or self._is_disputed(b))
+                if b.known or not (_is_gone(b.record.script_exit) or self._is_disputed(b))
             ]
             return [self._keep_finding(suspect, b) for b in lasting]
 
@@ -182,10 +182,9 @@ def _rank(finding: Finding, suspect: Suspect) -> tuple[bool, bool]:
     return finding.severity != "fault", finding.symptom != suspect.key.symptom
 
 
-def is_unshown(script_exit: int | None) -> bool:
-    """Whether the bundle's own script, which knows nothing of optvet, did not show the finding.
+def _is_gone(script_exit: int | None) -> bool:
+    """Whether the bundle's own script, which knows nothing of optvet, said that all is well.
 
-    It said that all is well (0), or that it ended before it got there (2). One that was killed or
-    is of another kind says nothing.
+    What it cannot judge is not gone.
     """
-    return script_exit in (0, 2)
+    return script_exit == 0
