@@ -62,8 +62,6 @@ def _program(title: str, cells: list[str]) -> str:
     """Without its version; a table of several programs has them in the first column."""
     if title == "Runtimes and importers":
         title = cells[0]
-    elif "onnxmltools" in cells[0]:
-        title = "onnxmltools"
     return re.sub(r" \d.*", "", title)
 
 
