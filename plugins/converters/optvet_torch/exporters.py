@@ -47,7 +47,17 @@ class Dynamo:
     preference = 100
     consumes = frozenset({"torch", "torch-program"})
     produces = "onnx"
-    preload: Sequence[str] = ("torch", "torch.export", "onnxscript")
+    # The exporter imports the rest when it is called: 2 s in each worker.
+    preload: Sequence[str] = (
+        "torch",
+        "torch.export",
+        "torch.export._trace",
+        "torch._inductor.decomposition",
+        "torch.onnx._internal.exporter._core",
+        "onnxscript",
+        "onnxscript.function_libs.torch_lib.ops",
+        "onnxscript.optimizer",
+    )
     libraries: Mapping[str, str] = {"torch": "torch", "onnxscript": "onnxscript"}
     options: DynamoOptions = DynamoOptions()
 
