@@ -228,6 +228,8 @@ def _check(function: str, sample: Any) -> None:
     listed = made if isinstance(made, (tuple, list)) else [made]
     if not listed or not all(isinstance(v, torch.Tensor) and not v.is_complex() for v in listed):
         raise Unwritable("results that are complex, or no tensors")
+    if any(v.layout != torch.strided for v in listed):
+        raise Unwritable("sparse results")
 
 
 def _literal(tensor: torch.Tensor) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
 
 import pytest
 
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
-from optvet.engine.work.sandbox import keep_servers
+from optvet.engine.work.sandbox import Sandbox, keep_servers
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import Converter, Factory
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.types import Artifact
 from optvet.testing import check_converter, check_source_runtime
 
 pytest.importorskip("torch", reason="needs torch")
@@ -303,3 +306,23 @@ def test_the_runtime_of_programs_conforms(source: Path) -> None:
 
 def test_torchscript_conforms(source: Path) -> None:
     check_converter(Plugins().converter("torch_script"), source, "convolution")
+
+
+def _count_imports(converter: Converter, source: Artifact, folder: Path) -> int:
+    """How many modules a conversion imports; called in a worker."""
+    before = set(sys.modules)
+    assert list(converter.convert(source, converter.options, folder))
+    return len(set(sys.modules) - before)
+
+
+@pytest.mark.parametrize("name", ["torch_dynamo", "torch_script"])
+def test_workers_import_next_to_nothing_to_export(name: str, source: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs onnxscript")
+    plugins = Plugins()
+    converter = plugins.converter(name)
+    preload = (*plugins.runtime("torch_program").preload, *converter.preload)
+    made = Artifact("torch", path=source, handle=Factory("convolution"))
+    with Sandbox(jobs=1, preload=preload) as sandbox:
+        outcome = sandbox.call(_count_imports, converter, made, tmp_path)
+    assert outcome.value is not None
+    assert outcome.value < 100
