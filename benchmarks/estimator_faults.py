@@ -1,6 +1,6 @@
 """Faults of skl2onnx and onnxmltools, each shown plainly on a small table, without optvet.
 
-    python benchmarks/estimators.py [NAME…]
+    python benchmarks/estimator_faults.py [NAME…]
 
 Needs released wheels alone: onnx, ONNX Runtime, scikit-learn, LightGBM, XGBoost, skl2onnx and
 onnxmltools. An estimator is fitted and converted, and its own methods are compared with the model,
