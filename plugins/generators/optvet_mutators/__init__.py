@@ -16,6 +16,7 @@ _EDITS = (
     FunctionMutator("change-input-shape", values.change_input_shape, 2.0),
     FunctionMutator("equal-dimensions", values.equal_dimensions, 0.5, prepares=True),
     FunctionMutator("distinct-values", values.distinct_values, 0.5, prepares=True),
+    FunctionMutator("opposite-magnitudes", values.opposite_magnitudes, 0.5),
     FunctionMutator("change-type", values.change_type, prepares=True),
     FunctionMutator("change-size", values.change_size, 0.5, prepares=True),
     FunctionMutator("repeat-dimension", values.repeat_dimension),

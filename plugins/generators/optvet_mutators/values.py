@@ -219,6 +219,33 @@ def distinct_values(candidate: Candidate, vocabulary: Vocabulary, random: Random
     return True
 
 
+def opposite_magnitudes(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """Large constants and small inputs, or the reverse: what is regrouped may overflow or vanish.
+
+    The products of both are as they were; those of two constants are beyond the type.
+    """
+    tensors = [t for t in constants(candidate.model.graph) if t.data_type in _FLOATS]
+    single = [t for t in tensors if set(t.dims) <= {1}]
+    chosen = random.choice([single, tensors])
+    large, names = random.choice([True, False]), list(candidate.feeds)
+    names = [n for n in names if type_of(candidate.feeds[n]) in _FLOATS]
+    if not chosen or not names:
+        return False
+    for tensor in chosen:
+        old = numpy_helper.to_array(tensor)
+        set_value(candidate, tensor, _times_power(old, 1 if large else -1))
+    for name in names:
+        candidate.feeds[name] = _times_power(candidate.feeds[name], -1 if large else 1)
+    return True
+
+
+def _times_power(old: np.ndarray, sign: int) -> np.ndarray:
+    """The values times, or over, a number whose square the type does not hold."""
+    factor = np.ldexp(1.0, sign * (3 * int(np.finfo(old.dtype).maxexp) // 4))
+    with np.errstate(all="ignore"):
+        return np.asarray(old * old.dtype.type(factor), old.dtype)
+
+
 def change_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """All values of one element type of another: float as double, int64 as int32."""
     used = {type_of(v) for v in candidate.feeds.values()}

@@ -14,6 +14,7 @@ from onnx import NodeProto, helper
 
 from optvet import UsageError
 from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.make_candidates import complete
 from optvet.graph import at_opset, candidate_of, join, types_of
 from optvet.graph.compose import fit_to_shape
@@ -74,6 +75,65 @@ def test_windows_of_models_none_of_which_can_be_used_are_refused_with_a_reason(
     request = PoolRequest(str(tmp_path), (), 0, 9, lambda model, feeds: {})
     with pytest.raises(UsageError, match=r"no model of .* can be used; broken.onnx: DecodeError"):
         list(PLUGINS.pool("windows").fragments(request))
+
+
+def test_a_checkout_gives_patterns_and_models_of_its_tests_and_nothing_of_it_is_run(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rules.py").write_text(
+        f'''
+"""Reshape, Transpose and so on are not what this rule looks for."""
+open({str(tmp_path / "touched")!r}, "w").close()
+
+def pattern(op, x, w):
+    return op.Relu(op.Add(op.MatMul(x, w), 1))
+
+def test_squeeze():
+    nodes = [make_node("Squeeze", ["x"], ["t"]), make_node("Unsqueeze", ["t"], ["y"])]
+
+SLIM = """
+    input  input 0 1 x
+    Gemm   gemm  1 1 x y
+    Softmax last 1 1 y z
+"""
+TEXT = """{MODEL}"""
+
+class FusionGemm:
+    def text(self):
+        return """Gemm g 1 1 x y
+            Softmax s 1 1 y z"""
+''',
+        "utf-8",
+    )
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "fusion_test.cc").write_text(
+        'TEST(Fusion, Gelu) {\n  AddNode("Div", {x});\n  AddNode("Erf", {y});\n}\n'
+        'TEST(Fusion, Other) {\n  AddNode("Sqrt", {x});\n  AddNode("Erf", {y});\n}\n'
+    )
+
+    def values(model: bytes, feeds: object) -> dict[str, np.ndarray]:
+        return {"m": np.ones((1, 2), np.float32), "s": np.zeros((1, 2), np.float32)}
+
+    request = PoolRequest(str(tmp_path), (), 0, 200, values)
+    found = list(PLUGINS.pool("upstream").fragments(request))
+    patterns = {(p.operators, p.about) for p in found if isinstance(p, Pattern)}
+    assert patterns == {
+        (("MatMul", "Add", "Relu"), "rules"),
+        (("Squeeze", "Unsqueeze"), "rules"),
+        (("Gemm", "Softmax"), "rules"),
+        (("Div", "Erf"), "fusion_test"),
+        (("Sqrt", "Erf"), "fusion_test"),
+    }
+    windows = {tuple(n.op_type for n in f.nodes) for f in found if isinstance(f, Fragment)}
+    assert ("MatMul", "Add", "Relu") in windows
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_folder_without_patterns_is_no_checkout(tmp_path: Path) -> None:
+    for argument, words in ((None, "needs a checkout"), (str(tmp_path), "no pattern and no model")):
+        request = PoolRequest(argument, (), 0, 9, lambda model, feeds: {})
+        with pytest.raises(UsageError, match=words):
+            list(PLUGINS.pool("upstream").fragments(request))
 
 
 def hints(*names: str) -> list[tuple[str, ...]]:
@@ -363,3 +423,19 @@ def test_a_model_that_reads_an_input_without_a_value_is_none() -> None:
     candidate = candidate_of(neg, Random(1))
     candidate.feeds.clear()
     assert complete(candidate) is None
+
+
+def test_large_constants_meet_small_inputs_whose_products_are_ordinary() -> None:
+    mutator = next(m for m in PLUGINS.mutators() if m.name == "opposite-magnitudes")
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,2] x) => (float[2,2] y)
+        <float k = {2}, float q = {3}> { s = Mul(x, k)  y = Mul(s, q) }"""
+    ratios = set()
+    for number in range(8):
+        candidate = Candidate(onnx.parser.parse_model(text), {"x": np.ones((2, 2), np.float32)})
+        if mutator.mutate(candidate, Vocabulary([]), ExhaustiveDraws(number, "")) is None:
+            continue
+        k, q = (onnx.numpy_helper.to_array(t) for t in candidate.model.graph.initializer)
+        assert (candidate.feeds["x"] * k == 2).all()
+        with np.errstate(all="ignore"):
+            ratios.add(float(k * q))
+    assert ratios == {0.0, float("inf")}

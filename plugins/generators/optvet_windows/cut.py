@@ -1,8 +1,8 @@
-"""Windows: a few connected nodes cut out of the user's models, with the values of one run."""
+"""Cuts a few connected nodes out of models, with the values of one run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -10,16 +10,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, helper, numpy_helper
 
 from optvet.graph import ONNX_DOMAIN, opset_versions, reads
-from optvet.plugin import (
-    Fragment,
-    Pattern,
-    Pool,
-    PoolRequest,
-    UsageError,
-    files_in,
-    hookimpl,
-    load_model,
-)
+from optvet.plugin import Fragment, PoolRequest, load_model
 
 _LARGEST_MODEL = 512 << 20
 _PER_MODEL = 300
@@ -28,51 +19,36 @@ _ELEMENTS = 4096
 _WORDS = 200
 
 
-class Windows:
-    """``windows:FOLDER`` or ``windows:MODEL.onnx``: what fusions look for in real models."""
+def read_model(file: Path) -> ModelProto:
+    """The model of a file, unless it is larger than what a hunt runs.
 
-    name = "windows"
-    needs_argument = True
-
-    def fragments(self, request: PoolRequest) -> Iterable[Fragment | Pattern]:
-        """Windows of one to six nodes; of equal sequences of operators one per model.
-
-        Raises:
-            UsageError: There is no model, or none that runs on inputs that are drawn for it.
-        """
-        if not request.argument:
-            raise UsageError("pool 'windows' needs models: say --pool windows:FOLDER")
-        place = Path(request.argument).expanduser()
-        files = files_in(place, lambda f: f.suffix == ".onnx") if place.is_dir() else [place]
-        if not files or not files[0].is_file():
-            raise UsageError(f"pool 'windows': {place} has no .onnx file; give a model or a folder")
-        random, left = Random(request.seed), request.limit
-        reason, found = "", False
-        for file in files:
-            # Not every file of a folder is a model that runs on inputs of this kind.
-            values_of_run = _run(file, request)
-            if isinstance(values_of_run, str):
-                reason = reason or f"{file.name}: {values_of_run}"
-                continue
-            for fragment in _windows(file.stem, *values_of_run, random):
-                if left == 0:
-                    return
-                left, found = left - 1, True
-                yield fragment
-        if reason and not found:
-            raise UsageError(f"pool 'windows': no model of {place} can be used; {reason}")
-
-
-def _run(file: Path, request: PoolRequest) -> tuple[ModelProto, dict[str, np.ndarray]] | str:
-    """The model with the values of a run; or why it cannot be used."""
+    Raises:
+        ValueError: It is.
+    """
     if file.stat().st_size > _LARGEST_MODEL:
-        return f"it is larger than {_LARGEST_MODEL >> 20} MiB"
-    try:
-        model = load_model(file)
-        feeds = _feeds(model.graph, request.seed)
-        values = dict(request.values(model.SerializeToString(), feeds))
-    except Exception as error:  # of any kind: what the parser or the runtime raises
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:_WORDS]}"
+        raise ValueError(f"it is larger than {_LARGEST_MODEL >> 20} MiB")
+    return load_model(file)
+
+
+def windows_of(
+    models: Iterable[tuple[str, Callable[[], ModelProto]]], request: PoolRequest
+) -> Iterator[Fragment | str]:
+    """Windows of models that are given by name, and for each that cannot be used, why not."""
+    random = Random(request.seed)
+    for name, read in models:
+        # Not every file of a folder is a model that runs on inputs of this kind.
+        try:
+            ran = _run(read(), request)
+        except Exception as error:  # of any kind: what the parser or the runtime raises
+            yield f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:_WORDS]}"
+            continue
+        yield from _windows(Path(name).stem, *ran, random)
+
+
+def _run(model: ModelProto, request: PoolRequest) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """The model with the values of a run."""
+    feeds = _feeds(model.graph, request.seed)
+    values = dict(request.values(model.SerializeToString(), feeds))
     weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     return model, values | weights | feeds
 
@@ -143,9 +119,3 @@ def _window(
 def _small(value: np.ndarray) -> np.ndarray | None:
     """The value, if it is small enough for thousands of runs."""
     return value if value.size <= _ELEMENTS else None
-
-
-@hookimpl
-def optvet_generators() -> Iterable[Pool]:
-    """The pool of windows."""
-    return [Windows()]
