@@ -8,7 +8,9 @@ were found again blind, by each seed and by all, *by cause*: a finding of a know
 whose culprit is one of its culprits, or its sequence, and whose reduced model has what
 ``causes.toml`` says of the cause. The looser count, by culprit and symptom alone, stands beside it.
 Faults of ONNX Runtime count where its installed version still shows them: each case is run in a
-process of its own, without optvet, with all optimizations and with none.
+process of its own, without optvet, with all optimizations and with none. With ``--vet known`` only
+suspicions are vetted that may be a known fault which was not met yet: vetting all of them takes
+longer than making and judging models.
 
     python benchmarks/hunt.py --budget 2m --seeds 1 onnxoptimizer
 """
@@ -31,8 +33,10 @@ import machine
 import onnx
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.run import hunt
+from optvet.engine.hunt.run import Wanted, hunt
+from optvet.engine.hunt.state import Suspect
 from optvet.engine.hunt.summary import HuntProgress
+from optvet.engine.hunt.suspicions import ANY
 from optvet.graph.features import features
 from optvet.spec.hunt import HuntRequest
 from optvet.spec.records import HuntFinding, HuntSummary
@@ -60,6 +64,7 @@ def main() -> None:
     parser.add_argument("--budget", default="10m")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--vet", choices=["all", "known"], default="all")
     parser.add_argument("--out", type=Path, help="keep the hunts, and go on with those that exist")
     options = parser.parse_args()
     print(machine.describe(machine.environment()), flush=True)
@@ -70,7 +75,8 @@ def main() -> None:
             found: list[Found] = []
             for seed in range(options.seeds):
                 out = place / f"{name}-{seed}"
-                summary = one(name, seed, options.budget, options.jobs, out)
+                wanted = MayBeKnown(cases, out) if options.vet == "known" else anything
+                summary = one(name, seed, options.budget, options.jobs, out, wanted)
                 mine = [Found(f, out / f.bundle) for f in summary.findings]
                 found += mine
                 print(row(summary), flush=True)
@@ -81,7 +87,14 @@ def main() -> None:
                 print(f"    not met by cause: {defect}", flush=True)
 
 
-def one(name: str, seed: int, budget: str, jobs: int, out: Path) -> HuntSummary:
+def anything(suspect: Suspect) -> bool:
+    """Every suspicion is vetted."""
+    return True
+
+
+def one(
+    name: str, seed: int, budget: str, jobs: int, out: Path, wanted: Wanted = anything
+) -> HuntSummary:
     """The summary of one hunt; it is gone on with if it exists."""
     resume = (out / "hunt.sqlite").exists()
     request = HuntRequest(
@@ -90,11 +103,13 @@ def one(name: str, seed: int, budget: str, jobs: int, out: Path) -> HuntSummary:
 
     def told(event: HuntProgress) -> None:
         if event.found is not None:
+            if isinstance(wanted, MayBeKnown):
+                wanted.take(event.found)
             culprit = ",".join(event.found.culprit) or "*"
             words = f"{event.seconds:7.1f} s  {event.found.symptom}  {culprit}"
             print(words, file=sys.stderr, flush=True)
 
-    return hunt(request, Plugins(), progress=told)
+    return hunt(request, Plugins(), progress=told, wanted=wanted)
 
 
 def row(summary: HuntSummary) -> str:
@@ -188,6 +203,30 @@ def live_cases(name: str) -> list[Case]:
     return cases
 
 
+class MayBeKnown:
+    """Whether a suspicion has place, symptom and parts of a known fault that was not met yet."""
+
+    def __init__(self, cases: Sequence[Case], out: Path) -> None:
+        self._cases, self._out = list(cases), out
+
+    def __call__(self, suspect: Suspect) -> bool:
+        """Whether it is to be vetted."""
+        model = onnx.load_from_string(suspect.model)
+        passes = suspect.passes if suspect.key.passes == (ANY,) else suspect.key.passes
+        return any(
+            shows_alike(c.entry, suspect.key.symptom)
+            and (c.cause.shared or at(c.entry, passes))
+            and c.cause.fits(model)
+            for c in self._cases
+        )
+
+    def take(self, finding: HuntFinding) -> None:
+        """Seek the fault that was found no more."""
+        found = Found(finding, self._out / finding.bundle)
+        met = {case.defect for case in self._cases if is_of(case, found)}
+        self._cases = [case for case in self._cases if case.defect not in met]
+
+
 def known(cases: Sequence[Case], found: Sequence[Found]) -> str:
     """How many of the faults were found again."""
     if not cases:
@@ -209,7 +248,7 @@ def missed(cases: Sequence[Case], found: Sequence[Found]) -> list[str]:
 
 def is_of(case: Case, found: Found) -> bool:
     """Whether a finding shows the cause of a known fault."""
-    shared = case.cause.shared and shows_alike(case.entry, found.finding)
+    shared = case.cause.shared and shows_alike(case.entry, found.finding.symptom)
     return (shared or in_place(case.entry, found.finding)) and case.cause.fits(found.model)
 
 
@@ -260,24 +299,27 @@ def still_shows(folder: Path, case: str) -> bool:
     return ended.returncode != 0
 
 
-def shows_alike(case: Mapping[str, Any], finding: HuntFinding) -> bool:
-    """Whether the symptom of a finding is that of a known fault."""
-    return str(finding.symptom) in SYMPTOMS.get(case["symptom"], {case["symptom"]})
+def shows_alike(case: Mapping[str, Any], symptom: str) -> bool:
+    """Whether a symptom is that of a known fault."""
+    return str(symptom) in SYMPTOMS.get(case["symptom"], {case["symptom"]})
 
 
-def in_place(case: Mapping[str, Any], finding: HuntFinding) -> bool:
-    """Whether symptom and culprit of a finding are those of a known fault."""
+def at(case: Mapping[str, Any], culprit: Sequence[str]) -> bool:
+    """Whether passes are the culprit of a known fault."""
     culprits = set(case.get("culprit_passes") or case.get("culprits") or ())
     sequence = list(case.get("minimal_sequence") or ())
-    culprit = list(finding.culprit)
     joint = case.get("relation") == "joint"
-    place = (
-        (bool(culprit) and culprit == sequence)
+    return (
+        (bool(culprit) and list(culprit) == sequence)
         or (joint and set(culprit) == culprits)
         or (not joint and len(culprit) == 1 and culprit[0] in culprits)
         or (not culprit and "*" in culprits)
     )
-    return shows_alike(case, finding) and place
+
+
+def in_place(case: Mapping[str, Any], finding: HuntFinding) -> bool:
+    """Whether symptom and culprit of a finding are those of a known fault."""
+    return shows_alike(case, finding.symptom) and at(case, finding.culprit)
 
 
 if __name__ == "__main__":

@@ -60,13 +60,17 @@ class Upstream:
         models: list[tuple[str, Callable[[], ModelProto]]] = [
             (file.name, partial(read_model, file)) for file in files if file.suffix == ".onnx"
         ]
-        models += [(f"{s.file.stem}-{n}", lambda m=m: m) for s in read for n, m in s.models()]
+        models += [(f"{s.file.stem}-{n}", partial(_same, m)) for s in read for n, m in s.models()]
         for window in windows_of(models, request):
             if not isinstance(window, str) and count < request.limit:
                 count += 1
                 yield window
         if not count:
             raise UsageError(f"pool 'upstream': {place} has no pattern and no model that runs")
+
+
+def _same(model: ModelProto) -> ModelProto:
+    return model
 
 
 class _Source:

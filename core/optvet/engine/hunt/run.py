@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -46,6 +46,8 @@ from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntFinding, HuntSummary
 from optvet.spec.scratch import temporary_folder
 
+Wanted = Callable[[Suspect], bool]
+"""Whether a suspect is to be vetted."""
 _BATCH = 40
 _BATCH_S = 900.0
 
@@ -56,8 +58,9 @@ def hunt(
     *,
     draw: Draw | None = None,
     progress: OnProgress = lambda event: None,
+    wanted: Wanted = lambda suspect: True,
 ) -> HuntSummary:
-    """Hunt until the budget is used up and every suspect is vetted.
+    """Hunt until the budget is used up and every suspect that is ``wanted`` is vetted.
 
     The folder of the request holds the state after every round and every suspect, so that a process
     that dies loses only the current one.
@@ -113,6 +116,7 @@ def hunt(
                 confirmer,
                 known,
                 progress,
+                wanted,
             )
             return hunter.run(state)
 
@@ -206,6 +210,7 @@ class _Hunter:
     confirmer: Confirmer
     known: frozenset[str]
     progress: OnProgress
+    wanted: Wanted
 
     def run(self, state: HuntState) -> HuntSummary:
         """Hunt until the budget is used up; what there is then is written, however this ends."""
@@ -317,7 +322,7 @@ class _Hunter:
         """Vet every suspect, and keep what is confirmed."""
         while state.suspects:
             suspect = state.suspects[0]
-            if is_needless(state, suspect):
+            if is_needless(state, suspect) or not self.wanted(suspect):
                 state.suspects.remove(suspect)
                 continue
             label = label_of(suspect.passes) or "import and export"
