@@ -93,17 +93,22 @@ class WrongSession:
         return {name: value + 1 for name, value in self.session.run(feeds).items()}
 
 
-class PlainConverter:
-    """Gives the ONNX texts of a source, one per stage."""
+class StandIn:
+    """What the converters of tests share: no options, nothing to load, version 1.0."""
 
-    name = "plain_to_onnx"
-    consumes = frozenset({"plain"})
-    produces = "onnx"
     preload: Sequence[str] = ()
     options = NoOptions()
 
     def version(self) -> str:
         return "1.0"
+
+
+class PlainConverter(StandIn):
+    """Gives the ONNX texts of a source, one per stage."""
+
+    name = "plain_to_onnx"
+    consumes = frozenset({"plain"})
+    produces = "onnx"
 
     def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
         return [
@@ -125,17 +130,12 @@ class PlainConverter:
             yield Artifact("onnx", data if isinstance(data, bytes) else data.SerializeToString())
 
 
-class RefusingConverter:
+class RefusingConverter(StandIn):
     """Takes no model in ONNX."""
 
     name = "refusing"
     consumes = frozenset({"onnx"})
     produces = "onnx"
-    preload: Sequence[str] = ()
-    options = NoOptions()
-
-    def version(self) -> str:
-        return "1.0"
 
     def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
         return [ConversionStage("import", "load", "onnx")]

@@ -7,23 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from tests.engine.convert.plain import NoOptions
+from tests.engine.convert.plain import NoOptions, StandIn
 
 from optvet.engine.discovery import Plugins
 from optvet.plugin import Artifact, ConversionStage
 
 
-class Sigmoids:
+class Sigmoids(StandIn):
     """It keeps everything else."""
 
     name = "sigmoids"
     consumes = frozenset({"onnx"})
     produces = "onnx"
-    preload: Sequence[str] = ()
-    options = NoOptions()
-
-    def version(self) -> str:
-        return "1.0"
 
     def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
         return [ConversionStage("convert", "convert", "onnx")]

@@ -11,26 +11,17 @@ from pathlib import Path
 
 import onnx
 import onnx.parser
-from pydantic import BaseModel, ConfigDict
+from tests.engine.convert.plain import NoOptions, StandIn
 
 from optvet.plugin import Artifact, ConversionStage
 
 
-class NoOptions(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Pack:
+class Pack(StandIn):
     """The ONNX text beside the source, compressed."""
 
     name = "shelf_pack"
     consumes = frozenset({"estimator"})
     produces = "packed"
-    preload: Sequence[str] = ()
-    options = NoOptions()
-
-    def version(self) -> str:
-        return "1.0"
 
     def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
         return [ConversionStage("pack", "load", "packed")]
@@ -41,17 +32,12 @@ class Pack:
         yield Artifact("packed", zlib.compress(text))
 
 
-class Unpack:
+class Unpack(StandIn):
     """The model of a compressed ONNX text."""
 
     name = "shelf_unpack"
     consumes = frozenset({"packed"})
     produces = "onnx"
-    preload: Sequence[str] = ()
-    options = NoOptions()
-
-    def version(self) -> str:
-        return "1.0"
 
     def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
         return [ConversionStage("unpack", "convert", "onnx")]
