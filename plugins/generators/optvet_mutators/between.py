@@ -11,7 +11,8 @@ from optvet.graph import types_of
 from optvet.plugin import Candidate, Vocabulary
 from optvet_mutators.common import add_output, filled, fresh, insert, onnx_version, slots
 
-_UNARY = "Identity Neg Abs Relu Sigmoid Tanh Exp Sqrt Floor Not Transpose Dropout Cast"
+_UNARY = "Identity Neg Abs Relu Sigmoid Tanh Exp Sqrt Floor Not Transpose Dropout"
+_CASTS = (1, 7, 11, 10)
 
 
 def insert_unary(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
@@ -23,10 +24,12 @@ def insert_unary(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
     index, slot = random.choice(places)
     reader = graph.node[index]
     name, new = reader.input[slot], fresh(graph, "mid")
-    kind = random.choice(_UNARY.split())
-    node = helper.make_node(kind, [name], [new])
-    if kind == "Cast":
-        node.attribute.append(helper.make_attribute("to", random.choice([1, 1, 7, 11, 10])))
+    kind = random.choice([*_UNARY.split(), *_CASTS])
+    node = (
+        helper.make_node(kind, [name], [new])
+        if isinstance(kind, str)
+        else helper.make_node("Cast", [name], [new], to=kind)
+    )
     reader.input[slot] = new
     insert(graph, index, node)
     return True
@@ -35,16 +38,18 @@ def insert_unary(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
 def insert_idle(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """An operator that does nothing between a value and one of its readers: it will be removed."""
     graph = candidate.model.graph
-    typed = types_of(candidate.model)
-    places = slots(graph, lambda n: n in typed and None not in typed[n][1])
-    if not places:
+    typed, version = types_of(candidate.model), onnx_version(candidate)
+    edits = []
+    for index, slot in slots(graph, lambda n: n in typed and None not in typed[n][1]):
+        element, dims = typed[graph.node[index].input[slot]]
+        edits += [(index, slot, kind) for kind in _idle(element, len(dims), version)]
+    if not edits:
         return False
-    index, slot = random.choice(places)
+    index, slot, kind = random.choice(edits)
     reader = graph.node[index]
     name, new = reader.input[slot], fresh(graph, "idle")
     element, dims = typed[name]
-    version, rank = onnx_version(candidate), len(dims)
-    kind = random.choice(_idle(element, rank, version))
+    rank = len(dims)
     node = helper.make_node(kind, [name], [new])
     if kind == "Cast":
         node.attribute.append(helper.make_attribute("to", element))

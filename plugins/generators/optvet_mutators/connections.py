@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from optvet.graph import join
 from optvet.plugin import Candidate, Vocabulary
@@ -103,39 +104,48 @@ def parallel_node(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
 
 def same_input_twice(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """One value at two inputs of a node."""
-    nodes = [n for n in candidate.model.graph.node if len({i for i in n.input if i}) > 1]
-    if not nodes:
+    pairs = _pairs(candidate.model.graph)
+    edits = [(n, to, source) for n, a, b in pairs for to, source in ((a, b), (b, a))]
+    if not edits:
         return False
-    node = random.choice(nodes)
-    to, source = random.sample(range(len(node.input)), 2)
+    node, to, source = random.choice(edits)
     node.input[to] = node.input[source]
     return True
 
 
 def swap_inputs(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """Two inputs of a node exchanged."""
-    nodes = [n for n in candidate.model.graph.node if len(n.input) > 1]
-    if not nodes:
+    pairs = _pairs(candidate.model.graph)
+    if not pairs:
         return False
-    node = random.choice(nodes)
-    a, b = random.sample(range(len(node.input)), 2)
+    node, a, b = random.choice(pairs)
     node.input[a], node.input[b] = node.input[b], node.input[a]
     return True
 
 
+def _pairs(graph: GraphProto) -> list[tuple[NodeProto, int, int]]:
+    """Nodes, and two inputs of each that differ."""
+    return [
+        (node, a, b)
+        for node in graph.node
+        for a, b in itertools.combinations(range(len(node.input)), 2)
+        if node.input[a] != node.input[b]
+    ]
+
+
 def rewire(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """An input of a node from another value."""
-    graph = candidate.model.graph
-    places = [(i, k) for i, n in enumerate(graph.node) for k in range(len(n.input))]
-    if not places:
+    edits = [
+        (node, slot, name)
+        for index, node in enumerate(candidate.model.graph.node)
+        for slot, was in enumerate(node.input)
+        for name in available(candidate, index)
+        if name != was
+    ]
+    if not edits:
         return False
-    index, slot = random.choice(places)
-    name = pick(
-        random, [n for n in available(candidate, index) if n != graph.node[index].input[slot]]
-    )
-    if name is None:
-        return False
-    graph.node[index].input[slot] = name
+    node, slot, name = random.choice(edits)
+    node.input[slot] = name
     return True
 
 

@@ -6,21 +6,21 @@ from random import Random
 
 import numpy as np
 import onnx
-from onnx import NodeProto, helper, numpy_helper
+from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
-from optvet.graph import Typed, types_of
+from optvet.graph import ONNX_DOMAIN, Typed, domain_of, schema_of, to_opset, types_of
 from optvet.plugin import Candidate, Vocabulary
-from optvet_mutators.common import add_output, filled, fresh, schema
+from optvet_mutators.common import add_output, filled, fresh, onnx_version, schema
+from optvet_mutators.values import values_of_attribute
 
 
 def omit_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """An input less that the operator's schema declares optional."""
-    option = onnx.defs.OpSchema.FormalParameterOption.Optional
     places = []
     for node in candidate.model.graph.node:
         known = schema(candidate, node)
         formal = list(known.inputs)[: len(node.input)] if known else []
-        places += [(node, i) for i, f in enumerate(formal) if f.option == option and node.input[i]]
+        places += [(node, i) for i, f in enumerate(formal) if _is_optional(f) and node.input[i]]
     if not places:
         return False
     node, slot = random.choice(places)
@@ -32,37 +32,101 @@ def omit_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
 
 def add_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """A weight as an input that the operator's schema declares optional, and that is not given."""
-    option = onnx.defs.OpSchema.FormalParameterOption.Optional
-    graph = candidate.model.graph
     typed = types_of(candidate.model)
-    places = []
-    for node in graph.node:
+    edits: list[tuple[NodeProto, int, np.ndarray]] = []
+    for node in candidate.model.graph.node:
         known = schema(candidate, node)
         for slot, formal in enumerate(known.inputs if known and node.input else ()):
             present = slot < len(node.input) and node.input[slot]
-            element = _element_of(node, formal, known, typed)
-            if formal.option == option and not present and element:
-                places.append((node, slot, element))
-    if not places:
+            if _is_optional(formal) and not present:
+                edits += [(node, slot, v) for v in _values_of_input(node, formal, known, typed)]
+    if not edits:
         return False
-    node, slot, element = random.choice(places)
+    _give_input(candidate, *random.choice(edits))
+    return True
+
+
+def _values_of_input(
+    node: NodeProto,
+    formal: onnx.defs.OpSchema.FormalParameter,
+    known: onnx.defs.OpSchema | None,
+    typed: Typed,
+) -> list[np.ndarray]:
+    """Small weights for an input: of few shapes, and lists of axes or of places."""
+    element = _element_of(node, formal, known, typed)
+    if not element:
+        return []
     _, dims = typed.get(node.input[0], (0, ()))
-    shapes = [(), (1,), (len(dims),), *((d,) for d in (*dims[1:2], *dims[-1:]) if d)]
     kind = helper.tensor_dtype_to_np_dtype(element)
     numbers = [1, 0, 0.5] if kind.kind == "f" else [1, 0]
-    shape = random.choice(shapes)
-    value = filled(shape, element, random.choice(numbers))
-    if kind.kind == "i" and shape == (len(dims),) and random.random() < 0.5:
-        # A list of axes, or of places: in order, or with the last two exchanged.
+    shapes = dict.fromkeys([(), (1,), (len(dims),), *((d,) for d in (*dims[1:2], *dims[-1:]) if d)])
+    values = [filled(shape, element, number) for shape in shapes for number in numbers]
+    if kind.kind == "i" and len(dims) > 1:
         order = [*range(len(dims))]
-        if random.random() < 0.5:
-            order[-2:] = order[:-3:-1]
-        value = np.array(order, kind)
-    name = fresh(graph, "added")
-    graph.initializer.append(numpy_helper.from_array(value, name))
+        values += [np.array(each, kind) for each in (order, [*order[:-2], order[-1], order[-2]])]
+        values += [np.array(each, kind) for each in (order[-1:], order[:-1])]
+    return values
+
+
+def _give_input(candidate: Candidate, node: NodeProto, slot: int, value: np.ndarray) -> None:
+    name = fresh(candidate.model.graph, "added")
+    candidate.model.graph.initializer.append(numpy_helper.from_array(value, name))
     node.input.extend([""] * (slot + 1 - len(node.input)))
     node.input[slot] = name
+
+
+_Part = tuple[str, str, AttributeProto | tuple[int, np.ndarray]]
+"""The output of a node, the name of a part, and the attribute, or slot and value of the input."""
+
+
+def newer_part(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """An attribute or an optional input that a newer operator set has, at that operator set."""
+    was, latest = onnx_version(candidate), onnx.defs.onnx_opset_version()
+    if not any(domain_of(entry) == ONNX_DOMAIN for entry in candidate.model.opset_import):
+        return False
+    typed = types_of(candidate.model)
+    edits: list[_Part] = []
+    for node in candidate.model.graph.node:
+        now, then = (
+            schema_of(domain_of(node), node.op_type, {ONNX_DOMAIN: v}) for v in (was, latest)
+        )
+        if now is None or then is None or domain_of(node) != ONNX_DOMAIN or not node.output[0]:
+            continue
+        output = node.output[0]
+        for name, formal in then.attributes.items():
+            if name not in now.attributes:
+                made = values_of_attribute(node, formal, vocabulary)
+                edits += [(output, name, attribute) for attribute in made]
+        for slot, given in enumerate(then.inputs):
+            if slot >= len(now.inputs) and node.input and _is_optional(given):
+                values = _values_of_input(node, given, then, typed)
+                edits += [(output, given.name, (slot, value)) for value in values]
+    if not edits:
+        return False
+    output, name, part = random.choice(edits)
+    graph = candidate.model.graph
+    kind = next(n.op_type for n in graph.node if output in n.output)
+    to_opset(candidate, ONNX_DOMAIN, _version_with(kind, name, was))
+    node = next(n for n in graph.node if output in n.output)
+    if isinstance(part, AttributeProto):
+        node.attribute.append(part)
+    else:
+        _give_input(candidate, node, *part)
     return True
+
+
+def _version_with(operator: str, name: str, after: int) -> int:
+    """The first operator set after a version in which an operator has an attribute or input."""
+    latest = onnx.defs.onnx_opset_version()
+    for version in range(after + 1, latest):
+        known = schema_of(ONNX_DOMAIN, operator, {ONNX_DOMAIN: version})
+        if known and name in {*known.attributes, *(formal.name for formal in known.inputs)}:
+            return version
+    return latest
+
+
+def _is_optional(formal: onnx.defs.OpSchema.FormalParameter) -> bool:
+    return bool(formal.option == onnx.defs.OpSchema.FormalParameterOption.Optional)
 
 
 def _element_of(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, NodeProto, helper, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from optvet.graph import ONNX_DOMAIN, to_opset, type_of
 from optvet.plugin import Candidate, Vocabulary
@@ -19,52 +21,55 @@ _INTEGERS = {6: np.int32, 7: np.int64}
 
 def change_attribute(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """Drop it, or give it its default, another number, another order, or a value seen elsewhere."""
-    places = [
-        (n, a) for n in candidate.model.graph.node for a in n.attribute if not a.HasField("g")
-    ]
-    if not places:
+    edits: list[tuple[NodeProto, AttributeProto, AttributeProto | None]] = []
+    for node in candidate.model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                continue
+            known = vocabulary.attributes.get((node.domain, node.op_type, attribute.name), ())
+            others = _distinct([*known, *_varied(attribute)], attribute)
+            edits += [(node, attribute, other) for other in (None, *others)]
+    if not edits:
         return False
-    node, attribute = random.choice(places)
-    seen = [
-        a
-        for a in vocabulary.attributes.get((node.domain, node.op_type, attribute.name), ())
-        if a.SerializeToString() != attribute.SerializeToString()
-    ]
-    if seen and random.random() < 0.4:
-        attribute.CopyFrom(random.choice(seen))
-        return True
-    if random.random() < 0.25:
+    node, attribute, now = random.choice(edits)
+    if now is None:
         node.attribute.remove(attribute)
-        return True
-    return _vary(attribute, random)
-
-
-def _vary(attribute: AttributeProto, random: Random) -> bool:
-    if attribute.type == AttributeProto.INT:
-        attribute.i = random.choice([0, 1, -1, 2, *_beside(attribute.i)])
-    elif attribute.type == AttributeProto.FLOAT:
-        attribute.f = random.choice([0.0, 1.0, -1.0, 0.5, 2.0, -attribute.f, 1e-12, 1e30])
-    elif attribute.type == AttributeProto.INTS and attribute.ints:
-        place = random.randrange(len(attribute.ints))
-        now = attribute.ints[place]
-        kind = random.choice(["one", "one", "reversed", "shorter", "longer", "all"])
-        if kind == "one":
-            attribute.ints[place] = random.choice([0, 1, -1, *_beside(now)])
-        elif kind == "reversed":
-            attribute.ints[:] = list(attribute.ints)[::-1]
-        elif kind == "shorter":
-            del attribute.ints[place]
-        elif kind == "longer":
-            attribute.ints.append(random.choice([0, 1, now]))
-        else:
-            attribute.ints[:] = [random.choice([0, 1, 2])] * len(attribute.ints)
-    elif attribute.type == AttributeProto.FLOATS and attribute.floats:
-        attribute.floats[random.randrange(len(attribute.floats))] = random.choice(
-            [0.0, 1.0, -1.0, 0.5]
-        )
     else:
-        return False
+        attribute.CopyFrom(now)
     return True
+
+
+def _distinct(options: Iterable[AttributeProto], but: AttributeProto) -> list[AttributeProto]:
+    """Each once, and not what is there."""
+    found = {o.SerializeToString(deterministic=True): o for o in options}
+    found.pop(but.SerializeToString(deterministic=True), None)
+    return list(found.values())
+
+
+def _varied(attribute: AttributeProto) -> list[AttributeProto]:
+    """An attribute with other numbers: each one changed, in another order, one more or fewer."""
+    kind, name = attribute.type, attribute.name
+    if kind == AttributeProto.INT:
+        return [helper.make_attribute(name, n) for n in (0, 1, -1, 2, *_beside(attribute.i))]
+    if kind == AttributeProto.FLOAT:
+        numbers = [0.0, 1.0, -1.0, 0.5, 2.0, -attribute.f, 1e-12, 1e30]
+        return [helper.make_attribute(name, float(n)) for n in numbers]
+    whole = kind == AttributeProto.INTS
+    now: list[Any] = list(attribute.ints if whole else attribute.floats)
+    if not now:
+        return []
+    lists = []
+    for place, number in enumerate(now):
+        others = [0, 1, -1, *_beside(number)] if whole else [0.0, 1.0, -1.0, 0.5]
+        lists += [[*now[:place], other, *now[place + 1 :]] for other in others]
+        lists += [[*now[:place], *now[place + 1 :]]] if whole else []
+    if whole:
+        lists += [
+            now[::-1],
+            *([*now, n] for n in (0, 1, now[-1])),
+            *([n] * len(now) for n in (0, 1, 2)),
+        ]
+    return [helper.make_attribute(name, numbers) for numbers in lists if numbers]
 
 
 def _beside(number: int) -> list[int]:
@@ -75,17 +80,25 @@ def _beside(number: int) -> list[int]:
 
 def add_attribute(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """Give an attribute that is unset: its default, a value seen elsewhere, or a small number."""
-    places: list[tuple[NodeProto, str]] = []
+    options: list[tuple[NodeProto, AttributeProto]] = []
     for node in candidate.model.graph.node:
         known = schema(candidate, node)
         present = {a.name for a in node.attribute}
-        places += [(node, n) for n in known.attributes if n not in present] if known else []
-    if not places:
+        for name, formal in known.attributes.items() if known else ():
+            if name not in present:
+                options += [(node, a) for a in values_of_attribute(node, formal, vocabulary)]
+    if not options:
         return False
-    node, name = random.choice(places)
-    known = schema(candidate, node)
-    assert known is not None
-    formal = known.attributes[name]
+    node, attribute = random.choice(options)
+    node.attribute.append(attribute)
+    return True
+
+
+def values_of_attribute(
+    node: NodeProto, formal: onnx.defs.OpSchema.Attribute, vocabulary: Vocabulary
+) -> list[AttributeProto]:
+    """The default of an attribute, values seen elsewhere, and small numbers."""
+    name = formal.name
     options = list(vocabulary.attributes.get((node.domain, node.op_type, name), ()))
     if formal.default_value.type:
         options.append(formal.default_value)
@@ -96,35 +109,44 @@ def add_attribute(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
         options += [helper.make_attribute(name, v) for v in (0.0, 1.0, 0.5)]
     elif formal.type == types.INTS:
         options += [helper.make_attribute(name, v) for v in ([0], [1], [-1], [0, 1], [1, 0])]
-    if not options:
-        return False
-    node.attribute.append(random.choice(options))
-    return True
+    return _distinct(options, AttributeProto())
+
+
+_PLACES = 6
+"""Elements of a constant that are changed one at a time."""
 
 
 def change_constant(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """Another value of a weight or a Constant, of the same shape."""
     tensors = [t for t in constants(candidate.model.graph) if t.data_type in {*_FLOATS, *_INTEGERS}]
-    if not tensors:
+    edits: list[tuple[TensorProto, float | str | tuple[int, int]]] = []
+    for tensor in tensors:
+        kinds: list[float | str] = [0, 1, -1, 2, "range", "reversed", "negative", "next"]
+        if tensor.data_type in _FLOATS:
+            kinds += [0.5, -0.0, float("nan"), float("inf"), 1e30, 1e-30, "normal"]
+        size = int(np.prod(tensor.dims)) if tensor.dims else 1
+        places = range(min(size, _PLACES)) if size > 1 else ()
+        edits += [(tensor, kind) for kind in kinds]
+        edits += [(tensor, (place, number)) for place in places for number in (0, 1, -1, 2)]
+    if not edits:
         return False
-    tensor = random.choice(tensors)
-    old = numpy_helper.to_array(tensor)
-    kinds: list[float | str] = [0, 1, -1, 2, "range", "one", "reversed", "negative", "next"]
-    if old.dtype.kind == "f":
-        kinds += [0.5, -0.0, float("nan"), float("inf"), 1e30, 1e-30, "normal", "normal"]
-    set_value(candidate, tensor, _other(old, random.choice(kinds), random))
+    tensor, kind = random.choice(edits)
+    set_value(candidate, tensor, _other(numpy_helper.to_array(tensor), kind, random))
     return True
 
 
-def _other(old: np.ndarray, kind: float | str, random: Random) -> np.ndarray:
+def _other(old: np.ndarray, kind: float | str | tuple[int, int], random: Random) -> np.ndarray:
+    """The value with one element replaced (its place and the number), or another one of a kind."""
+    if isinstance(kind, tuple):
+        new = old.copy()
+        new.flat[kind[0]] = kind[1]
+        return new
     if not isinstance(kind, str):
         return np.full_like(old, kind)
     new = old.copy()
     if kind == "range":
         return np.arange(old.size).reshape(old.shape).astype(old.dtype)
-    if kind == "one" and old.size:
-        new.flat[random.randrange(old.size)] = random.choice([0, 1, -1, 2])
-    elif kind == "reversed":
+    if kind == "reversed":
         new = np.ascontiguousarray(old.ravel()[::-1]).reshape(old.shape)
     elif kind == "negative":
         new = -old
@@ -142,31 +164,39 @@ def change_constant_shape(candidate: Candidate, vocabulary: Vocabulary, random: 
     if not tensors:
         return False
     tensor = random.choice(tensors)
-    set_value(candidate, tensor, _reshaped(numpy_helper.to_array(tensor), random))
+    old = numpy_helper.to_array(tensor)
+    set_value(candidate, tensor, _reshaped(old, random.choice(_KINDS_OF_SHAPES)))
     return True
 
 
 def change_input_shape(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """An input with another dimension or rank."""
-    name = pick(random, list(candidate.feeds))
-    if name is None:
+    edits: list[tuple[str, str | tuple[int, int]]] = []
+    for name, value in candidate.feeds.items():
+        for axis, now in enumerate(value.shape):
+            sizes = dict.fromkeys([0, 1, 2, 3, now + 1, 2 * now, max(now - 1, 0)])
+            edits += [(name, (axis, size)) for size in sizes if size != now]
+        edits += [(name, kind) for kind in _KINDS_OF_SHAPES]
+    if not edits:
         return False
+    name, edit = random.choice(edits)
     old = candidate.feeds[name]
-    if old.ndim and random.random() < 0.6:
-        axis = random.randrange(old.ndim)
-        now = old.shape[axis]
-        size = random.choice([0, 1, 1, 2, 3, now + 1, 2 * now, max(now - 1, 0)])
-        shape = (*old.shape[:axis], size, *old.shape[axis + 1 :])
-        none = np.full(shape, "" if old.dtype == object else 0, old.dtype)
-        candidate.feeds[name] = np.resize(old, shape) if old.size else none
-    else:
-        candidate.feeds[name] = _reshaped(old, random)
+    if isinstance(edit, str):
+        candidate.feeds[name] = _reshaped(old, edit)
+        return True
+    axis, size = edit
+    shape = (*old.shape[:axis], size, *old.shape[axis + 1 :])
+    none = np.full(shape, "" if old.dtype == object else 0, old.dtype)
+    candidate.feeds[name] = np.resize(old, shape) if old.size else none
     return True
 
 
-def _reshaped(old: np.ndarray, random: Random) -> np.ndarray:
-    kinds = ["scalar", "single", "leading", "trailing", "squeezed", "empty", "flat"]
-    kind = random.choice([*kinds, "high", "stacked"])
+_KINDS_OF_SHAPES = (
+    *("scalar", "single", "leading", "trailing", "squeezed", "empty", "flat", "high", "stacked"),
+)
+
+
+def _reshaped(old: np.ndarray, kind: str) -> np.ndarray:
     flat = old.ravel()
     if kind in ("scalar", "single") and old.size:
         return np.asarray(flat[0] if kind == "scalar" else flat[:1]).astype(old.dtype)

@@ -17,8 +17,11 @@ EDITS = 32
 """Most variants of a mutator of weight 1 that are applied alone to a model of the corpus."""
 _GAIN = 0.25
 """By how much of its weight a mutator gains with each plausible finding."""
-_FIRST = 0.6
-"""Share of the edits that are of the first model of a pass that has some left."""
+_FIRST = 0.5
+"""Share of the edits that are of the first model that shows a rewrite and has edits left.
+
+So it is soon edited in every way; all models have ten times as many edits as fit in a hunt.
+"""
 _SMALL_BYTES = 4096
 """Models up to this size are edited one change at a time."""
 
@@ -115,7 +118,7 @@ class _Chooser:
 
     def edit(self) -> CandidateRecipe | None:
         """The next single change of a small model."""
-        while (drawn := self._draw_small()) is not None:
+        while (drawn := self._draw(self._left, _FIRST)) is not None:
             name, rewrite, index = drawn
             if mutators := self._unspent(index):
                 (mutator,) = self._random.choices(mutators, [self._weights[m] for m in mutators])
@@ -138,26 +141,15 @@ class _Chooser:
             _remove(self._left, name, rewrite, index)
         return None
 
-    def _draw_small(self) -> tuple[str, Rewrite, int] | None:
-        """A model to edit: mostly the first one of a pass, so that it is soon edited in every way.
-
-        What else a pass changed resembles it; the first one has hundreds of edits, all of them tens
-        of thousands.
-        """
-        if not self._left or self._random.random() >= _FIRST:
-            return self._draw(self._left)
-        name = self._random.choice(list(self._left))
-        rewrites = self._left[name]
-        first = min(rewrites, key=lambda rewrite: rewrites[rewrite][0])
-        return name, first, rewrites[first][0]
-
-    def _draw(self, table: _Table) -> tuple[str, Rewrite, int] | None:
+    def _draw(self, table: _Table, first: float = 0) -> tuple[str, Rewrite, int] | None:
         if not table:
             return None
         name = self._random.choice(list(table))
         weights = [1 / (1 + self._state.rewrites[f]) for f in table[name]]
         (rewrite,) = self._random.choices(list(table[name]), weights)
-        return name, rewrite, self._random.choice(table[name][rewrite])
+        indices = table[name][rewrite]
+        index = indices[0] if self._random.random() < first else self._random.choice(indices)
+        return name, rewrite, index
 
     def _unspent(self, index: int) -> list[int]:
         """Mutators that have variants left."""
