@@ -439,3 +439,42 @@ def test_large_constants_meet_small_inputs_whose_products_are_ordinary() -> None
         with np.errstate(all="ignore"):
             ratios.add(float(k * q))
     assert ratios == {0.0, float("inf")}
+
+
+def every_edit(name: str, text: str, feeds: dict[str, np.ndarray]) -> list[onnx.ModelProto]:
+    """What a mutator makes of a model, driven through all that it can draw."""
+    mutator, made = next(m for m in PLUGINS.mutators() if m.name == name), []
+    for number in range(1000):
+        draws = ExhaustiveDraws(number, "")
+        candidate = Candidate(onnx.parser.parse_model(text), dict(feeds))
+        changed = mutator.mutate(candidate, Vocabulary([]), draws)
+        if draws.rest:
+            return made
+        assert changed is not None
+        made.append(changed.model)
+    raise AssertionError("it has no end")
+
+
+def test_each_element_of_a_small_constant_is_changed_besides_all_of_it() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,6] x) => (float[3,4] y)
+        <int64[2] s = {3, 4}> { y = Reshape(x, s) }"""
+    made = every_edit("change-constant", text, {"x": np.ones((2, 6), np.float32)})
+    values = [tuple(onnx.numpy_helper.to_array(m.graph.initializer[0])) for m in made]
+    assert {(0, 4), (3, 0), (-1, 4), (3, -1), (4, 3), (0, 0), (-3, -4)} <= set(values)
+
+
+def test_parts_of_newer_operator_sets_are_tried_at_the_first_one_that_has_them() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 13]>
+        g (float[2,3] x) => (float[2,5] y, int64[2] d)
+        <int64[4] p = {0, 1, 0, 1}> { y = Pad(x, p)  d = Shape(x) }"""
+    made = every_edit("newer-part", text, {"x": np.ones((2, 3), np.float32)})
+    parts = set()
+    for model in made:
+        pad, shape = model.graph.node
+        version = model.opset_import[0].version
+        parts |= {(version, a.name, a.i) for a in shape.attribute}
+        weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+        if len(pad.input) > 2:
+            parts.add((version, "axes", tuple(weights[pad.input[3]].ravel())))
+    assert {(15, "start", 1), (15, "start", -1), (15, "end", 1)} <= parts
+    assert {(18, "axes", (0, 1)), (18, "axes", (1, 0)), (18, "axes", (1,))} <= parts
