@@ -19,7 +19,7 @@ from optvet_mutators.common import (
     pick,
     readers,
 )
-from optvet_mutators.values import change_type
+from optvet_mutators.values import change_type, empty_dimension
 
 
 def change_role(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
@@ -231,6 +231,11 @@ def symbolic_shapes(candidate: Candidate, vocabulary: Vocabulary, random: Random
                 named = f"n{sizes[axis]}" if axis < len(sizes) else f"{info.name}_{axis}"
                 dim.dim_param = named
     return True
+
+
+def empty_and_open(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """No element along one dimension, and sizes that are left open: 0 copies none of them."""
+    return empty_dimension(candidate, random) and symbolic_shapes(candidate, vocabulary, random)
 
 
 def annotate_values(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:

@@ -64,7 +64,7 @@ def _values_of_input(
     if kind.kind == "i" and len(dims) > 1:
         order = [*range(len(dims))]
         values += [np.array(each, kind) for each in (order, [*order[:-2], order[-1], order[-2]])]
-        values += [np.array(each, kind) for each in (order[-1:], order[:-1])]
+        values += [np.array(each, kind) for each in (order[::-1], order[-1:], order[:-1])]
     return values
 
 

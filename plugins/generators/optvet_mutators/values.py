@@ -196,6 +196,23 @@ _KINDS_OF_SHAPES = (
 )
 
 
+def change_input_value(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """Another value of an input, of the same shape: numbers may be shapes, axes or places."""
+    edits: list[tuple[str, float | str | tuple[int, int]]] = []
+    for name, value in candidate.feeds.items():
+        if type_of(value) in {*_FLOATS, *_INTEGERS}:
+            kinds: list[float | str] = [0, 1, -1, "reversed", "negative", "range"]
+            kinds += [-0.0, 1e30, 1e-30] if value.dtype.kind == "f" else []
+            places = range(min(value.size, _PLACES)) if value.dtype.kind == "i" else ()
+            edits += [(name, kind) for kind in kinds]
+            edits += [(name, (place, number)) for place in places for number in (0, 1, -1, 2)]
+    if not edits:
+        return False
+    name, kind = random.choice(edits)
+    candidate.feeds[name] = _other(candidate.feeds[name], kind, random)
+    return True
+
+
 def _reshaped(old: np.ndarray, kind: str) -> np.ndarray:
     flat = old.ravel()
     if kind in ("scalar", "single") and old.size:
@@ -315,13 +332,34 @@ def _convert(old: np.ndarray, kind: np.dtype) -> np.ndarray:
 
 def change_size(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """One number for another wherever it is a dimension: of inputs, weights, and shapes in them."""
-    tensors = constants(candidate.model.graph)
-    shapes = [v.shape for v in candidate.feeds.values()] + [tuple(t.dims) for t in tensors]
-    sizes = sorted({d for shape in shapes for d in shape if d})
+    sizes = _sizes(candidate)
     if not sizes:
         return False
     was = random.choice(sizes)
     now = random.choice([n for n in (0, 1, 2, was + 1) if n != was])
+    _resize(candidate, was, now)
+    if not now and random.random() < 0.5:
+        _let_zero_be_a_size(candidate)
+    return True
+
+
+def empty_dimension(candidate: Candidate, random: Random) -> bool:
+    """0 in place of one number wherever it is a dimension, and 0 is a size in shapes too."""
+    sizes = _sizes(candidate)
+    if sizes:
+        _resize(candidate, random.choice(sizes), 0)
+        _let_zero_be_a_size(candidate)
+    return bool(sizes)
+
+
+def _sizes(candidate: Candidate) -> list[int]:
+    shapes = [v.shape for v in candidate.feeds.values()]
+    shapes += [tuple(t.dims) for t in constants(candidate.model.graph)]
+    return sorted({d for shape in shapes for d in shape if d})
+
+
+def _resize(candidate: Candidate, was: int, now: int) -> None:
+    """Another size wherever one is a dimension."""
 
     def resized(old: np.ndarray) -> np.ndarray:
         shape = tuple(now if d == was else d for d in old.shape)
@@ -331,15 +369,12 @@ def change_size(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
 
     for name, value in candidate.feeds.items():
         candidate.feeds[name] = resized(value)
-    for tensor in tensors:
+    for tensor in constants(candidate.model.graph):
         value = numpy_helper.to_array(tensor)
         if tensor.data_type in _FLOATS:
             set_value(candidate, tensor, resized(value))
         elif tensor.data_type in _INTEGERS and value.ndim == 1 and was > 1:
             set_value(candidate, tensor, np.where(value == was, now, value).astype(value.dtype))
-    if not now and random.random() < 0.5:
-        _let_zero_be_a_size(candidate)
-    return True
 
 
 def _let_zero_be_a_size(candidate: Candidate) -> None:

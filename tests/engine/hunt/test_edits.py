@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -281,3 +282,6 @@ def test_what_a_mutator_found_changes_how_often_it_is_tried() -> None:
     swap, function, drop = learned_weights(HuntState(findings=found), weights)
     assert swap > 1.0 > function > 0
     assert drop == 0.5
+    tried = HuntState(findings=found, edits=Counter({"swap-inputs": 100, "drop-node": 4000}))
+    assert learned_weights(tried, weights)[0] > 1.0
+    assert 0 < learned_weights(tried, weights)[2] < 0.25

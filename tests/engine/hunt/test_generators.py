@@ -443,7 +443,8 @@ def test_large_constants_meet_small_inputs_whose_products_are_ordinary() -> None
 
 def every_edit(name: str, text: str, feeds: dict[str, np.ndarray]) -> list[onnx.ModelProto]:
     """What a mutator makes of a model, driven through all that it can draw."""
-    mutator, made = next(m for m in PLUGINS.mutators() if m.name == name), []
+    mutator = next(m for m in PLUGINS.mutators() if m.name == name)
+    made: list[onnx.ModelProto] = []
     for number in range(1000):
         draws = ExhaustiveDraws(number, "")
         candidate = Candidate(onnx.parser.parse_model(text), dict(feeds))

@@ -15,8 +15,10 @@ ROUND = 320
 """Candidates of a round, after which the state follows: some seconds of one worker."""
 EDITS = 32
 """Most variants of a mutator of weight 1 that are applied alone to a model of the corpus."""
-_GAIN = 0.25
-"""By how much of its weight a mutator gains with each plausible finding."""
+_TRIES = 400
+"""Edits of a mutator that found nothing, after which it has half of its weight."""
+_LEAST = 0.2
+"""What is left of the weight of one that never finds anything."""
 _FIRST = 0.5
 """Share of the edits that are of the first model that shows a rewrite and has edits left.
 
@@ -42,22 +44,24 @@ def plan_round(
     and others at random.
     """
     random = Random(f"{seed}/plan/{state.rounds}")
-    chooser = _Chooser(state, random, learned_weights(state, mutators))
+    chooser = _Chooser(state, random, learned_weights(state, mutators), list(mutators))
     return [_recipe(state, chooser, random, fragments, patterns) for _ in range(size)]
 
 
 def learned_weights(state: HuntState, mutators: Mapping[str, float]) -> list[float]:
     """Weights of mutators, by what each has found alone.
 
-    One that found plausible faults is tried more often; each contrived one makes it rarer, for
-    what is odd about its models breaks one pass after another.
+    One that found many plausible faults for its edits is tried more often; each contrived one
+    makes it rarer, for what is odd about its models breaks one pass after another.
     """
     plausible, contrived = Counter[str](), Counter[str]()
     for finding in state.findings:
         if len(finding.mutators) == 1:
             (plausible, contrived)[bool(finding.contrived)][finding.mutators[0]] += 1
     return [
-        weight * (1 + _GAIN * plausible[name]) / (1 + contrived[name])
+        weight
+        * max((1 + plausible[name]) / (1 + state.edits[name] / _TRIES), _LEAST)
+        / (1 + contrived[name])
         for name, weight in mutators.items()
     ]
 
@@ -107,8 +111,11 @@ class _Chooser:
     Uniform draws would nearly always choose the pass that changes most models.
     """
 
-    def __init__(self, state: HuntState, random: Random, weights: Sequence[float]) -> None:
+    def __init__(
+        self, state: HuntState, random: Random, weights: Sequence[float], mutators: Sequence[str]
+    ) -> None:
         self._state, self._random, self._weights = state, random, weights
+        self._mutators = mutators
         self._all, self._left = _table(state.entries), _table(state.entries)
 
     def entry(self) -> CorpusEntry | None:
@@ -124,6 +131,7 @@ class _Chooser:
                 (mutator,) = self._random.choices(mutators, [self._weights[m] for m in mutators])
                 done = self._state.edited[index]
                 done[mutator] += 1
+                self._state.edits[self._mutators[mutator]] += 1
                 entry = self._state.entries[index]
                 variant = done[mutator] - 1
                 return CandidateRecipe(
@@ -158,7 +166,7 @@ class _Chooser:
         done = self._state.edited.setdefault(index, [])
         done += [0] * (len(self._weights) - len(done))
         counts = enumerate(zip(done, self._weights, strict=False))
-        return [m for m, (n, weight) in counts if SPENT < n < EDITS * weight]
+        return [m for m, (n, weight) in counts if SPENT < n < EDITS * max(weight, 1)]
 
 
 def _table(entries: Sequence[CorpusEntry]) -> _Table:

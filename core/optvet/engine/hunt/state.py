@@ -91,6 +91,7 @@ class HuntState:
         seconds: CPU time of making and judging.
         vetting_seconds: Wall-clock time of vetting suspects.
         edited: How many variants of single edits of an entry are done, by its index, per mutator.
+        edits: How many edits of each mutator were planned, by its name.
         rewrites: How many models showed each rewrite.
         tries: How many models of a pattern were tried, by the pass that it is about.
         deaths: Workers that died, by pass; "" for import and export, "reference" for the original.
@@ -115,6 +116,7 @@ class HuntState:
     seconds: float = 0.0
     vetting_seconds: float = 0.0
     edited: dict[int, list[int]] = field(default_factory=dict)
+    edits: Counter[str] = field(default_factory=Counter)
     rewrites: Counter[Rewrite] = field(default_factory=Counter)
     tries: Counter[str] = field(default_factory=Counter)
     deaths: Counter[str] = field(default_factory=Counter)
@@ -191,6 +193,7 @@ class HuntStore:
             ("plain", plain),
             ("edited", list(state.edited.items())),
             ("firings", [[*f, n] for f, n in state.rewrites.items()]),
+            ("edits", state.edits),
             ("tries", state.tries),
             ("deaths", state.deaths),
             ("keys", [[k, *astuple(sign)] for k, sign in state.signs.items()]),
@@ -212,6 +215,7 @@ class HuntStore:
             state.edited = {int(k): list(v) for k, v in self._fact("edited") or []}
             for name, fewer, more, count in self._fact("firings") or []:
                 state.rewrites[Rewrite(name, tuple(fewer), tuple(more))] = count
+            state.edits = Counter(self._fact("edits") or {})
             state.tries = Counter(self._fact("tries") or {})
             state.deaths = Counter(self._fact("deaths") or {})
             for key, seen, vetted, fingerprints, edits in self._fact("keys") or []:
