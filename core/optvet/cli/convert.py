@@ -55,6 +55,7 @@ def command(
     from optvet.engine.convert.run import convert_model
     from optvet.engine.discovery import Plugins
     from optvet.engine.reduce.converted_source import reduced_or_why_not
+    from optvet.engine.work.sandbox import keep_servers
 
     terminal = context.ensure_object(Terminal)
     terminal.keeps = False
@@ -62,6 +63,7 @@ def command(
         check_folder("--out", request.out)
     if reduce_to is not None:
         check_folder("--reduce", reduce_to)
+        keep_servers()  # Each part is converted like a source of its own.
     with terminal.progress(quiet) as progress:
         result = convert_model(request, Plugins(), progress=progress)
         if reduce_to is not None and result.verdict == "faulty":

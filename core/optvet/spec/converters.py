@@ -289,8 +289,11 @@ class PartScript:
         imports: Import statements.
         source: Statements that set ``given`` (arrays in the order of the inputs) and ``expected``
             (arrays of the outputs), from ``part()`` and ``example_inputs`` of the part's file.
-        convert: Statements that write the model in ONNX to the path ``target``.
+        convert: Statements that write the model in ONNX to the path ``target``; of another format,
+            that return what ``run`` takes.
         flat: Whether outputs are compared without their shapes.
+        run: Of another format than ONNX: statements that return the outputs of ``model`` on the
+            arrays ``feeds``, a dictionary in the order of the inputs, as a dictionary in order.
     """
 
     tool: str
@@ -299,6 +302,7 @@ class PartScript:
     source: str
     convert: str
     flat: bool = False
+    run: str = ""
 
 
 @runtime_checkable

@@ -32,6 +32,30 @@ module = part()
 given = [array(value) for value in example_inputs]
 with torch.no_grad():
     expected = [array(v) for v in _pytree.tree_leaves(module(*example_inputs)) if v is not None]"""
+_IMPORTS = "import torch\nfrom torch.utils import _pytree"
+_OPENVINO = """\
+with torch.no_grad():
+    made = openvino.convert_model(module, example_input=example_inputs)
+file = str(HERE / "part.xml")
+openvino.save_model(made, file, compress_to_fp16={compress})
+properties = {{"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}}
+return openvino.Core().compile_model(file, "CPU", properties)"""
+_RUN_OPENVINO = """\
+values = model(list(feeds.values()))
+return {i: values[port] for i, port in enumerate(model.outputs)}"""
+_TVM = """\
+with torch.no_grad():
+    made = from_exported_program(torch.export.export(module, example_inputs))
+return relax.VirtualMachine(relax.build(made, tvm.target.Target("llvm")), tvm.cpu())["main"]"""
+_TVM_IMPORTS = """\
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program"""
+_RUN_TVM = """\
+import tvm
+
+values = model(*[tvm.runtime.tensor(value) for value in feeds.values()])
+listed = [values] if hasattr(values, "numpy") else list(values)
+return {i: value.numpy() for i, value in enumerate(listed)}"""
 _TOOLS = {
     "torch_dynamo": ("torch.onnx.export(dynamo=True)", ("onnxscript",)),
     "torch_script": ("torch.onnx.export(dynamo=False)", ()),
@@ -106,9 +130,19 @@ def write_part(
 
 
 def script_for(converter: str, options: Mapping[str, object]) -> PartScript | None:
-    """A script that converts by PyTorch itself; None for converters of other libraries."""
-    if converter not in _TOOLS:
-        return None
+    """A script that converts a part by the library itself; None for libraries unknown here."""
+    if converter == "openvino":
+        call = _OPENVINO.format(compress=bool(options.get("compress_to_fp16")))
+        needs, imports = ("torch", "onnx", "openvino"), f"import openvino\n{_IMPORTS}"
+        return PartScript("OpenVINO", needs, imports, _EXPECTED, call, run=_RUN_OPENVINO)
+    if converter == "tvm":
+        imports = f"import tvm\n{_IMPORTS}\n{_TVM_IMPORTS}"
+        needs = ("torch", "onnx", "apache-tvm")
+        return PartScript("TVM", needs, imports, _EXPECTED, _TVM, run=_RUN_TVM)
+    return _exporter_script(converter, options) if converter in _TOOLS else None
+
+
+def _exporter_script(converter: str, options: Mapping[str, object]) -> PartScript:
     tool, more = _TOOLS[converter]
     settings: dict[str, object] = {"dynamo": converter == "torch_dynamo"}
     if options.get("opset"):
@@ -119,5 +153,4 @@ def script_for(converter: str, options: Mapping[str, object]) -> PartScript | No
         settings["do_constant_folding"] = bool(options.get("fold", True))
     words = "".join(f", {key}={value!r}" for key, value in settings.items())
     call = f"torch.onnx.export(module, example_inputs, str(target){words})"
-    imports = "import torch\nfrom torch.utils import _pytree"
-    return PartScript(tool, ("torch", "onnx", "onnxruntime", *more), imports, _EXPECTED, call)
+    return PartScript(tool, ("torch", "onnx", "onnxruntime", *more), _IMPORTS, _EXPECTED, call)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.commands import Run, run
 from tests.engine.convert import plain
@@ -15,14 +16,16 @@ from tests.engine.convert import plain
 from optvet import UsageError
 from optvet.engine.convert import parts
 from optvet.engine.convert.run import convert_model
+from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.reduce.converted_source import reduced_or_why_not
 from optvet.engine.scripts import comparing
-from optvet.engine.scripts.parts import PART_SCRIPT
+from optvet.engine.scripts.parts import PART_SCRIPT, part_files
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import SourcePart
+from optvet.spec.converters import SourcePart, SplitsSource
 from optvet.spec.records.convert import ConversionFinding, ConversionPlace
 from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Artifact
 
 __all__ = ["run"]
 
@@ -231,3 +234,30 @@ def test_a_script_that_fails_itself_does_not_show_a_fault(
 ) -> None:
     (tmp_path / PART_SCRIPT).write_text(script)
     assert parts.script_shows(tmp_path, 5.0) is shows
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.export itself
+@pytest.mark.parametrize(("converter", "library"), [("openvino", "openvino"), ("tvm", "tvm")])
+def test_scripts_of_other_formats_run_the_converted_model(
+    tmp_path: Path, converter: str, library: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip(library)
+    runtime = Plugins().runtime("torch_program")
+    assert isinstance(runtime, SplitsSource)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    torch.export.save(torch.export.export(net, (torch.ones(2, 3),)), tmp_path / "net.pt2")
+    source = Artifact("torch-program", path=tmp_path / "net.pt2")
+    feeds = {"input": np.ones((2, 3), np.float32)}
+    runtime.write_part(source, feeds, runtime.options, "", tmp_path)
+    script = runtime.script(converter, {})
+    assert script is not None
+    exits = []
+    for tolerance in (1e-3, -1.0):  # No error is as small as that: the script has to show one.
+        for name, text in part_files(script, (), tolerance).items():
+            (tmp_path / name).write_text(text)
+        script_run = ended(tmp_path)
+        exits.append(
+            (script_run.returncode, (script_run.stdout.splitlines() or [script_run.stderr])[-1])
+        )
+    assert exits == [(0, "the fault is not there"), (1, comparing.SAID)]

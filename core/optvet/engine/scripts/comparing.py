@@ -1,4 +1,4 @@
-"""How a script of a reduced source runs a model in ONNX and compares it with the source.
+"""How a script of a reduced source runs the converted model and compares it with the source.
 
 A copy of this file lies beside every such script, which runs without optvet: it imports nothing of
 it.
@@ -35,8 +35,8 @@ def compared(
     """Lines that tell whether a conversion changes what its source computes, and an exit code.
 
     Args:
-        convert: Writes the model to ``target``.
-        target: The file of the model.
+        convert: Writes the model in ONNX to ``target``; one of another format, it returns.
+        target: The file of the model in ONNX.
         inputs: Inputs in the order of the model's.
         expected: What the source gives on them.
         tolerance: Relative to the largest magnitude of an output.
@@ -44,12 +44,15 @@ def compared(
         flat: Whether values alone are compared, and not shapes.
     """
     try:
-        convert()
+        made = convert()
     except Exception as error:
         return [f"refused: {_words(error)}"], REFUSED
     for number, run in enumerate(runs):
         try:
-            outputs = run(onnx.load(target), _match_feeds(target, inputs))
+            if made is None:
+                outputs = run(onnx.load(target), _match_feeds(target, inputs))
+            else:
+                outputs = run(made, {f"input_{i}": value for i, value in enumerate(inputs)})
         except ImportError:
             continue
         except Exception as error:

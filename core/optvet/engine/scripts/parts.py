@@ -17,9 +17,13 @@ VERSIONS = "versions.json"
 
 
 def part_files(script: PartScript, snippets: Sequence[str], tolerance: float) -> Mapping[str, str]:
-    """Texts by name; ``snippets`` are bodies of ``run(model, feeds)``, the best first."""
+    """Texts by name; ``snippets`` are bodies of ``run(model, feeds)``, the best first.
+
+    They run models in ONNX; ``script`` knows how to run one of another format.
+    """
+    snippets = [script.run] if script.run else snippets
     return {
         PART_SCRIPT: render("part.py", script=script, tolerance=tolerance),
-        "running.py": render("running.py", snippets=snippets),
+        "running.py": render("running.py", snippets=snippets, onnx=not script.run),
         "comparing.py": Path(comparing.__file__).read_text("utf-8"),
     }
