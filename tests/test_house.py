@@ -18,7 +18,8 @@ CORE = ROOT / "core" / "optvet"
 FILES = sorted(p for p in CORE.rglob("*.py") if "templates" not in p.parts)
 MODULE_LINES, CLASS_LINES, BODY_LINES = 600, 400, 60
 WORDS = frozenset(
-    "converters files image images json local markdown random study tensor text token".split()
+    "converters files image images json local markdown random study tensor text token"
+    " upstream".split()
 )
 """Names of plugins that are words of English or of ONNX too, and mean that in core."""
 

@@ -16,7 +16,7 @@ import onnx
 import onnx.parser
 from onnx import ModelProto
 
-from optvet.plugin import Fragment, Pattern, PoolRequest, UsageError, files_in
+from optvet.plugin import Fragment, Pattern, PoolRequest, UsageError, files_in, read_file
 from optvet_windows.cut import read_model, windows_of
 
 _OTHER = frozenset({".cc", ".cpp", ".cxx", ".h", ".hpp"})
@@ -51,7 +51,7 @@ class Upstream:
         # Constants are made where a fragment needs some.
         operators = frozenset(s.name for s in schemas if not s.domain) - {"Constant"}
         files = files_in(place, lambda f: f.suffix in {".onnx", ".py", *_OTHER})
-        read = [_Source(file, operators) for file in files if file.suffix != ".onnx"]
+        read = [_CodeFile(file, operators) for file in files if file.suffix != ".onnx"]
         patterns = dict.fromkeys(p for source in read for p in source.patterns())
         count = 0
         for pattern in list(patterns)[: request.limit]:
@@ -73,13 +73,15 @@ def _same(model: ModelProto) -> ModelProto:
     return model
 
 
-class _Source:
+class _CodeFile:
     """A source file: what its functions name, and the strings in it."""
 
     def __init__(self, file: Path, operators: frozenset[str]) -> None:
         self.file, self._operators = file, operators
-        small = file.stat().st_size <= _LARGEST_FILE
-        text = file.read_text("utf-8", "replace") if small else ""
+        try:
+            text = read_file(file, _LARGEST_FILE).decode("utf-8", "replace")
+        except OSError:  # too large, or unreadable: what the other files hold is used
+            text = ""
         named = _in_python(text) if file.suffix == ".py" else _in_other(text)
         self._named, self._strings = named
 
