@@ -218,6 +218,9 @@ class SourceValue:
             parameters, the most telling first.
         open_ties: Whether the framework leaves open which of equal elements comes first, along the
             axis ``dim`` or the last one, and the value tells that.
+        open_order: Whether the framework leaves open in which order the elements come.
+        sorted_operand: Name of the operand that must be sorted along its last axis, or else the
+            framework leaves the value open.
     """
 
     operator: str
@@ -232,6 +235,8 @@ class SourceValue:
     operands: tuple[SourceOperand, ...] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     open_ties: bool = False
+    open_order: bool = False
+    sorted_operand: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,10 @@ from optvet_torch.programs import as_array
 _MAX_BYTES = 1 << 30
 _OPEN_TIES = frozenset({"aten.topk", "aten.sort", "aten.kthvalue", "aten.median", "aten.mode"})
 """Operators whose documentation leaves the order of equal elements open; so does no other."""
+_OPEN_ORDER = frozenset({"aten._unique", "aten._unique2", "aten.unique_dim"})
+"""Those that leave the order of all elements open unless they are told to sort."""
+_SORTED_OPERANDS = {"aten.bucketize": "boundaries", "aten.searchsorted": "sorted_sequence"}
+"""Those that leave the result open unless this operand is sorted."""
 
 
 def recorded(
@@ -198,11 +202,15 @@ class _TorchValues:
         module = self._modules[-1] if self._modules else ""
         line = "" if self.moved else _user_line()
         operator = name.replace("::", ".")
-        stable = any(o.name == "stable" and o.constant is True for o in operands)
+        given = {o.name: o for o in operands}
+        stable = "stable" in given and given["stable"].constant is True
+        unsorted = "sorted" in given and given["sorted"].constant is False
         self.values.append(
             SourceValue(
                 operator=operator,
                 open_ties=operator in _OPEN_TIES and not stable,
+                open_order=operator in _OPEN_ORDER and unsorted,
+                sorted_operand="" if "sorter" in given else _SORTED_OPERANDS.get(operator, ""),
                 value=value,
                 reads=reads,
                 constant=constant,

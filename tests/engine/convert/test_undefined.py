@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -174,6 +175,50 @@ def test_the_order_of_equal_elements_is_undefined_where_a_framework_leaves_it_op
     assert not ordered(ties, dim=0)
     assert not ordered(ties, open_ties=False)
     assert not ordered(np.arange(6).reshape(2, 3))
+
+
+def test_an_order_that_a_framework_leaves_open_is_undefined() -> None:
+    def found(size: int, *, open_order: bool) -> str:
+        value = SourceValue("a.unique", np.arange(size, dtype=np.float32), open_order=open_order)
+        return undefined_in(SourceInside((value,), (0,)), {})
+
+    assert "elements in any order" in found(2, open_order=True)
+    assert not found(2, open_order=False)
+    assert not found(1, open_order=True)
+
+
+def test_a_search_in_unsorted_numbers_is_undefined_where_a_framework_asks_for_sorted_ones() -> None:
+    def found(numbers: Sequence[float], *, sorted_operand: str = "boundaries") -> str:
+        operands = (SourceOperand("self", input="x"), SourceOperand("boundaries", input="b"))
+        value = SourceValue("a.find", INTEGERS, operands=operands, sorted_operand=sorted_operand)
+        feeds = {"x": np.array([5.0, 1.0]), "b": np.array(numbers)}
+        return undefined_in(SourceInside((value,), (0,)), feeds)
+
+    assert "unsorted boundaries" in found([3, 1, 2])
+    assert not found([1, 2, 2])
+    assert not found([3, 1, 2], sorted_operand="")
+
+
+def test_pytorch_tells_what_it_leaves_open() -> None:
+    torch = pytest.importorskip("torch")
+    from optvet_torch.inside import recorded
+
+    def found(call: Callable[..., object], *arrays: Sequence[float]) -> str:
+        tensors = [torch.tensor(a) for a in arrays]
+        names = [f"x{i}" for i in range(len(arrays))]
+        run = recorded(
+            torch.nn.Identity(), lambda _, *given: call(*given), tensors, {}, names=names
+        )
+        return undefined_in(run, dict(zip(names, map(np.asarray, arrays), strict=True)))
+
+    low, unsorted = [1.0, 2.5], [3.0, 1.0, 2.0]
+    assert "unsorted boundaries" in found(torch.bucketize, low, unsorted)
+    assert not found(torch.bucketize, low, sorted(unsorted))
+    assert "unsorted sorted_sequence" in found(torch.searchsorted, unsorted, low)
+    sorter = torch.tensor([1, 2, 0])
+    assert not found(lambda s, x: torch.searchsorted(s, x, sorter=sorter), unsorted, low)
+    assert "any order" in found(lambda x: torch.unique(x, sorted=False), unsorted)
+    assert not found(torch.unique, unsorted)
 
 
 CALLED = """

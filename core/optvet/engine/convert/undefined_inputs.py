@@ -2,8 +2,8 @@
 
 Integer division by zero, a shift by more bits than there are, a float that is no integer of the
 type it is cast to: frameworks answer as their processor does, and ONNX leaves the answer open. Some
-leave open which of equal elements comes first. What a conversion makes of such an input is no fault
-of it.
+leave open which of equal elements comes first, or in which order elements come, or what a search in
+numbers that are not sorted gives. What a conversion makes of such an input is no fault of it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def undefined_in(inside: SourceInside, feeds: Mapping[str, np.ndarray]) -> str:
     """The first operation of a run whose answer nobody defines; empty if there is none."""
     for value in inside.values:
         operands = list(_iter_operands(value, inside, feeds))
-        if words := _explain_undefined(value, operands):
+        words = _explain_disorder(value, inside, feeds) or _explain_undefined(value, operands)
+        if words:
             return f"{value.operator}: {words}, which has no defined answer"
     return ""
 
@@ -73,6 +74,19 @@ def _array(
         return inside.parameters[operand.parameter]
     constant = operand.constant
     return np.asarray(constant) if isinstance(constant, (int, float)) else None
+
+
+def _explain_disorder(
+    value: SourceValue, inside: SourceInside, feeds: Mapping[str, np.ndarray]
+) -> str:
+    if value.open_order and value.value.size > 1:
+        return "elements in any order"
+    for operand in value.operands:
+        if operand.name == value.sorted_operand:
+            read = _array(operand, inside, feeds)
+            if read is not None and np.any(read[..., 1:] < read[..., :-1]):
+                return f"unsorted {operand.name}"
+    return ""
 
 
 def _explain_undefined(value: SourceValue, operands: Sequence[np.ndarray]) -> str:
