@@ -145,6 +145,7 @@ class Cause:
     has: tuple[re.Pattern[str], ...]
     lacks: tuple[re.Pattern[str], ...]
     shared: bool
+    symptoms: frozenset[str] = frozenset()
 
     def fits(self, model: onnx.ModelProto) -> bool:
         """Whether the model has what the cause needs."""
@@ -160,6 +161,10 @@ class Case:
 
     entry: Mapping[str, Any]
     cause: Cause
+
+    def shows(self, symptom: str) -> bool:
+        """Whether a symptom may be of the cause."""
+        return symptom in self.cause.symptoms or shows_alike(self.entry, symptom)
 
     @property
     def defect(self) -> str:
@@ -195,7 +200,8 @@ def live_cases(name: str) -> list[Case]:
         if rule is None:
             raise SystemExit(f"causes.toml does not say what makes the cause of {entry['id']}")
         has, lacks = (tuple(map(re.compile, rule.get(k, ()))) for k in ("has", "lacks"))
-        case = Case(entry, Cause(has, lacks, rule.get("shared", False)))
+        further = frozenset(rule.get("symptoms", ()))
+        case = Case(entry, Cause(has, lacks, rule.get("shared", False), further))
         model = onnx.load(file.parent / "models" / f"{entry['id']}.onnx", load_external_data=False)
         if not case.cause.fits(model):
             raise SystemExit(f"the case {entry['id']} lacks what causes.toml says of its cause")
@@ -214,7 +220,7 @@ class MayBeKnown:
         model = onnx.load_from_string(suspect.model)
         passes = suspect.passes if suspect.key.passes == (ANY,) else suspect.key.passes
         return any(
-            shows_alike(c.entry, suspect.key.symptom)
+            c.shows(suspect.key.symptom)
             and (c.cause.shared or at(c.entry, passes))
             and c.cause.fits(model)
             for c in self._cases
@@ -248,8 +254,9 @@ def missed(cases: Sequence[Case], found: Sequence[Found]) -> list[str]:
 
 def is_of(case: Case, found: Found) -> bool:
     """Whether a finding shows the cause of a known fault."""
-    shared = case.cause.shared and shows_alike(case.entry, found.finding.symptom)
-    return (shared or in_place(case.entry, found.finding)) and case.cause.fits(found.model)
+    finding, cause = found.finding, case.cause
+    somewhere = cause.shared or at(case.entry, finding.culprit)
+    return somewhere and case.shows(finding.symptom) and cause.fits(found.model)
 
 
 def is_live(case: Mapping[str, Any]) -> bool:
