@@ -24,7 +24,7 @@ GRAVEST = (
     ("torch", "nn_functional_avg_pool2d", "torch_dynamo"),
     ("torch", "nn_functional_softplus", "torch_script"),
     ("torch", "atan2", "torch_dynamo"),
-    ("torch", "nn_functional_logsigmoid", "torch_dynamo"),
+    ("torch", "cdist", "torch_script"),
     ("torch", "masked_var", "torch_dynamo"),
     ("torch", "nn_functional_cosine_embedding_loss", "torch_dynamo"),
     ("keras", "layer_Normalization", "keras_export"),
