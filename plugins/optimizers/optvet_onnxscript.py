@@ -13,6 +13,7 @@ import inspect
 import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import onnx
@@ -88,7 +89,7 @@ class Onnxscript:
 
     def passes(self) -> Sequence[Pass]:
         """Passes and rules of the default pipeline, then those that a user has to ask for."""
-        steps, default = self._steps(self.options)
+        steps, default = _steps(self, self.options)
         return [
             Pass(
                 name,
@@ -101,7 +102,7 @@ class Onnxscript:
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
         """What ``optimize`` does; "all" goes on with everything else."""
-        steps, default = self._steps(self.options)
+        steps, default = _steps(self, self.options)
         rest = [n for n in steps if n not in default and n not in _LIMITS]
         return {"default": tuple(default), "all": (*default, *rest)}
 
@@ -141,12 +142,13 @@ class Onnxscript:
         """Apply ``passes`` to the library's form of a model; those that changed it."""
         from onnxscript.rewriter import RewritePass
 
-        steps, _ = self._steps(options)
+        steps, _ = _steps(self, options)
         changing_passes: list[str] = []
         for group in _groups(passes, steps):
             step = steps[group[0]]
             if callable(step):
-                changing_passes += group if step(graph).modified else []
+                # The library makes its passes anew for each model, and so some hold what they saw.
+                changing_passes += group if copy.deepcopy(step)(graph).modified else []
             else:
                 rules = [
                     _spy(rule, name, changing_passes) for name in group for rule in steps[name]
@@ -162,7 +164,7 @@ class Onnxscript:
 
     def snippet(self, passes: Sequence[str], options: OnnxscriptOptions) -> str:
         """The passes one after the other, neighbouring rules as one group."""
-        steps, _ = self._steps(options)
+        steps, _ = _steps(self, options)
         calls = [_spell(group, steps, self) for group in _groups(passes, steps)]
         imports = dict.fromkeys(name for _, needed in calls for name in needed)
         if options.weights == "beside":
@@ -195,31 +197,33 @@ class Onnxscript:
         arguments = ", ".join(("model", *(f"{name}={value!r}" for name, value in changed.items())))
         return [f"import onnxscript.optimizer\n\nreturn onnxscript.optimizer.optimize({arguments})"]
 
-    def _steps(self, options: OnnxscriptOptions) -> tuple[dict[str, Any], list[str]]:
-        """Passes, and lists of rules, by name; and the names in the default pipeline."""
-        extra = self.extra_rules()
-        names = _names_of_rules() | {id(rule): name for name, rule in extra.items()}
-        steps: dict[str, Any] = {}
-        pipeline: list[str] = []
-        for step in _flat(_passes_of_optimize(options), list(extra.values())):
-            if callable(step):
-                name = type(step).__name__.removesuffix("Pass")
-                steps[name] = step
-            else:
-                # Commuted twins have no name, but the replacement of the rule that has.
-                twin = names.get(id(step._replacement_pattern))
-                name = names.get(id(step)) or twin or step.name or f"rule_{len(steps)}"
-                rules = steps.setdefault(name, [])
-                rules += [step] if step not in rules else []
-            if pipeline[-1:] != [name]:
-                pipeline.append(name)
-        return {**steps, **_opt_in(steps)}, pipeline
+
+@lru_cache(maxsize=8)
+def _steps(optimizer: Onnxscript, options: OnnxscriptOptions) -> tuple[dict[str, Any], list[str]]:
+    """Passes, and lists of rules, by name; and the names in the default pipeline."""
+    extra = optimizer.extra_rules()
+    names = _names_of_rules() | {id(rule): name for name, rule in extra.items()}
+    steps: dict[str, Any] = {}
+    pipeline: list[str] = []
+    for step in _flat(_passes_of_optimize(options), list(extra.values())):
+        if callable(step):
+            name = type(step).__name__.removesuffix("Pass")
+            steps[name] = step
+        else:
+            # Commuted twins have no name, but the replacement of the rule that has.
+            twin = names.get(id(step._replacement_pattern))
+            name = names.get(id(step)) or twin or step.name or f"rule_{len(steps)}"
+            rules = steps.setdefault(name, [])
+            rules += [step] if step not in rules else []
+        if pipeline[-1:] != [name]:
+            pipeline.append(name)
+    return {**steps, **_opt_in(steps)}, pipeline
 
 
 def _passes_of_optimize(options: OnnxscriptOptions) -> list[Any]:
     """The passes that the library's own function makes, seen as it is about to apply them.
 
-    In their place a quick one is applied, since this is asked each time that passes are applied.
+    In their place a quick one is applied.
     """
     from unittest.mock import patch
 
