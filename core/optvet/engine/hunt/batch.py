@@ -6,7 +6,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -135,8 +135,9 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: ProgressLog) -> C
         return CandidateOutcome(number, recipe.kind, complaint=complaint)
     if candidate is None:
         return CandidateOutcome(number, recipe.kind)
-    edit = _edit_of(recipe, candidate)
-    digests = digests_of_edit(batch, recipe, edit)
+    present = features_of(candidate.model) if recipe.model else frozenset[Feature]()
+    edit = edit_between(_features_of_entry(recipe.model), present) if recipe.model else ()
+    digests = digests_of_edit(batch, recipe, edit, sorted({f.operator for f in present}))
     if digests and batch.tried.issuperset(digests) and random.random() >= _AGAIN:
         return CandidateOutcome(number, recipe.kind, candidate.mutators)
     log.keep(candidate)
@@ -149,13 +150,6 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: ProgressLog) -> C
         return CandidateOutcome(number, recipe.kind, candidate.mutators, complaint=complaint)
 
 
-def _edit_of(recipe: CandidateRecipe, candidate: MadeCandidate) -> tuple[str, ...]:
-    """What was changed of the model that the candidate was made of; empty for other recipes."""
-    if not recipe.model:
-        return ()
-    return edit_between(_features_of_entry(recipe.model), features_of(candidate.model))
-
-
 def features_of(data: bytes) -> frozenset[Feature]:
     """Features of a serialized model."""
     return features(ModelProto.FromString(data))
@@ -165,17 +159,18 @@ _features_of_entry = lru_cache(maxsize=1024)(features_of)
 
 
 def digests_of_edit(
-    batch: Batch, recipe: CandidateRecipe, edit: tuple[str, ...]
+    batch: Batch, recipe: CandidateRecipe, edit: tuple[str, ...], operators: Sequence[str]
 ) -> tuple[int, ...]:
     """A number of 64 bits for each pass that the edit concerns, with how the model was prepared.
 
     Many entries have the same operators, and many edits of them are the same: each is judged once.
+    Among other operators the same edit may show what it did not.
     """
     if recipe.kind != "edit" or not edit:
         return ()
     way = recipe.way if recipe.way in batch.prepared else ""
     labels = sorted({rewrite.label for rewrite in recipe.rewrites})
-    words = ("|".join((label, way, *edit)).encode() for label in labels)
+    words = ("|".join((label, way, *edit, *operators)).encode() for label in labels)
     digests = (blake2b(w, digest_size=8).digest() for w in words)
     return tuple(int.from_bytes(d, "big", signed=True) for d in digests)
 
