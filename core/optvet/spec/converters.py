@@ -55,6 +55,8 @@ class SourceFacts:
         dynamic: Axes of which the size may change, by input: the name of each size by axis.
         labels: Outputs that name classes. Where the classes are booleans, a converted model may
             name them 0 and 1: ONNX's classifiers have integers and texts as labels.
+        columns: Outputs of one number for each row, which a converted model may give as a vector or
+            as a column.
         tables: Inputs that are tables. A column of one that holds whole numbers may be a category,
             so no fraction is drawn for it.
     """
@@ -63,6 +65,7 @@ class SourceFacts:
     others: tuple[Mapping[str, np.ndarray], ...] = ()
     dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     labels: frozenset[str] = frozenset()
+    columns: frozenset[str] = frozenset()
     tables: frozenset[str] = frozenset()
 
 

@@ -65,6 +65,7 @@ class EstimatorRuntime:
             estimator.facts,
             dynamic=estimator.facts.dynamic or rows,
             labels=frozenset(() if estimator.call is not None else {"label"}),
+            columns=_columns(estimator),
             tables=frozenset(estimator.facts.inputs),
         )
 
@@ -300,6 +301,17 @@ def _outputs(model: Any, x: Any) -> dict[str, np.ndarray]:
     if hasattr(model, "predict") and (is_regressor(model) or not hasattr(model, "transform")):
         return {"variable": _column(model.predict(x))}
     return {"variable": _array(model.transform(x))}
+
+
+def _columns(estimator: FactoryResult) -> frozenset[str]:
+    """Outputs of one number for each row, which converters give as vectors or as columns."""
+    from sklearn.base import is_outlier_detector
+
+    if estimator.call is not None:
+        return frozenset()
+    if is_outlier_detector(estimator.model):
+        return frozenset({"label", "scores"})
+    return frozenset({"variable"} if hasattr(estimator.model, "predict") else ())
 
 
 def _probabilities(model: Any, x: Any) -> np.ndarray:

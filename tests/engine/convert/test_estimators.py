@@ -78,6 +78,18 @@ def last_scores():
     return make_pipeline(StandardScaler(), scores()).fit(X, y)
 
 
+def detector():
+    from sklearn.linear_model import SGDOneClassSVM
+
+    return SGDOneClassSVM(random_state=0).fit(X)
+
+
+def kernel_detector():
+    from sklearn.svm import OneClassSVM
+
+    return OneClassSVM().fit(X)
+
+
 def boosted():
     from lightgbm import LGBMRegressor
 
@@ -112,7 +124,8 @@ def convert(source: Path, function: str, via: str) -> ConversionResult:
 
 
 @pytest.mark.parametrize(
-    "function", ["pipeline", "texts", "scores", "linear_scores", "last_scores"]
+    "function",
+    ["pipeline", "texts", "scores", "linear_scores", "last_scores", "detector", "kernel_detector"],
 )
 def test_an_estimator_that_is_converted_right_has_no_finding(source: Path, function: str) -> None:
     result = convert(source, function, "skl2onnx")

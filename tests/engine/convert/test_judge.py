@@ -14,9 +14,11 @@ from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.graph.interface import Interface
+from optvet.spec.converters import SourceFacts
 from optvet.spec.types import Failure, FailureKind, Sample, ValueInfo
 
 Y = np.array([1.0, 2.0], np.float32)
+LABELS = SourceFacts({}, labels=frozenset({"y"}))
 SAMPLE = Sample("1", {})
 
 
@@ -85,14 +87,26 @@ def test_an_output_that_the_source_lists_twice_may_come_once_or_twice() -> None:
 
 def test_labels_alone_may_turn_from_booleans_to_integers() -> None:
     reference, numbered = {"y": np.array([True, False])}, {"y": np.array([1, 0])}
-    pair = match_outputs(reference, numbered, labels=frozenset({"y"}))
+    pair = match_outputs(reference, numbered, facts=LABELS)
     assert (pair.problem, pair.notes) == ("", ("y: bool became int64",))
     assert pair.reference["y"].tolist() == pair.candidate["y"].tolist()
     assert match_outputs(reference, numbered).problem == "y: bool became int64"
-    turned = match_outputs(numbered, reference, labels=frozenset({"y"}))
+    turned = match_outputs(numbered, reference, facts=LABELS)
     assert turned.problem == "y: int64 became bool"
-    texts = match_outputs(reference, {"y": np.array(["a", "b"])}, labels=frozenset({"y"}))
+    texts = match_outputs(reference, {"y": np.array(["a", "b"])}, facts=LABELS)
     assert texts.problem == "y: bool became <U1"
+
+
+def test_one_number_for_each_row_may_be_a_vector_or_a_column() -> None:
+    vector, column = {"y": Y}, {"y": Y.reshape(2, 1)}
+    columns = SourceFacts({}, columns=frozenset({"y"}))
+    for one, other in [(vector, column), (column, vector)]:
+        pair = match_outputs(one, other, facts=columns)
+        assert pair.problem == ""
+        assert pair.candidate["y"].tolist() == pair.reference["y"].tolist()
+        assert match_outputs(one, other).problem == pair.notes[0]
+    assert match_outputs(vector, {"y": Y.reshape(1, 2)}, facts=columns).problem
+    assert match_outputs({"y": np.zeros((2, 2))}, {"y": np.zeros(4)}, facts=columns).problem
 
 
 def test_inputs_that_declare_less_are_noted() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from optvet.engine.convert.match_interface import Matched, match_outputs, unfit
+from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outputs, unfit
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.failures import CONVERTER
@@ -24,6 +24,7 @@ from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.interface import Interface, shape_changes
+from optvet.spec.converters import SourceFacts
 from optvet.spec.symptoms import Stage
 from optvet.spec.types import Failure, Sample
 
@@ -44,7 +45,7 @@ class Judge:
         meter: Measures the noise where it matters.
         usual: Samples without edge values.
         source: The interface of a source that is an ONNX model.
-        labels: Outputs that name classes.
+        facts: What the source says about its outputs.
     """
 
     reference: Mapping[str, Outputs]
@@ -52,7 +53,7 @@ class Judge:
     meter: NoiseMeter
     usual: frozenset[str] = frozenset()
     source: Interface | None = None
-    labels: frozenset[str] = frozenset()
+    facts: SourceFacts = NO_FACTS
 
     def see(
         self, observed: Observed, samples: Sequence[Sample], tolerance: float | None = None
@@ -123,7 +124,7 @@ class Judge:
 
     def _match(self, sample: str, run: Outputs) -> Matched:
         listed = () if self.source is None else [v.name for v in self.source.outputs]
-        pair = match_outputs(self.reference[sample], run, listed, self.labels)
+        pair = match_outputs(self.reference[sample], run, listed, self.facts)
         if pair.problem or not self.random:
             return pair
         kept = [name for name in pair.reference if name not in self.random]

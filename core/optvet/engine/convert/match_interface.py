@@ -20,7 +20,11 @@ from optvet.engine.numerics.floats import is_float
 from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.interface import Interface, align, graph_inputs
 from optvet.graph.types import dtype_name
+from optvet.spec.converters import SourceFacts
 from optvet.spec.types import Artifact, ValueInfo
+
+NO_FACTS = SourceFacts({})
+"""Of a source that says nothing about its outputs."""
 
 
 def fed_to(artifact: Artifact, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -136,7 +140,7 @@ def match_outputs(
     reference: Outputs,
     candidate: Outputs,
     listed: Sequence[str] = (),
-    labels: frozenset[str] = frozenset(),
+    facts: SourceFacts = NO_FACTS,
 ) -> Matched:
     """Match the outputs of both sides for a comparison.
 
@@ -145,7 +149,7 @@ def match_outputs(
         candidate: Of what was made of it.
         listed: Outputs of the source as it lists them: one that it lists twice is one of
             ``reference``, and may be two of ``candidate``.
-        labels: Outputs that name classes, of which booleans may become integers.
+        facts: Which outputs of the source may come in another form.
     """
     if len(reference) != len(candidate) == len(listed):
         first = dict(zip(reversed(listed), reversed(candidate.values()), strict=True))
@@ -161,8 +165,11 @@ def match_outputs(
     notes = []
     for (name, expected), value in zip(reference.items(), candidate.values(), strict=True):
         if expected.shape != value.shape:
-            change = f"shape {list(expected.shape)} became {list(value.shape)}"
-            return Matched({}, {}, problem=f"{name}: {change}", place=name)
+            change = f"{name}: shape {list(expected.shape)} became {list(value.shape)}"
+            if name not in facts.columns or not _is_one_column(expected, value):
+                return Matched({}, {}, problem=change, place=name)
+            notes.append(change)
+            value = value.reshape(expected.shape)
         if expected.dtype == value.dtype or _is_text(expected, value):
             left[name], right[name] = _plain(expected), _plain(value)
             continue
@@ -173,7 +180,7 @@ def match_outputs(
                 left[name], right[name] = expected.astype(common), value.astype(common)
         elif {expected.dtype.kind, value.dtype.kind} <= _INTEGERS or (
             # The operators of classifiers (ai.onnx.ml) give integers and texts, never booleans.
-            name in labels and expected.dtype == bool and value.dtype.kind in _INTEGERS
+            name in facts.labels and expected.dtype == bool and value.dtype.kind in _INTEGERS
         ):
             left[name], right[name] = expected.astype(np.int64), value.astype(np.int64)
         else:
@@ -183,6 +190,10 @@ def match_outputs(
 
 
 _INTEGERS = frozenset("iu")
+
+
+def _is_one_column(a: np.ndarray, b: np.ndarray) -> bool:
+    return sorted((a.shape, b.shape)) == [(a.size,), (a.size, 1)]
 
 
 def _is_same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -14,7 +14,7 @@ from optvet.engine.convert.compare_outputs import Judge, judge_pair
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
 from optvet.engine.convert.default_chain import explain_choice
 from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
-from optvet.engine.convert.match_interface import match_outputs
+from optvet.engine.convert.match_interface import NO_FACTS, match_outputs
 from optvet.engine.convert.opening_conversion import open_conversion
 from optvet.engine.convert.other_runtimes import cross_check
 from optvet.engine.convert.places import locate_fault, locate_further, refused_place
@@ -28,7 +28,7 @@ from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.interface import Interface, interface_of
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import ConversionStage
+from optvet.spec.converters import ConversionStage, SourceFacts
 from optvet.spec.errors import NothingTested
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.symptoms import Symptom
@@ -86,7 +86,7 @@ def prepare_inputs(
         )
     kept = [d for d in inputs if d.sample.id in outputs]
     conversion.output_names.extend(outputs[samples[0].id])
-    return kept, judge_for(conversion, kept, outputs, random, facts.labels), failed
+    return kept, judge_for(conversion, kept, outputs, random, facts), failed
 
 
 def judge_for(
@@ -94,7 +94,7 @@ def judge_for(
     inputs: Sequence[ConversionInput],
     outputs: Mapping[str, Outputs],
     random: frozenset[str] = frozenset(),
-    labels: frozenset[str] = frozenset(),
+    facts: SourceFacts = NO_FACTS,
 ) -> Judge:
     """What compares with the outputs of the source on ``inputs``, which are given by sample."""
     meter = NoiseMeter(
@@ -103,10 +103,10 @@ def judge_for(
         conversion.source.artifact,
         outputs,
         conversion.sandbox,
-        labels,
+        facts,
     )
     usual = frozenset(d.sample.id for d in inputs if d.origin != "edge")
-    return Judge(outputs, random, meter, usual, _interface_of(conversion), labels)
+    return Judge(outputs, random, meter, usual, _interface_of(conversion), facts)
 
 
 def _interface_of(conversion: Conversion) -> Interface | None:

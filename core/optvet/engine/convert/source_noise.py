@@ -15,14 +15,14 @@ import numpy as np
 
 from optvet.engine.convert import worker_steps
 from optvet.engine.convert.conversion_inputs import is_finite
-from optvet.engine.convert.match_interface import Matched, match_outputs
+from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outputs
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.noise_floor import INJECTIONS
-from optvet.spec.converters import Perturbs
+from optvet.spec.converters import Perturbs, SourceFacts
 from optvet.spec.types import Artifact, Failure, Sample
 
 SEEDS = range(5)
@@ -37,7 +37,7 @@ class NoiseMeter:
         sandbox: Where the source runs.
         reference: Outputs of the source by sample.
         here: Where ONNX models run.
-        labels: Outputs of the source that name classes.
+        facts: What the source says about its outputs.
         converted: A converted model in ONNX, and what it gave; None if there is none.
     """
 
@@ -46,7 +46,7 @@ class NoiseMeter:
     source: Artifact
     reference: Mapping[str, Outputs]
     here: Sandbox
-    labels: frozenset[str] = frozenset()
+    facts: SourceFacts = NO_FACTS
     converted: tuple[RuntimeConfig, Artifact, Mapping[str, Outputs | Failure]] | None = None
     known: dict[str, Noise] = field(default_factory=dict)
 
@@ -111,16 +111,16 @@ class NoiseMeter:
             plain = runs.get(s.id)
             if plain is None or isinstance(plain, Failure):
                 continue
-            pair = match_outputs(self.reference[s.id], plain, labels=self.labels)
+            pair = match_outputs(self.reference[s.id], plain, facts=self.facts)
             each = (self._shift_outputs(s.id, pair, m) for m in moved.get(s.id, ()))
             found[s.id] = [shifted for shifted in each if shifted]
-            decided = decided_by_rounding(pair, self.labels)
+            decided = decided_by_rounding(pair, self.facts.labels)
             found[s.id] += [{**_round_outputs(pair, seed), **decided} for seed in SEEDS]
         return found
 
     def _shift_outputs(self, sample: str, one: Matched, moved: Outputs) -> Outputs:
         """The reference, changed as ``moved`` differs from what it is matched with."""
-        other = match_outputs(self.reference[sample], moved, labels=self.labels)
+        other = match_outputs(self.reference[sample], moved, facts=self.facts)
         if one.problem or other.problem:
             return {}
         shifted: Outputs = {}

@@ -39,7 +39,7 @@ from optvet.engine.runtime_target import lacks_kernel
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import Outputs, infer
 from optvet.engine.work.trials.raised_errors import normalized_message
-from optvet.spec.converters import Factory, MakesSources
+from optvet.spec.converters import Factory, MakesSources, SourceFacts
 from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.foreign import read_text
 from optvet.spec.protocols import Feeds
@@ -124,20 +124,20 @@ def look_at(tested: TestedConverter, recipe: SourceRecipe, seed: int) -> SourceO
             return SourceOutcome("invalid")
         source = Artifact(tested.format, path=folder / name, handle=Factory(FUNCTION))
         try:
-            inputs, expected = _run_source(tested, source, seed)
+            facts = describe(tested.maker, source)
+            inputs, expected = _run_source(tested, source, facts, seed)
         except InputError as error:
             return SourceOutcome("broken", words=f"{', '.join(recipe.operators)}: {error}"[:300])
         if not expected:
             return SourceOutcome("invalid")
         converted = convert(tested.converter, source, tested.options, made)
-        return _judge(tested, source, inputs, expected, converted)
+        return _judge(tested, source, facts, inputs, expected, converted)
 
 
 def _run_source(
-    tested: TestedConverter, source: Artifact, seed: int
+    tested: TestedConverter, source: Artifact, facts: SourceFacts, seed: int
 ) -> tuple[list[ConversionInput], dict[str, Outputs]]:
     """Inputs of the source with its outputs, unless these differ from run to run."""
-    facts = describe(tested.maker, source)
     inputs = inputs_of(facts, seed=seed, random=1, edges=True, sizes=True)
     expected: dict[str, Outputs] = {}
     enter("run")
@@ -163,6 +163,7 @@ def _run_source(
 def _judge(
     tested: TestedConverter,
     source: Artifact,
+    facts: SourceFacts,
     inputs: Sequence[ConversionInput],
     expected: dict[str, Outputs],
     converted: Converted,
@@ -173,7 +174,7 @@ def _judge(
     samples = [i.sample for i in kept]
     observed = observe(tested.target, converted.artifacts[-1], samples, True)
     for sample in samples:
-        verdict = _verdict(observed, expected[sample.id], sample.id)
+        verdict = _verdict(observed, expected[sample.id], sample.id, facts)
         if verdict.right or verdict.symptom is None:
             continue
         if verdict.failed and lacks_kernel("", verdict.message) and not observed.complaint:
@@ -197,14 +198,16 @@ def _is_undefined(artifact: Artifact, feeds: Feeds) -> bool:
         return False  # it is no model, or takes other inputs: that is judged
 
 
-def _verdict(observed: Observed, expected: Outputs, sample: str) -> SampleVerdict:
+def _verdict(
+    observed: Observed, expected: Outputs, sample: str, facts: SourceFacts
+) -> SampleVerdict:
     if observed.load is not None:
         stage: Literal["check", "load"] = "check" if observed.complaint else "load"
         return judge_failure(observed.load, CONVERTER, stage, earlier=observed.complaint)
     run = observed.runs[sample]
     if isinstance(run, Failure):
         return judge_failure(run, CONVERTER, "run")
-    return judge_pair(match_outputs(expected, run), None, _QUICK)
+    return judge_pair(match_outputs(expected, run, facts=facts), None, _QUICK)
 
 
 def write_source(
