@@ -105,6 +105,27 @@ def test_a_module_is_reduced_to_the_submodule_at_fault(
 
 
 @pytest.mark.long
+def test_a_source_is_reduced_on_an_input_that_is_wrong_on_every_runtime(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Log(Sigmoid(x)) rounds differently in ONNX Runtime and in the reference evaluator on the
+    # example, but gives -infinity in both on large negative numbers.
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(
+        "import torch\n\nexample_inputs = (torch.tensor([-8.478373527526855, 3.5, -8.067647]),)\n"
+        "\n\ndef net():\n    return torch.nn.LogSigmoid()\n"
+    )
+    asked = ("net.py:net", "--via", "torch_script", "--cross-check", "onnx_reference")
+    ran = run("convert", *asked, "--reduce", "part", "--json", "-")
+    assert ran.code == 1
+    document = json.loads(ran.out)
+    assert document["findings"][0]["kind"] == "convert"
+    assert document["findings"][0]["cross_check"][0]["sample"].startswith("edge")
+    assert document["reduced"]["reproduces"] is True
+
+
+@pytest.mark.long
 def test_a_pipeline_is_reduced_to_the_step_at_fault(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,8 @@ def _cross_check_with(
     if wrong is None:
         return CrossCheck(runtime=name, outcome="no-fault", detail=seen[shown[0].id].message)
     where = "" if wrong == shown[0].id else f"{wrong}: "
-    return CrossCheck(runtime=name, outcome="fault", detail=f"{where}{seen[wrong].message}")
+    detail = f"{where}{seen[wrong].message}"
+    return CrossCheck(runtime=name, outcome="fault", sample=wrong, detail=detail)
 
 
 _ASKED = 8

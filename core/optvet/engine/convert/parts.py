@@ -89,7 +89,8 @@ def reduce_source(
         temporary_folder("optvet-parts-") as scratch,
     ):
         inputs, _, _ = prepare_inputs(conversion)
-        sample = next(d.sample for d in inputs if d.sample.id == witness.sample)
+        wanted = _most_telling(fault, witness)
+        sample = next(d.sample for d in inputs if d.sample.id == wanted)
         parts = _parts(conversion, sample)
         whole = max(part.size for part in parts)
         ordered = _sort_by_size(parts, fault)[:_MOST]
@@ -123,6 +124,15 @@ def reduce_source(
 
 
 _NONE = "no part shows the fault when it is written as a source of its own"
+
+
+def _most_telling(fault: ConversionFinding, witness: ConversionWitness) -> str:
+    """The input that shows the fault on another runtime too, if there is one.
+
+    On that input alone the same stage is to blame; on another one it may be the runtime.
+    """
+    shown = (check.sample for check in fault.cross_check if check.sample)
+    return next(shown, witness.sample)
 
 
 def _parts(conversion: Conversion, sample: Sample) -> Sequence[SourcePart]:

@@ -112,12 +112,15 @@ class CrossCheck(Record):
     question is only whether the runtime has the operators of the optimized model; "not-judged" if
     it cannot run one of the two models, for the reason in ``detail``. ``same_original``: whether
     its outputs of the original agree with those of the first runtime; None if not known.
+    ``sample``: of a conversion, the input on which this runtime shows the fault, which need not be
+    the finding's own.
     """
 
     runtime: str
     outcome: Literal["no-fault", "fault", "runs", "does-not-run", "not-judged"]
     symptom: Symptom | None = None
     same_original: bool | None = None
+    sample: str = ""
     detail: str = ""
 
 
