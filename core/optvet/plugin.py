@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         ReportsChanges,
         Saves,
         TakesFiles,
+        TellsCode,
     )
     from optvet.spec.parsing import parse_json, read_json, read_toml
     from optvet.spec.protocols import (
@@ -224,7 +225,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "UsesLibraries", "ImportsOthers", "NeedsPython", "HasReleases", "TakesFiles", "ReportsChanges",
     "Saves",
     "DependsOnOptions", "DependsOnModel", "LowersPrecision",
-    "Explains", "ExplainsSimply", "ExplainsTogether", "CarriesFiles", "Evaluates", "LoadsFiles",
+    "Explains", "ExplainsSimply", "ExplainsTogether", "TellsCode", "CarriesFiles", "Evaluates",
+    "LoadsFiles",
     "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",
     "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",
     "TakesSuggestions",

@@ -188,6 +188,12 @@ class Onnxscript:
             )
         )
 
+    def code_of(self, name: str, options: OnnxscriptOptions) -> Sequence[str]:
+        """The module of a pass; those of the functions that a rule is made of."""
+        steps, _ = _steps(self, options)
+        step = steps[name]
+        return [type(step).__module__] if callable(step) else sorted(_modules_of(step))
+
     def simple_snippets(self, passes: Sequence[str], options: OnnxscriptOptions) -> Sequence[str]:
         """The library's own function; it takes no files."""
         if options.weights == "beside":
@@ -336,6 +342,13 @@ def _arguments_of(step: Any) -> Iterator[tuple[str, object]]:
         value = getattr(step, name, parameter.default)
         if isinstance(value, bool | int | str) and value != parameter.default:
             yield name, value
+
+
+def _modules_of(rules: Sequence[Any]) -> set[str]:
+    """Where the functions that check and replace are from, unless that is where rules are made."""
+    pairs = ((r._condition_function, r._replacement_pattern._function) for r in rules)
+    modules = {inspect.unwrap(function).__module__ for pair in pairs for function in pair}
+    return modules - {type(rule).__module__ for rule in rules}
 
 
 def _spy(rule: Any, name: str, changing_passes: list[str]) -> Any:

@@ -7,6 +7,7 @@ pipeline is the way through onnxslim's own graph that every stage takes.
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -122,6 +123,15 @@ class Onnxslim:
         arguments, _ = self._arguments(passes, options)
         few = {n: v for n, v in arguments.items() if v and n != "skip_fusion_patterns"}
         return [_call(options, size), _call(options, few)]
+
+    def code_of(self, name: str, options: OnnxslimOptions) -> Sequence[str]:
+        """The module of a pattern, or of a stage that has one of its own."""
+        import onnxslim.core.optimization as stages
+        from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS
+
+        if patterns := DEFAULT_FUSION_PATTERNS.get(name):
+            return list(dict.fromkeys(type(pattern).__module__ for pattern in patterns))
+        return [module] if (module := f"{stages.__name__}.{name}") in sys.modules else []
 
     def _arguments(
         self, passes: Sequence[str], options: OnnxslimOptions

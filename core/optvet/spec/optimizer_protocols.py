@@ -215,6 +215,19 @@ class ExplainsTogether(Protocol[OptionsT_contra]):
 
 
 @runtime_checkable
+class TellsCode(Protocol[OptionsT_contra]):
+    """Optional part of an optimizer whose passes are in Python: where their code is."""
+
+    def code_of(self, name: str, options: OptionsT_contra) -> Sequence[str]:
+        """Names of the modules that have the code of the pass ``name``; empty if it is not known.
+
+        Called in a worker process when a bundle is written: the issue names the lines of these
+        modules that rewrite the model.
+        """
+        ...
+
+
+@runtime_checkable
 class CarriesFiles(Protocol[OptionsT_contra]):
     """Optional part of an optimizer that explains: files of the user's that its snippet needs."""
 

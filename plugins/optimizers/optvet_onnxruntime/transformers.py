@@ -9,6 +9,7 @@ saves it, since saving is what completes it.
 from __future__ import annotations
 
 import importlib.util
+import sys
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -147,6 +148,21 @@ class OrtTransformers:
         more = [f"options.{name} = True" for name in passes if not flags[name]]
         wanted = [f"options = FusionOptions({options.model_type!r})", *more] if more else []
         return [_call(options, *wanted)]
+
+    def code_of(self, name: str, options: OrtTransformersOptions) -> Sequence[str]:
+        """All fusions that the tool imports: it does not say which flag switches which one.
+
+        It imports them as modules of no package.
+        """
+        from onnxruntime.transformers import optimizer
+
+        folder = str(Path(optimizer.__file__).parent / "fusion_")
+        fusions = [m for m, module in sys.modules.items() if _file_of(module).startswith(folder)]
+        return sorted({*fusions} - {"fusion_base", "fusion_options"})
+
+
+def _file_of(module: object) -> str:
+    return getattr(module, "__file__", None) or ""
 
 
 def _known_flags(passes: Sequence[str], options: OrtTransformersOptions) -> dict[str, bool]:

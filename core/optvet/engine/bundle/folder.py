@@ -173,6 +173,7 @@ def _documents(
         before=evidence.before,
         after=evidence.after,
         where="" if evidence.divergence is None else divergence_text(evidence.divergence),
+        lines=evidence.lines,
         required=None if finding.requirement is None else read_requirement(finding.requirement),
         random=() if evidence.observed is None else evidence.observed.random,
         lost=() if evidence.observed is None else evidence.observed.observation.lost,

@@ -37,11 +37,8 @@ def issue(context: ReproContext, shown: Standalone | None) -> str:
         f"## Actual\n\n{info.headline[0].upper()}{info.headline[1:]}:\n",
         markdown_block(_cut(_wrap_lines(context.message), _MESSAGE_CHARS)),
         f"## Versions\n\n{versions}\n",
-        *(
-            ["## Where\n", markdown_block(_cut(context.where, _ISSUE_CHARS))]
-            if context.where
-            else []
-        ),
+        *_section("## Where", context.where),
+        *_section("## Lines that rewrite the model", context.lines),
         "## The model\n",
         markdown_block(_cut(context.before, _ISSUE_CHARS)),
     ]
@@ -51,6 +48,10 @@ def issue(context: ReproContext, shown: Standalone | None) -> str:
             markdown_block(_cut(context.after, _ISSUE_CHARS)),
         ]
     return "\n".join(parts)
+
+
+def _section(heading: str, text: str) -> list[str]:
+    return [f"{heading}\n", markdown_block(_cut(text, _ISSUE_CHARS))] if text else []
 
 
 def without_folders(text: str, files: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
+from optvet.engine.bundle.lines_of_pass import suspected_lines
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.options import parse_options
@@ -50,7 +51,8 @@ class Evidence:
     """What one model shows: the fault if any, expected outputs, and the two graphs as text.
 
     ``expected`` are outputs on the first sample, ``more`` those on further ones; ``noise`` is the
-    absolute noise of outputs on each, where it was measured.
+    absolute noise of outputs on each, where it was measured. ``lines`` are suspected lines of the
+    passes' code.
     """
 
     observed: ObservedFault | None
@@ -62,6 +64,7 @@ class Evidence:
     noise: tuple[Mapping[str, float], ...] = ()
     divergence: Divergence | None = None
     graph_views: tuple[GraphView, ...] = ()
+    lines: str = ""
 
 
 def observe(
@@ -143,7 +146,17 @@ def _explain(
     if evidence.observed is not None:
         seen = evidence.observed.observation
         found = explain(runner, seen.symptom, seen.outputs, passes, sample)
-    return replace(evidence, divergence=found, graph_views=graph_views(runner, passes, found))
+    views = graph_views(runner, passes, found)
+    lines = _lines(runner, passes, evidence)
+    return replace(evidence, divergence=found, graph_views=views, lines=lines)
+
+
+def _lines(runner: TrialRunner, passes: tuple[str, ...], evidence: Evidence) -> str:
+    """Lines of the passes' code; none of a hang, which would have to be waited for."""
+    if evidence.observed is not None and evidence.observed.signature.symptom.info.limit == "time":
+        return ""
+    build_spec = runner.build_spec(passes)
+    return runner.sandbox.call(suspected_lines, build_spec, fresh=True).value or ""
 
 
 def _text_of(path: Path) -> str:

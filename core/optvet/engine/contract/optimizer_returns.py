@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from optvet.engine.contract.checked_calls import ask, blame, kind_of, mismatch, plain_text
 from optvet.spec.errors import ContractError
-from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges, Saves
+from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges, Saves, TellsCode
 from optvet.spec.types import Artifact, Pass
 
 
@@ -82,6 +83,17 @@ def changing_passes(optimizer: ReportsChanges, value: Any) -> tuple[str, ...]:
     wrong = _names("changing_passes()", value, "")
     if wrong is not None:
         raise blame("optimizer", optimizer, wrong)
+    return tuple(value)
+
+
+def modules_of(optimizer: TellsCode, name: str, options: Any) -> tuple[str, ...]:
+    """What ``code_of`` gives for a pass; ContractError if these are no names of modules."""
+    expected = "names of modules"
+    call = partial(optimizer.code_of, name, options)
+    value = ask("optimizer", optimizer, "code_of", call, (list, tuple), expected)
+    for item in value:
+        if wrong := mismatch("code_of()", item, str, expected):
+            raise blame("optimizer", optimizer, wrong)
     return tuple(value)
 
 

@@ -56,6 +56,7 @@ class ReproContext:
         before: The model as text.
         after: The optimized model as text; empty if there is none.
         where: The place in the graph, as text; empty if it is not known.
+        lines: Suspected lines of the passes' code, as text; empty if none is known.
         required: The requirement that is not met; None for other findings.
     """
 
@@ -80,6 +81,7 @@ class ReproContext:
     before: str
     after: str = ""
     where: str = ""
+    lines: str = ""
     required: Required | None = None
     lost: tuple[str, ...] = ()
     random: tuple[str, ...] = ()
