@@ -317,6 +317,7 @@ def _update_finding(finding: Finding, evidence: Evidence) -> Finding:
             "outputs": list(seen.outputs),
             "error": finite(seen.error),
             "noise_floor": finite(seen.noise),
+            "wrong_form": seen.wrong_form,
             "divergence": evidence.divergence,
             "measured": finite(reading.value) if reading is not None else finding.measured,
         }

@@ -109,6 +109,11 @@ class SampleVerdict:
         return tuple(j for j in self.judgements if j.call == "fault")
 
     @property
+    def wrong_form(self) -> bool:
+        """Whether an output is missing or has another shape or type, so that nothing has a size."""
+        return any(j.structural and j.error is None for j in self.faults)
+
+    @property
     def exceeds(self) -> float:
         """Ratio of the worst output's error to what is allowed."""
         return max((j.exceeds for j in self.faults), default=0.0)

@@ -104,9 +104,8 @@ def _signature(observation: Observation) -> Signature:
     symptom, words = observation.signature
     kind = ""
     if observation.stage == "compare":
-        form = any(j.structural and j.error is None for j in observation.faults)
         places = any(j.detail == OTHER_PLACES for j in observation.faults)
-        kind = "form" if form else "places" if places else "value"
+        kind = "form" if observation.wrong_form else "places" if places else "value"
         if any(j.layered for j in observation.faults):
             # The whole run alone would no longer tell a wrong layer from one that nothing defines.
             kind = "layer"

@@ -132,7 +132,8 @@ class Finding(Record):
     whole pipeline. ``partners`` are further minimal sequences that show the
     same defect: the same enabling pass with another one. ``error`` and ``noise_floor`` are relative
     to the reference output (unitless, largest over elements of the worst output; None where the
-    symptom has no size). ``message`` says what is wrong; ``known_limit`` is the documented limit of
+    symptom has no size). ``wrong_form`` tells that an output is missing or has another shape or
+    type. ``message`` says what is wrong; ``known_limit`` is the documented limit of
     a pass that explains it, ``consequence`` what it means on the model's task, and ``location``
     whether the fault is in the model or in one runtime's reading of it, as far as ``cross_check``
     tells. ``as_deployed`` tells that it showed only under the runtime's own defaults.
@@ -156,6 +157,7 @@ class Finding(Record):
     outputs: list[str] = Field(default_factory=list)
     error: float | None = None
     noise_floor: float | None = None
+    wrong_form: bool = False
     witness: Witness | None = None
     message: str = ""
     partners: list[list[str]] = Field(default_factory=list)

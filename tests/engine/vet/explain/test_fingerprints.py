@@ -24,10 +24,16 @@ CRASHES_TOO = """g (float[5,2] p, float[5,4] q) => (float[2,4] y) {
     t = Transpose(p)  y = Gemm(t, q) }"""
 
 
-def finding_of(text: str, folder: Path, pipeline: str) -> Finding:
+RECIPROCAL = """g (%s[n] x, %s[n] b) => (%s[%s] y) <%s[%s] one = {1}> {
+    d = Div(one, x)  y = Mul(d, b) }"""
+
+
+def finding_of(text: str, folder: Path, pipeline: str, optimizer: str = "onnxoptimizer") -> Finding:
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), path)
-    result = optvet.vet(str(path), pipeline=pipeline, limit=4, cache=False, jobs=1)
+    result = optvet.vet(
+        str(path), optimizer=optimizer, pipeline=pipeline, limit=4, cache=False, jobs=1
+    )
     (finding,) = (f for f in result.findings if f.severity == "fault")
     assert finding.bundle is None
     return finding
@@ -49,3 +55,14 @@ def test_the_fingerprint_of_a_crash_is_its_words_and_another_fault_has_another(
     assert one.fingerprint is not None
     assert one.fingerprint == other.fingerprint
     assert one.fingerprint != finding_of(SMALL, tmp_path, "fuse_pad_into_conv").fingerprint
+
+
+def test_a_wrong_shape_and_wrong_values_after_one_rewrite_are_two_faults(tmp_path: Path) -> None:
+    def reciprocal(kind: str, shape: str, result: str) -> Finding:
+        text = RECIPROCAL % (kind, kind, kind, result, kind, shape)
+        return finding_of(text, tmp_path, "DivMulFusion", "onnxruntime")
+
+    integers, rank = reciprocal("int64", "1", "n"), reciprocal("float", "1,1,1", "1,1,n")
+    assert not integers.wrong_form
+    assert rank.wrong_form
+    assert integers.fingerprint != rank.fingerprint

@@ -21,13 +21,16 @@ def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> s
     """16 hexadecimal digits, equal for one optimizer, culprit, symptom and structure.
 
     Of requirements, the same one: several may be broken in one place. Of metadata, what changed in
-    place of the structure: any node will do to show it.
+    place of the structure: any node will do to show it. Of outputs, whether their form is wrong
+    (shape, type) or their values: one rewrite of one structure can do either, for two reasons.
     """
     if finding.symptom.info.identity == "metadata":
         structure = ["; ".join(finding.changed)]
     by_requirement = finding.symptom.info.severity == "requirement"
     required = [finding.requirement] if by_requirement else []
-    about = [optimizer, list(finding.culprit), str(finding.symptom), [*required, *structure]]
+    formed = ["form"] if finding.wrong_form else []
+    about = [optimizer, list(finding.culprit), str(finding.symptom)]
+    about.append([*required, *formed, *structure])
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 

@@ -86,6 +86,7 @@ class Fault(Property):
             outputs=list(seen.outputs),
             error=finite(seen.error),
             noise_floor=finite(seen.noise),
+            wrong_form=seen.wrong_form,
             message=seen.message,
             layer=self._layer(trial, seen),
         )
