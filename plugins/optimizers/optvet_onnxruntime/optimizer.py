@@ -13,6 +13,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -214,17 +215,8 @@ class OrtOptimizer:
         return self._known
 
     def _settings(self, passes: Sequence[str], options: OrtOptimizerOptions) -> dict[str, Any]:
-        known = self._table()
-        unknown = sorted(set(passes) - {name for name, _, _ in known})
-        if unknown:
-            # ONNX Runtime ignores a name that it does not know, without a word.
-            raise ValueError(f"onnxruntime has no graph optimizer called {unknown[0]!r}")
-        levels = [level for name, level, _ in known if name in passes]
-        return {
-            "level": max(levels, default=0),
-            "disabled": sorted(ALL_PASSES.union(n for n, _, _ in known) - set(passes)),
-            "config": dict(options.config),
-        }
+        level, disabled = _level_and_disabled(self._table(), tuple(passes))
+        return {"level": level, "disabled": list(disabled), "config": dict(options.config)}
 
     def _others(self, passes: Sequence[str], options: OrtOptimizerOptions) -> Ablations:
         """The settings without each pass of which the log says little, and with it alone."""
@@ -238,3 +230,17 @@ class OrtOptimizer:
             {n: {**settings, "disabled": sorted(disabled | {n})} for n in names_asked},
             {**settings, "disabled": sorted(disabled.union(passes))},
         )
+
+
+@lru_cache(maxsize=1024)
+def _level_and_disabled(
+    known: tuple[PassRow, ...], passes: tuple[str, ...]
+) -> tuple[int, tuple[str, ...]]:
+    """The lowest level that has all passes, and the names of all other passes."""
+    unknown = sorted(set(passes) - {name for name, _, _ in known})
+    if unknown:
+        # ONNX Runtime ignores a name that it does not know, without a word.
+        raise ValueError(f"onnxruntime has no graph optimizer called {unknown[0]!r}")
+    levels = [level for name, level, _ in known if name in passes]
+    others = ALL_PASSES.union(n for n, _, _ in known) - set(passes)
+    return max(levels, default=0), tuple(sorted(others))

@@ -234,7 +234,6 @@ class Stock:
     single: Mapping[str, Sequence[int]]
 
 
-@lru_cache(maxsize=2)
 def fragments_folder(cache_dir: Path | None) -> Path:
     """The folder in the cache that pools are kept in, made if need be: workers write there."""
     folder = (cache_dir or cache_root()) / "fragments"
@@ -243,6 +242,7 @@ def fragments_folder(cache_dir: Path | None) -> Path:
     return folder
 
 
+@lru_cache(maxsize=2)
 def read_vocabulary(files: tuple[Path, ...]) -> Stock:
     """The vocabulary in ``files``; that of the last two calls is kept in memory.
 
