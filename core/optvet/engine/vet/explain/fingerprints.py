@@ -29,8 +29,8 @@ def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> s
     by_requirement = finding.symptom.info.severity == "requirement"
     required = [finding.requirement] if by_requirement else []
     formed = ["form"] if finding.wrong_form else []
-    about = [optimizer, list(finding.culprit), str(finding.symptom)]
-    about.append([*required, *formed, *structure])
+    place = [*required, *formed, *structure]
+    about = [optimizer, list(finding.culprit), str(finding.symptom), place]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
