@@ -404,6 +404,12 @@ def test_an_attribute_of_another_form_is_left_to_the_checker() -> None:
         assert not needs_inner_values(model(body, 9), {"x": x})
 
 
+def test_axes_that_are_no_integers_are_left_to_the_checker() -> None:
+    body = "g (float[m,n] x, float[1] a) => (float y) { y = ReduceMean(x, a) }"
+    axes = np.array([0.12573022], np.float32)
+    assert kinds(body, x=np.ones((2, 2), np.float32), a=axes) == []
+
+
 def test_the_mean_of_no_numbers_has_no_answer_unless_nobody_asks_for_one() -> None:
     body = (
         "g (float[m,n] x) => (float[k] y) "

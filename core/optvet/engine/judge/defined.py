@@ -128,8 +128,8 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
     for rule in RULES.get(node.op_type, ()):
         try:
             words = rule(call)
-        except (IndexError, TypeError, ValueError):
-            continue  # Attributes and shapes of other forms are for the checker to refuse.
+        except (LookupError, TypeError, ValueError):
+            continue  # Operands and attributes of other forms are for the checker to refuse.
         if words:
             name = rule.__name__.strip("_").replace("_", " ")
             where = f"{node.op_type} {node.name or (node.output[0] if node.output else '')!r}"
