@@ -14,7 +14,7 @@ from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.records.repair import RepairResult
 from optvet.spec.repair import RepairRequest
 
-HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
+HEAD = '<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3]>\n'
 WEIGHTS = """
 <float[1,8,3] w = {1, 0, -1, 0, 1, 1, -1, 0, 1, 1, 1, 0, 0, -1, 1, 1, 0, 0, 1, 1, -1, 0, 1, 0},
  float[1,8,2] r = {1, 0, 0, 1, -1, 1, 1, 1, 0, -1, 1, 0, 0, 1, 1, -1}>
@@ -50,6 +50,26 @@ def test_a_recurrent_node_of_layout_1_is_computed_in_layout_0(tmp_path: Path) ->
     result = mended(tmp_path, source, layout_1)
     assert result.verdict == "repaired", result.reason
     assert [e.about for e in result.edits] == ["LSTM y computed in layout 0, between Transposes"]
+
+
+@pytest.mark.parametrize(("table", "axis"), [("float[3,4] t", 1), ("float[4] t", 0)])
+def test_columns_are_counted_from_the_end_by_gather(tmp_path: Path, table: str, axis: int) -> None:
+    def model(first: str, picked: str, last: str) -> str:
+        return f"""g ({table}) => (float[b,c] y)
+        <int64[3] i = {{-1, 0, -4}}, int64[2] k = {{-1, 3}}, float s = {{-0.0625}}> {{
+            {first}
+            picked = {picked}
+            flat = Reshape (picked, k)
+            y = {last}
+        }}"""
+
+    # Nodes that have no counterpart in the source stand before the one that cannot run.
+    more = "a = Add (t, t) b = Add (a, a) c = Add (b, b) d = Add (c, c)"
+    source = model("", f"Gather <axis = {axis}> (t, i)", "Neg (flat)")
+    converted = model(more, "ai.onnx.ml.ArrayFeatureExtractor (d, i)", "Mul (flat, s)")
+    result = mended(tmp_path, source, converted)
+    assert result.verdict == "repaired", result.reason
+    assert [e.about for e in result.edits] == ["ArrayFeatureExtractor picked computed by Gather"]
 
 
 BFLOAT16 = """

@@ -189,6 +189,17 @@ def test_a_form_resizes_as_the_framework_does(
     assert found == pytest.approx(known, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize("version", [12, 21])
+def test_a_form_takes_means_over_areas(version: int) -> None:
+    x = np.arange(2 * 3 * 4 * 2, dtype=np.float32).reshape(2, 3, 4, 2) ** 2
+    like = np.zeros((2, 2, 3, 2), np.float32)
+    # Of three rows two are made, of one and a half each; of four columns three.
+    rows = np.array([[2, 1, 0], [0, 1, 2]]) / 3
+    columns = np.array([[3, 1, 0, 0], [0, 2, 2, 0], [0, 0, 1, 3]]) / 4
+    known = np.einsum("oh,pw,nhwc->nopc", rows, columns, x)
+    assert computed("resizearea", x, like=like, version=version) == pytest.approx(known, rel=1e-6)
+
+
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "constant"])
 def test_a_form_pads_as_the_framework_does(mode: str) -> None:
     torch = pytest.importorskip("torch", reason="needs torch")

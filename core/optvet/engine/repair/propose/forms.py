@@ -97,7 +97,7 @@ class OperatorForm:
         kind = dtype if dtype is not None else (None if np.ndim(value) else self.dtype)
         array = np.asarray(value) if kind is None else np.asarray(value, kind)
         name = f"constant_{next(self._numbers)}"
-        self.weights.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.weights.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def shape(self, *values: int) -> str:

@@ -15,7 +15,14 @@ from optvet.engine.repair.candidates import RepairCandidate, propose
 from optvet.engine.repair.propose.forms import OperatorForm
 from optvet.engine.repair.propose.templates import replacement
 from optvet.graph.types import inferred_types
-from optvet.graph.walk import ONNX_DOMAIN, attribute_of, domain_of, opset_versions, reads
+from optvet.graph.walk import (
+    ONNX_DOMAIN,
+    attribute_of,
+    domain_of,
+    operator_of,
+    opset_versions,
+    reads,
+)
 from optvet.spec.converters import SourceValue
 from optvet.spec.records.repair import Operation, ReplaceRegion
 
@@ -27,11 +34,21 @@ _SEQUENCE_FIRST, _BATCH_FIRST = [1, 0, 2], [2, 0, 1, 3]
 
 
 def kernels(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
-    """The first nodes in a wider type, or in the layout of axes that runtimes know."""
-    for index in nodes[:_NODES]:
+    """The first nodes, and those that cannot run, in a form that runtimes have kernels of."""
+    for index in dict.fromkeys((*nodes[:_NODES], *_not_run(aligned))):
         node = aligned.node_of(index)
         yield from _in_wider_type(aligned, node)
         yield from _in_first_layout(aligned, node)
+        yield from _with_indices_from_the_end(aligned, node)
+
+
+def _not_run(aligned: AlignedRun) -> Iterator[int]:
+    """Nodes that give nothing although all that they read is there."""
+    for index in aligned.region.nodes:
+        node = aligned.node_of(index)
+        known = (n in aligned.values or n in aligned.constants for n in reads(node))
+        if not any(n in aligned.values for n in node.output) and all(known):
+            yield index
 
 
 def _in_wider_type(aligned: AlignedRun, node: NodeProto) -> Iterator[RepairCandidate]:
@@ -103,6 +120,30 @@ def _in_first_layout(aligned: AlignedRun, node: NodeProto) -> Iterator[RepairCan
         operations.append(ReplaceRegion(node=output, inputs=given, model=encoded))
     about = f"{node.op_type} {node.output[0]} computed in layout 0, between Transposes"
     yield propose("template", about, *operations)
+
+
+def _with_indices_from_the_end(aligned: AlignedRun, node: NodeProto) -> Iterator[RepairCandidate]:
+    """A selection of columns whose indices may be negative, by the operator that takes such.
+
+    ArrayFeatureExtractor(x, i) → Gather(x, Reshape(i, [-1]), axis=-1)
+    """
+    operator = next(aligned.operators(1), None)
+    if operator is None or operator_of(node) != ("ai.onnx.ml", "ArrayFeatureExtractor"):
+        return
+    table, indices = node.input
+    known = aligned.constants.get(table, aligned.values.get(table))
+    if known is None:
+        return
+    form = _form(aligned, operator)
+    flat = form.op("Reshape", f"given {indices}", form.shape(-1))
+    result = form.op("Gather", f"given {table}", flat, axis=known.ndim - 1)
+    if known.ndim == 1:  # A list counts as a table of one row.
+        result = form.op("Reshape", result, form.shape(1, -1))
+    form.read.update({0: f"given {table}", 1: f"given {indices}"})
+    model, _ = form.model(result, aligned.model.ir_version)
+    about = f"{node.op_type} {node.output[0]} computed by Gather"
+    made = replacement(aligned, node.output[0], [table, indices], model, operator)
+    yield replace(propose("template", about, *made), explains=False)
 
 
 def _form(aligned: AlignedRun, operator: SourceValue) -> OperatorForm:

@@ -400,6 +400,34 @@ def _resize(mode: str, axes: int) -> Callable[[OperatorForm], str]:
     return form
 
 
+def _resize_area(f: OperatorForm) -> str:
+    """Of images with channels last: each pixel is the mean over the area that it covers."""
+    if f.setting("align_corners", False):
+        raise UnknownForm("areas from corner to corner")
+    x, (_, height, width, _) = f.operand("images", 0), f.operator.value.shape
+    if f.dtype != f.operator.value.dtype:
+        x = f.cast(x, f.operator.value.dtype)
+    sizes = f.op("Shape", x)
+    rows, columns = _shares(f, sizes, 1, height), _shares(f, sizes, 2, width)
+    planes = f.op("Transpose", x, perm=[0, 3, 1, 2])
+    narrow = f.op("MatMul", planes, f.op("Transpose", columns, perm=[1, 0]))
+    return f.op("Transpose", f.op("MatMul", rows, narrow), perm=[0, 2, 3, 1])
+
+
+def _shares(f: OperatorForm, sizes: str, axis: int, size: int) -> str:
+    """What share each of the old pixels of an axis has in each of the ``size`` new ones."""
+    kind = f.operator.value.dtype
+    zero, one = f.constant(0, np.int64), f.constant(1, np.int64)
+    old = f.op("Gather", sizes, f.constant(axis, np.int64))
+    begin = f.cast(f.op("Range", zero, old, one), kind)
+    end = f.op("Add", begin, f.constant(1, kind))
+    scale = f.op("Div", f.cast(old, kind), f.constant(size, kind))
+    new = np.arange(size, dtype=kind)[:, None]
+    first, last = (f.op("Mul", f.constant(edge), scale) for edge in (new, new + 1))
+    common = f.op("Sub", f.op("Min", end, last), f.op("Max", begin, first))
+    return f.op("Div", f.op("Max", common, f.constant(0, kind)), scale)
+
+
 def _attention(f: OperatorForm) -> str:
     """Scaled dot products; of a causal one, the mask is as large as the scores."""
     q, k, v = (f.operand(name, i) for i, name in enumerate(("query", "key", "value")))
@@ -541,6 +569,7 @@ FORMS: Mapping[str, Callable[[OperatorForm], str]] = {
     "upsample_linear1d": _resize("linear", 1),
     "upsample_bilinear2d": _resize("linear", 2),
     "upsample_bicubic2d": _resize("cubic", 2),
+    "resizearea": _resize_area,
     "scaled_dot_product_attention": _attention,
     "scatter_reduce": _scatter_reduce,
     "scatternd": _scatter_nd,
