@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         ConversionStage,
         Converter,
         ConvertsOnInputs,
+        ExplainsConverter,
         Factory,
         MakesSources,
         PartScript,
@@ -231,6 +232,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",
     "TakesSuggestions",
     "TellsMetrics", "Suits", "TellsProvenance", "NeedsNetwork", "Pins", "ConvertsOnInputs",
+    "ExplainsConverter",
     "TellsSource", "TellsSourceRisks", "Perturbs", "RunsInDouble", "ShowsInside", "SplitsSource",
     "MakesSources",
     # Files, which are untrusted, and text from models.

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet.plugin import Artifact, ConversionStage, Converter, hookimpl, version_of
+from optvet.plugin import Artifact, ConversionStage, Converter, PartScript, hookimpl, version_of
 
 
 class VersionConverterOptions(BaseModel):
@@ -47,6 +47,12 @@ class VersionConverter:
         model = onnx.load_from_string(source.data)
         converted = version_converter.convert_version(model, options.opset)
         yield Artifact("onnx", converted.SerializeToString())
+
+    def part_script(self, options: VersionConverterOptions) -> PartScript:
+        """The converted model is saved."""
+        call = f"onnx.save(version_converter.convert_version(model, {options.opset}), target)"
+        imports = "import onnx\nfrom onnx import version_converter"
+        return PartScript("onnx's version converter", ("onnx",), imports, "", call)
 
 
 @hookimpl

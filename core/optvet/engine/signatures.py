@@ -57,7 +57,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
     "comparator": (comparators.TellsMetrics, comparators.Calibrates, comparators.Decodes),
     "dataset": (protocols.Suits, protocols.TellsProvenance),
     "model source": (protocols.Pins,),
-    "converter": (converters.ConvertsOnInputs,),
+    "converter": (converters.ConvertsOnInputs, converters.ExplainsConverter),
     "generator": (Pool, Mutator),
 }
 """Optional capabilities with methods, by the family that may have them."""

@@ -353,6 +353,15 @@ class SplitsSource(Protocol[OptionsT_contra]):
         ...
 
 
+@runtime_checkable
+class ExplainsConverter(Protocol[OptionsT_contra]):
+    """Optional part of a converter that takes ONNX: how its library is called, for bug reports."""
+
+    def part_script(self, options: OptionsT_contra) -> PartScript:
+        """Converts ``model``, an ``onnx.ModelProto``; its ``source`` is left empty."""
+        ...
+
+
 @dataclass(frozen=True)
 class SourceStep:
     """One operator of a source that is made for a hunt.

@@ -13,12 +13,22 @@ from optvet.plugin import (
     Artifact,
     ConversionStage,
     Feeds,
+    PartScript,
     Session,
     load_factory,
     version_of,
 )
 
 IR = "openvino-ir"
+_CONVERT = """\
+imported = {imported}
+file = str(HERE / "part.xml")
+openvino.save_model(imported, file, compress_to_fp16={compress})
+properties = {{"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}}
+return openvino.Core().compile_model(file, "CPU", properties)"""
+_RUN = """\
+values = model(list(feeds.values()))
+return {i: values[port] for i, port in enumerate(model.outputs)}"""
 _EXTRA = "optvet[openvino]"
 
 
@@ -74,6 +84,15 @@ class OpenVinoConverter:
             yield _save(model, folder / "transform.xml")
         if options.compress_to_fp16:
             yield _save(model, folder / "compress.xml", compress=True)
+
+    def part_script(self, options: OpenVinoConverterOptions) -> PartScript:
+        """The file is read, or converted, and compiled for the CPU."""
+        file = 'str(HERE / "part.onnx")'
+        call = "openvino.convert_model" if options.optimize else "openvino.Core().read_model"
+        convert = _CONVERT.format(imported=f"{call}({file})", compress=options.compress_to_fp16)
+        return PartScript(
+            "OpenVINO", ("onnx", "openvino"), "import openvino", "", convert, run=_RUN
+        )
 
 
 def _from_torch(source: Artifact) -> Any:

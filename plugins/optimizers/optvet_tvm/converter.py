@@ -14,6 +14,7 @@ from optvet.plugin import (
     Artifact,
     ConversionStage,
     Feeds,
+    PartScript,
     Session,
     load_factory,
     version_of,
@@ -22,6 +23,23 @@ from optvet_tvm.lowering import build_unoptimized, use_threads
 
 RELAX = "tvm-relax"
 _EXTRA = "optvet[tvm]"
+_IMPORTS = """\
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx"""
+_OPTIMIZE = """\
+with target:
+    module = relax.get_pipeline("zero")(module)
+"""
+_CONVERT = """\
+module, target = from_onnx(model), tvm.target.Target("llvm")
+{optimize}return relax.VirtualMachine(relax.build(module, target), tvm.cpu())["main"]"""
+_RUN = """\
+import tvm
+
+values = model(*[tvm.runtime.tensor(value) for value in feeds.values()])
+listed = [values] if hasattr(values, "numpy") else list(values)
+return {i: value.numpy() for i, value in enumerate(listed)}"""
 
 
 class TvmConverterOptions(BaseModel):
@@ -72,6 +90,11 @@ class TvmConverter:
             with tvm.target.Target("llvm"):
                 module = relax.get_pipeline("zero")(module)
             yield _save(tvm, module, folder / "optimize.json")
+
+    def part_script(self, options: TvmConverterOptions) -> PartScript:
+        """The model is imported, and built for TVM's virtual machine."""
+        convert = _CONVERT.format(optimize=_OPTIMIZE if options.optimize else "")
+        return PartScript("TVM", ("onnx", "apache-tvm"), _IMPORTS, "", convert, run=_RUN)
 
 
 def _program(source: Artifact) -> Any:

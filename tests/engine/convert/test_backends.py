@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
 
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
+from optvet.engine.reduce.converted_source import EXPECTED, INPUTS, PART
+from optvet.engine.scripts import comparing
+from optvet.engine.scripts.parts import PART_SCRIPT, onnx_part, part_files
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import ExplainsConverter
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.runtime_protocols import ExplainsRuntime
 from optvet.testing import check_converter
 
 LIBRARIES = {"openvino": "openvino", "tvm": "tvm"}
@@ -83,6 +92,27 @@ def test_an_input_without_axes_is_given_as_such(via: str, tmp_path: Path) -> Non
 def test_the_converter_conforms(via: str, tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
     check_converter(Plugins().converter(via), tmp_path / "model.onnx", format="onnx")
+
+
+def test_the_script_of_a_part_in_onnx_runs_the_converted_model(via: str, tmp_path: Path) -> None:
+    onnxruntime = Plugins().runtime("onnxruntime")
+    converter = Plugins().converter(via)
+    assert isinstance(converter, ExplainsConverter)
+    assert isinstance(onnxruntime, ExplainsRuntime)
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / PART)
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.normal(size=s).astype(np.float32) for n, s in (("b", (3, 4)), ("a", (2, 3)))}
+    np.savez(tmp_path / INPUTS, **feeds)  # type: ignore[arg-type]  # numpy types a keyword of it
+    (tmp_path / "part.py").write_text(onnx_part(onnxruntime.snippet(onnxruntime.options)))
+    script = replace(converter.part_script(converter.options), source=EXPECTED)
+    ends = []
+    for tolerance in (1e-3, -1.0):  # No error is as small as that: the script has to show one.
+        for name, text in part_files(script, (), tolerance).items():
+            (tmp_path / name).write_text(text)
+        command = [sys.executable, PART_SCRIPT]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        ends.append((ran.returncode, (ran.stdout.splitlines() or [ran.stderr])[-1]))
+    assert ends == [(0, "the fault is not there"), (1, comparing.SAID)]
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import onnx
 from tests.engine.convert.plain import NoOptions, StandIn
 
 from optvet.engine.discovery import Plugins
-from optvet.plugin import Artifact, ConversionStage
+from optvet.plugin import Artifact, ConversionStage, PartScript
 
 
 class Sigmoids(StandIn):
@@ -28,6 +28,12 @@ class Sigmoids(StandIn):
         for node in model.graph.node:
             node.op_type = "Sigmoid" if node.op_type == "Tanh" else node.op_type
         yield Artifact("onnx", model.SerializeToString())
+
+    def part_script(self, options: NoOptions) -> PartScript:
+        convert = """for node in model.graph.node:
+    node.op_type = "Sigmoid" if node.op_type == "Tanh" else node.op_type
+onnx.save(model, target)"""
+        return PartScript("sigmoids", ("onnx",), "import onnx", "", convert)
 
 
 def plugins() -> Plugins:

@@ -10,6 +10,7 @@ from tests.engine.reduce import sigmoids
 
 from optvet.engine.convert.run import convert_model
 from optvet.engine.reduce.converted_source import INPUTS, PART, reduced_or_why_not
+from optvet.engine.scripts.parts import PART_SCRIPT
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.convert import ReducedSource
 
@@ -45,7 +46,8 @@ def reduced(tmp_path: Path, **options: object) -> ReducedSource:
 def test_a_graph_is_reduced_to_what_the_converter_breaks(tmp_path: Path) -> None:
     found = reduced(tmp_path, via=("sigmoids",))
     assert (found.part, found.size, found.size_before, found.note) == ("Tanh", 1, 7, "")
-    assert found.files == [INPUTS, PART]
+    assert {INPUTS, PART, PART_SCRIPT} <= set(found.files)
+    assert found.reproduces is True
     part = onnx.load(tmp_path / "part" / PART)
     assert [node.op_type for node in part.graph.node] == ["Tanh"]
     with np.load(tmp_path / "part" / INPUTS) as stored:

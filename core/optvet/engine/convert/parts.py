@@ -115,7 +115,7 @@ def reduce_source(
                 size=part.size,
                 size_before=whole,
                 files=names,
-                reproduces=script_shows(folder, request.timeout, _python(conversion))
+                reproduces=script_shows(folder, request.timeout, python_of(conversion))
                 if PART_SCRIPT in names
                 else None,
             )
@@ -198,10 +198,17 @@ def write_part_bundle(
         ask = functools.partial(runtime.script, converter.name, converter.options)
         kinds, words = (PartScript, NoneType), "a PartScript or None"
         script = checked_calls.ask("runtime", runtime, "script", ask, kinds, words)
-        written = part_files(script, _snippets(conversion), tolerance_of(found)) if script else {}
-        for name, text in written.items():
-            write_file(folder / name, text, advice="choose another folder with --reduce")
+        if script:
+            write_script(conversion, script, found, folder)
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def write_script(
+    conversion: Conversion, script: PartScript, found: ConversionFinding, folder: Path
+) -> None:
+    """Write the script of a part, and the files that it needs, to ``folder``."""
+    for name, text in part_files(script, _snippets(conversion), tolerance_of(found)).items():
+        write_file(folder / name, text, advice="choose another folder with --reduce")
 
 
 def _snippets(conversion: Conversion) -> list[str]:
@@ -222,7 +229,7 @@ def tolerance_of(fault: ConversionFinding) -> float:
     return math.sqrt(max(fault.noise or 0.0, _LEAST) * fault.error)
 
 
-def _python(conversion: Conversion) -> str:
+def python_of(conversion: Conversion) -> str:
     """The interpreter that has the framework of the source."""
     home = conversion.plugins.home_of(conversion.source.runtime)
     pythons = Pythons(conversion.request.environments, environments_root())

@@ -10,15 +10,23 @@ import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 
+from optvet.engine.contract import checked_calls
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
 from optvet.engine.convert.opening_conversion import open_conversion
-from optvet.engine.convert.parts import first_fault, reduce_source
+from optvet.engine.convert.parts import (
+    first_fault,
+    python_of,
+    reduce_source,
+    script_shows,
+    write_script,
+)
 from optvet.engine.convert.run import (
     converted_by,
     judge_for,
@@ -30,14 +38,25 @@ from optvet.engine.convert.undefined_inputs import undefined_inside
 from optvet.engine.discovery import Plugins
 from optvet.engine.reduce.oracle import recorder, types_by_inference
 from optvet.engine.reduce.reduction_order import Budget, ReductionCandidate, reduce_model
+from optvet.engine.scripts.parts import PART as PART_SOURCE
+from optvet.engine.scripts.parts import onnx_part
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import ExplainsConverter, PartScript
 from optvet.spec.errors import OptvetError
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import ConversionFinding, ConversionResult, ReducedSource
+from optvet.spec.runtime_protocols import ExplainsRuntime
 from optvet.spec.types import Artifact, Failure, Sample
 
 PART, INPUTS = "part.onnx", "inputs.npz"
+EXPECTED = """\
+from part import run
+
+model = part()
+given = [example_inputs[i.name] for i in model.graph.input if i.name in example_inputs]
+expected = list(run(model, example_inputs).values())"""
+"""Statements of a script that run the part by the runtime of the source."""
 _FIRST = 1000
 """Numbers of folders of converted candidates begin here, behind those of the chain."""
 _SECONDS, _CHECKS = 300.0, 300
@@ -100,18 +119,46 @@ def reduce_onnx_source(
             budget=Budget(_CHECKS, _SECONDS),
             progress=progress,
         )
-    assert reduction.feeds is not None
-    stored = io.BytesIO()
-    np.savez(stored, **reduction.feeds)  # type: ignore[arg-type]  # numpy types a keyword of it
-    advice = "choose another folder with --reduce"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / PART, reduction.model.SerializeToString(), advice=advice)
-    write_file(folder / INPUTS, stored.getvalue(), advice=advice)
+        assert reduction.feeds is not None
+        stored = io.BytesIO()
+        np.savez(stored, **reduction.feeds)  # type: ignore[arg-type]  # numpy types a keyword of it
+        advice = "choose another folder with --reduce"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / PART, reduction.model.SerializeToString(), advice=advice)
+        write_file(folder / INPUTS, stored.getvalue(), advice=advice)
+        scripted = _write_script(conversion, fault, folder)
+        python = python_of(conversion)
     before, after = reduction.nodes
     part = ", ".join(node.op_type for node in reduction.model.graph.node[:_SHOWN])
     return ReducedSource(
-        part=part, tried=reduction.checks, size=after, size_before=before, files=[INPUTS, PART]
+        part=part,
+        tried=reduction.checks,
+        size=after,
+        size_before=before,
+        files=sorted(p.name for p in folder.iterdir() if p.is_file()),
+        reproduces=script_shows(folder, request.timeout, python) if scripted else None,
     )
+
+
+def _write_script(conversion: Conversion, fault: ConversionFinding, folder: Path) -> bool:
+    """Whether there is a script: one converter and the source's runtime say how they are called."""
+    runtime, options = conversion.reference.runtime, conversion.reference.options
+    link, *more = conversion.links
+    if more or fault.kind == "target-runtime":
+        return False
+    converter = link.converter
+    if not isinstance(converter, ExplainsConverter) or not isinstance(runtime, ExplainsRuntime):
+        return False
+    ask = partial(converter.part_script, link.options)
+    script = checked_calls.ask(
+        "converter", converter, "part_script", ask, PartScript, "a PartScript"
+    )
+    run = checked_calls.ask(
+        "runtime", runtime, "snippet", partial(runtime.snippet, options), str, "a text"
+    )
+    write_file(folder / PART_SOURCE, onnx_part(run), advice="choose another folder with --reduce")
+    write_script(conversion, replace(script, source=EXPECTED), fault, folder)
+    return True
 
 
 _SHOWN = 6

@@ -27,3 +27,8 @@ def part_files(script: PartScript, snippets: Sequence[str], tolerance: float) ->
         "running.py": render("running.py", snippets=snippets, onnx=not script.run),
         "comparing.py": Path(comparing.__file__).read_text("utf-8"),
     }
+
+
+def onnx_part(run: str) -> str:
+    """Text of the file of a part in ONNX; ``run`` is the body of ``run(model, feeds)``."""
+    return render("onnx_part.py", run=run)
