@@ -29,7 +29,7 @@ _ELEMENTS = 400
 """Elements of all tensors of one sample: they are written into the source."""
 _LOOKED_AT = 60
 """Samples of an operator among which those with other settings are looked for."""
-_RANDOM = re.compile(r"rand|dropout|bernoulli|multinomial|normal$|poisson|uniform|empty|rrelu")
+RANDOM = re.compile(r"rand|dropout|bernoulli|multinomial|normal$|poisson|uniform|empty|rrelu")
 _HEAD = '''\
 """{name}, called as in PyTorch's operator database."""
 
@@ -154,7 +154,7 @@ def _samples(name: str, op: Any, most: int) -> Iterator[str]:
     Raises:
         Unwritable: There is none.
     """
-    if _RANDOM.search(name):
+    if RANDOM.search(name):
         raise Unwritable("random or uninitialized")
     function = _function(name)
     kinds = op.supported_dtypes("cpu")
@@ -180,7 +180,7 @@ def _samples(name: str, op: Any, most: int) -> Iterator[str]:
                 number=len(seen),
                 arguments=", ".join(f"x{i}" for i in range(len(call.tensors))),
                 call=text,
-                tensors=",\n    ".join(map(_literal, call.tensors)),
+                tensors=",\n    ".join(map(literal, call.tensors)),
             )
             seen.add(text)
     if not seen:
@@ -232,7 +232,8 @@ def _check(function: str, sample: Any) -> None:
         raise Unwritable("sparse results")
 
 
-def _literal(tensor: torch.Tensor) -> str:
+def literal(tensor: torch.Tensor) -> str:
+    """A tensor as Python."""
     text = repr(tensor.tolist()).replace("nan", 'float("nan")').replace("inf", 'float("inf")')
     return f"torch.tensor({text}, dtype={tensor.dtype})"
 
