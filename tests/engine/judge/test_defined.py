@@ -404,6 +404,16 @@ def test_an_attribute_of_another_form_is_left_to_the_checker() -> None:
         assert not needs_inner_values(model(body, 9), {"x": x})
 
 
+def test_the_text_and_the_evaluator_differ_in_what_the_largest_of_a_row_is() -> None:
+    body = "g (float[m,n] x) => (float[m,n] y) {{ y = ai.onnx.ml.Normalizer{}(x) }}"
+    negative, positive = np.array([[1, -2], [1, 2]], np.float32), np.array([[-1, 2]], np.float32)
+    for norm in ("", '<norm = "MAX">'):
+        assert kinds(body.format(norm), x=negative) == ["Normalizer: largest of a row"]
+        assert kinds(body.format(norm), x=positive) == []
+    for norm in ("L1", "L2"):
+        assert kinds(body.format(f'<norm = "{norm}">'), x=negative) == []
+
+
 def test_axes_that_are_no_integers_are_left_to_the_checker() -> None:
     body = "g (float[m,n] x, float[1] a) => (float y) { y = ReduceMean(x, a) }"
     axes = np.array([0.12573022], np.float32)

@@ -120,7 +120,7 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
         for inner in body.node:
             for found in _of_node(inner, inside, versions):
                 yield replace(found, values=tuple(node.output) if found.values else ())
-    if domain_of(node) not in (ONNX_DOMAIN, "com.microsoft"):
+    if domain_of(node) not in (ONNX_DOMAIN, "ai.onnx.ml", "com.microsoft"):
         return
     operands = [known.get(name) if name else None for name in node.input]
     results = [known.get(name) if name else None for name in node.output]

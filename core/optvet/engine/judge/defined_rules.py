@@ -375,6 +375,16 @@ def _mean_of_nothing(call: OperatorCall) -> str:
     return "the mean of no numbers" if kept and 0 in {size[n] for n in reduced} else ""
 
 
+def _largest_of_a_row(call: OperatorCall) -> str:
+    """The text divides by the largest number, onnx's evaluator by the largest magnitude."""
+    value = call.operand(0)
+    if value is None or not value.size or call.attribute("norm", b"MAX") not in (b"MAX", "MAX"):
+        return ""
+    rows = value.reshape(-1, value.shape[-1] if value.ndim else 1)
+    negative = bool(np.any(rows.max(axis=1) < np.abs(rows).max(axis=1)))
+    return "the number of the largest magnitude in a row is negative" if negative else ""
+
+
 def _zero_and_rest(call: OperatorCall) -> str:
     shape = call.operand(1)
     if shape is None or not call.attribute("allowzero", 0):
@@ -485,6 +495,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "OneHot": (_depth,),
     "Range": (_delta,),
     "ReduceMean": (_mean_of_nothing,),
+    "Normalizer": (_largest_of_a_row,),
     "Squeeze": (_axes_once,),
     "Unsqueeze": (_axes_once,),
 }
