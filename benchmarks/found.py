@@ -17,7 +17,7 @@ reference   Of wrong outputs, what optvet expected (``expected.npz``) must be wh
 
 Of a bundle that a hunt in a converter wrote, ``reproduce.py`` must show the fault, and of wrong
 outputs once more where onnx's reference evaluator runs the model in place of the runtime: else the
-runtime is at fault, not the converter.
+runtime is at fault, not the converter. If the finding says that the runtime is, it must be gone.
 
 Findings of one fingerprint (optimizer, culprit, symptom, and structure of the reduced model) are
 one, wherever they are; the first is judged. A finding that fails one of these is a false alarm, or
@@ -168,7 +168,8 @@ def judged_source(folder: Path, answer: dict[str, Any], python: str, seconds: fl
         code, said = run([python, str(copy / "reproduce.py")], seconds)
     if code == _UNTOLD:
         return "not evaluated: the evaluator does not run it"
-    return "" if code == 1 else f"reference disagrees: {said[-200:]}"
+    of_runtime = faults[0]["kind"] == "target-runtime"
+    return "" if code == (0 if of_runtime else 1) else f"reference disagrees: {said[-200:]}"
 
 
 def run(command: list[str], seconds: float) -> tuple[int | str, str]:
