@@ -27,6 +27,7 @@ GRAVEST = (
     ("torch", "cdist", "torch_script"),
     ("torch", "masked_var", "torch_dynamo"),
     ("torch", "nn_functional_cosine_embedding_loss", "torch_dynamo"),
+    ("torch", "nn_functional_batch_norm", "torch_dynamo"),
     ("torch", "nn_functional_logsigmoid", "torch_script"),
     ("keras", "layer_Normalization", "keras_export"),
     ("keras", "layer_RandomBrightness", "keras_export"),

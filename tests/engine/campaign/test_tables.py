@@ -308,6 +308,9 @@ def test_a_correlation_that_is_not_defined_is_not_told() -> None:
     ("message", "cause"),
     [
         ("NOT_IMPLEMENTED : Could not find an implementation for Foo(13)", "incompatibility"),
+        ("DispatchError: No ONNX function found for <OpOverload(op='prims.f')>", "incompatibility"),
+        ("'tf.AvgPool3D' op is neither a custom op nor a flex op", "incompatibility"),
+        ("failed to legalize operation 'tf.TensorListReserve'", "incompatibility"),
         ("Type Error: Type parameter (T) bound to different types", "type"),
         ("[ShapeInferenceError] Inferred elem type differs from existing elem type", "type"),
         ("Shape mismatch: dimension 2 is 3, expected 4", "shape"),

@@ -28,6 +28,8 @@ _WORDS: Mapping[CauseName, re.Pattern[str]] = {
         r"unsupported|not (?:yet )?supported",
         r"no (?:op|kernel|schema) registered|not a registered",
         r"find an implementation",
+        r"no (?:\w+ )?(?:function|decompositions?) (?:found|registered)",
+        r"neither a custom op nor a flex op|failed to legalize operation",
         r"(?:unknown|unrecogni[sz]ed) (?:operator|op|attribute)\b",
         r"\bopset|operator set|ir[_ ]version",
     ),
