@@ -15,6 +15,7 @@ from optvet import NothingTested, OptvetError, UsageError
 from optvet.engine.convert.chain import links_of
 from optvet.engine.convert.default_chain import choose_converter, explain_choice
 from optvet.engine.convert.run import convert_model
+from optvet.engine.convert.worker_steps import _refusal
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
@@ -95,6 +96,15 @@ def test_a_stage_whose_fault_a_later_one_mends_is_not_blamed(convert: Convert) -
     result = convert(GOOD, BAD, GOOD)
     assert result.verdict == "right"
     assert [s.state for s in result.stages] == ["same", "fault", "same"]
+
+
+def test_the_cause_of_a_refusal_stands_before_a_message_of_many_lines() -> None:
+    advice = RuntimeError("the export failed\nNext steps:\n- Open an issue.")
+    advice.__cause__ = KeyError("Frobnicate")
+    assert _refusal(advice).message.startswith("KeyError: 'Frobnicate'\nreported as RuntimeError")
+    plain = RuntimeError("no rule for Frobnicate")
+    plain.__cause__ = KeyError("Frobnicate")
+    assert _refusal(plain).message.startswith("RuntimeError: no rule for Frobnicate\ncaused by Key")
 
 
 def test_a_refusal_is_no_fault_and_names_the_stage_and_the_cause(convert: Convert) -> None:

@@ -137,9 +137,12 @@ def _refusal(error: BaseException) -> Failure:
     while cause is not None and seen < _CAUSES:
         words.append(f"{type_name(cause)}: {text_of(cause).strip()}")
         cause, seen = cause.__cause__, seen + 1
-    shown = [words[0], *(words[-1:] if len(words) > 1 else [])]
+    shown, joined = [words[0], *(words[-1:] if len(words) > 1 else [])], "\ncaused by "
+    if "\n" in words[0]:
+        # Screens and tables cut messages, and this one begins with general advice.
+        shown, joined = shown[::-1], "\nreported as "
     failure = failure_of(error)
-    return Failure(failure.kind, "build", cut("\ncaused by ".join(shown)), failure.error_type)
+    return Failure(failure.kind, "build", cut(joined.join(shown)), failure.error_type)
 
 
 def observe(
