@@ -189,6 +189,20 @@ def test_a_form_resizes_as_the_framework_does(
     assert found == pytest.approx(known, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("version", [12, 21])
+def test_a_form_normalizes_by_the_batch_or_by_running_statistics(
+    training: bool, version: int
+) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    weight, bias, mean, var = np.array([[2, -1, 0.5], [1, 0, 3], [0.1, 0.2, 0.3], [4, 1, 9]], "f")
+    given = [torch.tensor(v) for v in (X, mean, var, weight, bias)]
+    known = torch.nn.functional.batch_norm(*given, training=training, eps=0.1).numpy()
+    settings: dict[str, Any] = {"training": training, "eps": 0.1}
+    found = computed("native_batch_norm", X, weight, bias, mean, var, version=version, **settings)
+    assert found == pytest.approx(known, rel=1e-5, abs=2e-6)
+
+
 @pytest.mark.parametrize("version", [12, 21])
 def test_a_form_takes_means_over_areas(version: int) -> None:
     x = np.arange(2 * 3 * 4 * 2, dtype=np.float32).reshape(2, 3, 4, 2) ** 2

@@ -12,7 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from optvet.engine.repair.propose.forms import OperatorForm, UnknownForm
-from optvet.engine.repair.propose.known_image_forms import average_pool, pad, resize, resize_area
+from optvet.engine.repair.propose.known_image_forms import (
+    average_pool,
+    batch_norm,
+    pad,
+    resize,
+    resize_area,
+)
 
 
 def _log1p(f: OperatorForm) -> str:
@@ -469,6 +475,7 @@ FORMS: Mapping[str, Callable[[OperatorForm], str]] = {
     "var": _variance,
     "std": _deviation,
     "cumsum": _cumulative_sum,
+    "native_batch_norm": batch_norm,
     "avg_pool1d": average_pool(1),
     "avg_pool2d": average_pool(2),
     "avg_pool3d": average_pool(3),
@@ -506,6 +513,8 @@ ALIASES: Mapping[str, str] = {
     "fix": "trunc",
     "hardtanh": "clamp",
     "clipbyvalue": "clamp",
+    "batch_norm": "native_batch_norm",
+    "_native_batch_norm_legit": "native_batch_norm",
     "leakyrelu": "leaky_relu",
     "_prelu_kernel": "prelu",
     "rsub": "",

@@ -1,4 +1,4 @@
-"""Known forms of operators that see images: pooling, padding, resizing."""
+"""Known forms of operators that see images: normalization, pooling, padding, resizing."""
 
 from __future__ import annotations
 
@@ -104,3 +104,26 @@ def _shares(f: OperatorForm, sizes: str, axis: int, size: int) -> str:
     first, last = (f.op("Mul", f.constant(edge), scale) for edge in (new, new + 1))
     common = f.op("Sub", f.op("Min", end, last), f.op("Max", begin, first))
     return f.op("Div", f.op("Max", common, f.constant(0, kind)), scale)
+
+
+def batch_norm(f: OperatorForm) -> str:
+    """Values of each channel by their mean and variance in the batch, or by running ones."""
+    x, rank = f.operand("input", 0), f.rank()
+    by_channel = f.shape(1, -1, *[1] * (rank - 2))
+    if f.setting("training", f.setting("train", False)):
+        axes = [axis for axis in range(rank) if axis != 1]
+        off = f.op("Sub", x, f.reduce("ReduceMean", x, axes, True))
+        variance = f.reduce("ReduceMean", f.op("Mul", off, off), axes, True)
+    else:
+        mean, variance = (
+            f.op("Reshape", f.operand(name, i), by_channel)
+            for i, name in ((3, "running_mean"), (4, "running_var"))
+        )
+        off = f.op("Sub", x, mean)
+    root = f.op("Sqrt", f.op("Add", variance, f.constant(float(f.setting("eps", 1e-5)))))
+    y = f.op("Div", off, root)
+    for i, name, operator in ((1, "weight", "Mul"), (2, "bias", "Add")):
+        factor = f.optional(name, i)
+        if factor:
+            y = f.op(operator, y, f.op("Reshape", factor, by_channel))
+    return y
