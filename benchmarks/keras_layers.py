@@ -198,7 +198,7 @@ def main() -> None:
         help="Convert so many sources, those in usual settings first, drawn with seed 0.",
     )
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--via", nargs="*", default=["keras_export", "tflite,tflite2onnx"])
+    parser.add_argument("--via", nargs="*", default=["keras_export", "tf2onnx", "tflite"])
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     left_out: Counter[str] = Counter()
