@@ -49,6 +49,12 @@ class TvmError(RuntimeError):
     """TVM refused; the message says in which pass."""
 
 
+_BUILT = 4
+_SMALL_BYTES = 1 << 20
+_built: dict[str, tuple[Any, list[str]]] = {}
+"""The last executables of small models, by the content of their modules."""
+
+
 @dataclass(frozen=True)
 class _Imported:
     """A model in Relax."""
@@ -132,7 +138,7 @@ class TvmOptimizer:
         order = self._arrange(passes)
         try:
             module, content, changing_passes, inside = self._transform(imported.module, order)
-            executable, kernels = self._build(module, order)
+            executable, kernels = self._built_before(module, content, order, source.data)
         except TvmError as error:
             missing = [p.name for p in self.passes() if p.required and p.name not in order]
             if not missing:
@@ -239,6 +245,24 @@ class TvmOptimizer:
                 module = after
         content += [] if hashed else [str(tvm_ffi.structural_hash(module))]
         return module, "|".join(content), changing_passes, inside
+
+    def _built_before(
+        self, module: Any, content: str, order: Sequence[str], source: bytes
+    ) -> tuple[Any, list[str]]:
+        """What ``_build`` gives, and gave before for the same content of a small source.
+
+        Generating code takes longer than all passes, most of which change nothing.
+        """
+        listed = [n for n in order if n in KERNEL_PASSES] if self.options.tir else ["all"]
+        key = "|".join((hashlib.sha256(source).hexdigest(), content, *listed))
+        if key not in _built:
+            while len(_built) >= _BUILT:
+                del _built[next(iter(_built))]
+            built = self._build(module, order)
+            if len(source) > _SMALL_BYTES:
+                return built
+            _built[key] = built
+        return _built[key]
 
     def _build(self, module: Any, order: Sequence[str]) -> tuple[Any, list[str]]:
         """The executable, and which of the listed passes over kernels changed them."""

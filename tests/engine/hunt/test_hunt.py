@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 from collections.abc import Sequence
@@ -352,6 +353,51 @@ def test_passes_that_do_nothing_together_are_not_tried_alone(tmp_path: Path) -> 
     assert ("keep_00", "keep_01") in tried
     assert ("drop_relu",) in tried
     assert ("keep_00",) not in tried
+
+
+class Live:
+    """The planted optimizer, whose artifacts are live objects that its runtime runs."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        made = self.inner.apply(source, passes, options)
+        digest = hashlib.sha256(made.data).hexdigest()
+        fired = tuple(name for name in passes if name.startswith("drop"))
+        return Artifact("live", handle=made, fingerprint=digest, changing_passes=fired)
+
+    def load(self, model: Artifact, options: BaseModel) -> Any:
+        return self.inner.load(model.handle if model.format == "live" else model, options)
+
+
+@pytest.mark.parametrize("together", [(), (("keep_00", "drop_relu"),)])
+def test_passes_are_told_apart_by_what_identifies_their_result(
+    together: tuple[tuple[str, ...], ...], tmp_path: Path
+) -> None:
+    plugins = plugins_with("drop_relu", "keep_00", repeatable=False)
+    subject = resolve_optimizer(asked(tmp_path), plugins)
+    candidate = replace(subject.candidate, runtime=Live(subject.candidate.runtime))
+    live = replace(
+        subject, optimizer=Live(subject.optimizer), candidate=candidate, together=together
+    )
+    tried: list[tuple[str, ...]] = []
+    text = "g (float[4] x) => (float[4] y) { a = Neg(x) y = Relu(a) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    found = examine(
+        live,
+        model.SerializeToString(),
+        {"x": X},
+        lambda step, passes: tried.append(tuple(passes)),
+        frozenset(),
+        Random(0),
+    )
+    assert ("drop_relu",) in {s.passes for s in found.suspicions}
+    # What changed something in a group is told by the optimizer.
+    assert (("keep_00",) in tried) == (not together)
 
 
 def test_models_whose_result_is_not_defined_accuse_nothing(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ EDITED = ("edit", "corpus")
 AS_THEY_ARE = ("sweep", "pattern")
 """Recipes of models that come from the pools."""
 STANDSTILL_S = 15
-"""Wall clock of one candidate: beyond it, its worker is ended by SIGALRM."""
+"""Wall clock of one step of a candidate: beyond it, its worker is ended by SIGALRM."""
 _ASKED = 0.25
 _AGAIN = 0.1
 """Share of edits that are judged although one like it was: numbers may matter after all."""
@@ -96,12 +96,11 @@ def run_batch(batch: Batch, start: int) -> float:
     maker = CandidateMaker(read_vocabulary(batch.vocabulary), batch.mutators)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     journal = os.open(batch.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    log = ProgressLog(batch.log)
+    log = ProgressLog(batch.log, STANDSTILL_S)
     # What was loaded before the batch is not looked through again and again.
     gc.freeze()
     try:
         for index in range(start, len(batch.recipes)):
-            signal.setitimer(signal.ITIMER_REAL, STANDSTILL_S)
             outcome = _one(batch, maker, index, log)
             write_record(journal, outcome, _cpu_seconds() - began)
     finally:
@@ -275,6 +274,11 @@ def _seeds(
     explored = batch.resembled if recipe.kind in EDITED else batch.explored
     new = _unhidden((f for f in examined.rewrites if f not in batch.known), wrong | explored)
     for rewrite in new[: _SEEDS if batch.tested.each else 1]:
+        if rewrite.change == ((), ()):
+            # Of a format that is not ONNX it is not seen what became of the operators, so nothing
+            # says what a smaller model must keep.
+            seeds.append(_seed(candidate, (rewrite,), _operators(candidate), examined))
+            continue
 
         def fires(tried: MadeCandidate, rewrite: Rewrite = rewrite) -> bool:
             log.keep(tried)

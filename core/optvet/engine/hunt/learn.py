@@ -115,9 +115,10 @@ def avoided_passes(state: HuntState, tested: TestedOptimizer) -> frozenset[str]:
     return frozenset(deadly | {n for n, count in often.items() if count >= _OFTEN and n != ANY})
 
 
-_GROUP = 8
 _SELDOM = 0.05
 """Share of the models up to which a pass is tried together with others."""
+_OF_A_GROUP = 0.15
+"""Share of the models that a group may change: then each of its passes is tried alone after all."""
 
 
 def passes_together(state: HuntState, tested: TestedOptimizer) -> tuple[tuple[str, ...], ...]:
@@ -130,7 +131,15 @@ def passes_together(state: HuntState, tested: TestedOptimizer) -> tuple[tuple[st
     few = [p for p in tested.each if changed[p] <= limit and p not in deadly]
     # Alike ones side by side: a model that one changes is often changed by the next.
     few.sort(key=lambda name: changed[name])
-    return tuple(tuple(few[at : at + _GROUP]) for at in range(0, len(few), _GROUP))
+    groups: list[list[str]] = []
+    total = 0
+    for name in few:
+        total += changed[name]
+        if not groups or total > _OF_A_GROUP * state.valid:
+            groups.append([])
+            total = changed[name]
+        groups[-1].append(name)
+    return tuple(map(tuple, groups))
 
 
 _EXAMPLES_OF_REWRITE = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,10 +74,12 @@ _END = b"\0"
 class ProgressLog:
     """The file that says what a worker is doing: lines at its head, behind them the candidate.
 
-    Written some fifty times per model: the head is mapped memory, which a crash leaves intact.
+    Written some fifty times per model: the head is mapped memory, which a crash leaves intact. A
+    step that takes ``standstill_s`` seconds of wall clock ends the process by SIGALRM.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, standstill_s: float) -> None:
+        self._standstill_s = standstill_s
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.truncate(self._file, max(_HEAD, os.fstat(self._file).st_size))
         self._head = mmap.mmap(self._file, _HEAD)
@@ -88,6 +91,7 @@ class ProgressLog:
 
     def note(self, step: str, passes: Sequence[str]) -> None:
         """What is about to be done, and with which passes."""
+        signal.setitimer(signal.ITIMER_REAL, self._standstill_s)
         line = f"{self._about}{step}\n{','.join(passes)}".encode()[: _HEAD - 1] + _END
         self._head[: len(line)] = line
 
@@ -102,7 +106,7 @@ class ProgressLog:
         os.close(self._file)
 
 
-def read_log(path: Path, signal: str) -> tuple[int, LoggedStep] | None:
+def read_log(path: Path, ended_by: str) -> tuple[int, LoggedStep] | None:
     """The candidate during which the worker died, by its index, and its last logged step, if any.
 
     A worker that was ended by SIGALRM stood still.
@@ -114,7 +118,7 @@ def read_log(path: Path, signal: str) -> tuple[int, LoggedStep] | None:
         if not isinstance(candidate, MadeCandidate):
             return None
         passes = tuple(names.split(",")) if names else ()
-        return int(index), LoggedStep(int(number), step, passes, candidate, signal)
+        return int(index), LoggedStep(int(number), step, passes, candidate, ended_by)
     except Exception:  # cut short, or overwritten: unpickling may raise anything
         return None
 

@@ -29,6 +29,7 @@ from optvet.engine.hunt.rewrites import (
     changing_passes,
     compare_operators,
     complaint_about,
+    content_of,
     operators_in,
 )
 from optvet.engine.hunt.suspicions import ANY, Complaint, Rewrite, Suspicion, passes_of_key, suspect
@@ -44,6 +45,8 @@ from optvet.spec.types import Artifact
 
 _PAIRS = 3
 """Pairs of passes that are judged of one model."""
+_LOWERED = 3
+"""Passes that are judged alone of one model where each result is lowered to machine code."""
 _TRIED_PAIRS = 24
 """Pairs that are tried for that: most do nothing new, and some optimizers are slow."""
 _FOLLOWED = 0.4
@@ -127,7 +130,7 @@ def examine(
         truth = _expect_outputs_of_plain(tested, plain, truth)
     suspicions = [suspect((), Symptom.METADATA_CHANGE, k, truth.names) for k in seen.lost]
     trial = _QuickTrial(tested, source, plain, truth, logged, frozenset(seen.lost))
-    rewrites = trial.each([p for p in tested.each if p not in skip])
+    rewrites = trial.each([p for p in tested.each if p not in skip], random)
     # A pass that is wrong alone must not hide what others do.
     wrong = {name for s in trial.suspicions for name in s.passes}
     alone = len(trial.suspicions)
@@ -180,55 +183,63 @@ class _QuickTrial:
     ) -> None:
         self._tested, self._source, self._plain = tested, source, plain
         self._truth, self._logged, self._lost = truth, logged, lost
-        self._seen: set[bytes] = {plain.data}
+        self._seen: set[bytes] = {content_of(plain)}
         self._alike: set[bytes] = set()
         self._operators = operators_in(plain.data)
         self.suspicions: list[Suspicion] = []
         self.complaint: Complaint | None = None
         self.invented: dict[str, None] = {}
 
-    def each(self, passes: Sequence[str]) -> list[Rewrite]:
-        """Every pass alone."""
+    def each(self, passes: Sequence[str], random: Random) -> list[Rewrite]:
+        """Every pass alone that changes something; some of them where that takes long."""
         rewrites: list[Rewrite] = []
         idle = self._idle(())
+        passes = [name for name in passes if name not in idle]
+        if self._tested.lowers:
+            passes = random.sample(passes, min(len(passes), _LOWERED))
         for name in passes:
-            if (
-                name in idle
-                or (artifact := self._optimize((name,))) is None
-                or artifact.data == self._plain.data
-            ):
+            artifact = self._optimize((name,))
+            if artifact is None or content_of(artifact) == content_of(self._plain):
                 continue
             rewrite = self._rewrite(name, artifact.data)
             rewrites.append(rewrite)
-            if artifact.data not in self._seen:
-                self._seen.add(artifact.data)
+            if self._is_new(artifact):
                 self._look(artifact, (name,), rewrite)
         return rewrites
 
     def _idle(self, first: tuple[str, ...]) -> set[str]:
-        """Passes tried together that change nothing after ``first``."""
-        tested = self._tested
+        """Passes tried together that change nothing after ``first``.
+
+        Where a group changes something, the optimizer may tell which of its passes did.
+        """
         idle: set[str] = set()
-        was = self._apply(first) if first else self._plain.data
-        for group in tested.together if was is not None else ():
-            if self._apply((*first, *group)) == was:
+        together = self._tested.together
+        was = self._apply(first) if first and together else self._plain
+        if was is None:
+            return idle
+        for group in together:
+            artifact = self._apply((*first, *group))
+            if artifact is None:
+                continue
+            if content_of(artifact) == content_of(was):
                 idle.update(group)
+            elif artifact.changing_passes is not None:
+                idle.update(set(group).difference(artifact.changing_passes))
         return idle
 
-    def _apply(self, passes: tuple[str, ...]) -> bytes | None:
+    def _apply(self, passes: tuple[str, ...]) -> Artifact | None:
         tested = self._tested
         self._logged("optimize", passes)
         try:
-            return tested.optimizer.apply(
-                self._source, (*tested.base, *passes), tested.options
-            ).data
+            applied = (*tested.base, *passes)
+            return tested.optimizer.apply(self._source, applied, tested.options)
         except Exception:  # it is seen later which of them it is
             return None
 
     def whole(self, passes: tuple[str, ...], labelled: bool = True) -> list[Rewrite]:
         """A whole pipeline; what it changed if that is wanted."""
         artifact = self._optimize(passes)
-        if artifact is None or (artifact.data in self._seen and artifact.fingerprint is None):
+        if artifact is None or content_of(artifact) in self._seen:
             return []
         before = len(self.suspicions)
         rewrite = self._rewrite(ANY, self._graph(artifact, passes).data) if labelled else None
@@ -314,13 +325,19 @@ class _QuickTrial:
         pairs = [pair for pair in several if repeatable or pair[0] != pair[1]]
         looked = 0
         for pair in random.sample(pairs, min(len(pairs), _TRIED_PAIRS)):
-            if looked == _PAIRS:
+            if looked == (1 if tested.lowers else _PAIRS):
                 break
             artifact = self._optimize(pair)
-            if artifact is not None and artifact.data not in self._seen:
-                self._seen.add(artifact.data)
+            if artifact is not None and self._is_new(artifact):
                 self._look(artifact, pair, self._rewrite(ANY, artifact.data))
                 looked += 1
+
+    def _is_new(self, artifact: Artifact) -> bool:
+        """Whether nothing like it was looked at before; from now on it was."""
+        content = content_of(artifact)
+        known = content in self._seen
+        self._seen.add(content)
+        return not known
 
     def _rewrite(self, label: str, data: bytes) -> Rewrite:
         """The rewrite that passes made; records names that they invented."""

@@ -29,9 +29,14 @@ def rewrite_of(tested: TestedOptimizer, data: bytes, label: str) -> Rewrite | No
             artifact = tested.optimizer.saved(source, names, tested.options)
     except Exception:  # an optimizer raises what it likes; then nothing is seen to fire
         return None
-    if artifact.data == plain.data:
+    if content_of(artifact) == content_of(plain):
         return None
     return compare_operators(label, operators_in(plain.data), operators_in(artifact.data))
+
+
+def content_of(artifact: Artifact) -> bytes:
+    """What tells two artifacts apart: formats with a live object have no data, or the source's."""
+    return artifact.data if artifact.fingerprint is None else artifact.fingerprint.encode()
 
 
 def compare_operators(label: str, was: Counter[str], now: Counter[str]) -> Rewrite:
