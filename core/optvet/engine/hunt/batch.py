@@ -186,6 +186,7 @@ def _judge_candidate(
     skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
+    explored, prepares = _explored(batch, recipe), _prepares(batch, recipe)
     examined = examine(
         batch.tested,
         candidate.model,
@@ -194,7 +195,8 @@ def _judge_candidate(
         skip,
         random,
         labelled=labelled,
-        known=frozenset() if _prepares(batch, recipe) else batch.known,
+        known=frozenset() if prepares else batch.known,
+        covered=explored & batch.covered if prepares else explored,
     )
     examined = _with_passes(batch, recipe, candidate, examined, random, log)
     examined = replace(examined, suspicions=_with_edit(recipe, edit, examined.suspicions))
@@ -242,6 +244,11 @@ def _with_passes(
     return replace(examined, rewrites=rewrites, complaint=examined.complaint or complaint)
 
 
+def _explored(batch: Batch, recipe: CandidateRecipe) -> frozenset[str]:
+    """Passes that need no seed that comes of the recipe."""
+    return batch.resembled if recipe.kind in EDITED else batch.explored
+
+
 def _prepares(batch: Batch, recipe: CandidateRecipe) -> bool:
     """Whether the recipe is an edit that prepares a model for further ones."""
     return recipe.kind == "edit" and not _is_plain_edit(batch, recipe)
@@ -271,7 +278,7 @@ def _seeds(
         again = _unhidden((f for f in examined.rewrites if f in batch.known), wrong | batch.covered)
         if _prepares(batch, recipe) and any((f, mutator.name) not in batch.seeded for f in again):
             seeds.append(_seed(candidate, again, mutator.name, examined))
-    explored = batch.resembled if recipe.kind in EDITED else batch.explored
+    explored = _explored(batch, recipe)
     new = _unhidden((f for f in examined.rewrites if f not in batch.known), wrong | explored)
     for rewrite in new[: _SEEDS if batch.tested.each else 1]:
         if rewrite.change == ((), ()):

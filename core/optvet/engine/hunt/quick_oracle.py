@@ -92,6 +92,7 @@ def examine(
     *,
     labelled: bool = True,
     known: Set[Rewrite] = frozenset(),
+    covered: Set[str] = frozenset(),
 ) -> Examined:
     """Judge one candidate.
 
@@ -104,6 +105,7 @@ def examine(
         random: Draws the pairs of passes that are tried.
         labelled: Whether it is wanted which passes changed, where that takes another run.
         known: Rewrites of which nothing more is wanted.
+        covered: Passes of which nothing more is wanted.
     """
     logged("reference", ())
     truth = truth_of(tested.reference, data, feeds, with_random=not tested.lowers)
@@ -147,7 +149,7 @@ def examine(
     if unequal and not is_repeated(tested.reference, data, truth):
         return INVALID
     # What becomes a seed must be defined too; few models are either.
-    fresh = any(rewrite not in known for rewrite in rewrites)
+    fresh = any(r not in known and r.label not in covered for r in rewrites)
     if (every or fresh) and not is_defined(tested.reference, truth):
         return INVALID
     invented = tuple(trial.invented)[:_INVENTED]
