@@ -1,26 +1,31 @@
-"""Whether a wrong value arises where the ONNX standard does not define the original."""
+"""Wrong values that are no fault of a pass: undefined in the original, or a runtime's own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from optvet.engine.judge.second_opinion import is_contradicted
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import finite
 from optvet.engine.vet.session import VetSession
+from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.engine.work.trials.opinions import is_quick_to_evaluate
 from optvet.engine.work.trials.undefined_values import undefined_between, with_answers
 from optvet.spec.records import Finding
+from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.scratch import temporary_folder
-from optvet.spec.types import Sample
+from optvet.spec.types import Failure, Sample
+
+Excuse = Callable[[Finding, Sample], str]
+"""Why a wrong value on a sample is no fault of the optimizer, in words; empty if it may be one."""
 
 
-def mark_undefined_faults(
-    session: VetSession, examiner: Examiner, samples: Sequence[Sample]
-) -> None:
+def excuse_undefined(session: VetSession, examiner: Examiner, samples: Sequence[Sample]) -> None:
     """Make faults undecided that arise at an operation which the standard does not define.
 
     Kernels may compute anything there, so an optimizer may move or fold the operation. It excuses
@@ -28,23 +33,80 @@ def mark_undefined_faults(
     it and the last values that agree count. It excuses no fault on other samples either: a fault
     that shows on a sample with a defined result stays a fault.
     """
+
+    def why(finding: Finding, sample: Sample) -> str:
+        words = _open_on(session, finding, sample)
+        return words and f"the original is undefined by the ONNX standard: {words}"
+
+    _excuse(session, examiner, samples, "definedness", why)
+
+
+def excuse_misread(session: VetSession, examiner: Examiner, samples: Sequence[Sample]) -> None:
+    """Make faults undecided that only the runtime shows: the standard's evaluator finds none.
+
+    Then the passes may have made a right model that the runtime computes wrongly. Asked of models
+    in ONNX's own operators, which any runtime may run; those of an optimizer that writes for its
+    own runtime are judged by that one.
+    """
+    case = session.case
+    traits, runtime = case.optimizer.traits, case.candidate.runtime
+    judges = session.plugins.evaluators(traits.produces)
+    if traits.dialect or case.lowers or not judges or runtime.name in {j.name for j in judges}:
+        return
+
+    def why(finding: Finding, sample: Sample) -> str:
+        return next((w for j in judges if (w := _misread_on(session, finding, sample, j))), "")
+
+    _excuse(session, examiner, samples, "second reading", why)
+
+
+def _excuse(
+    session: VetSession,
+    examiner: Examiner,
+    samples: Sequence[Sample],
+    control: str,
+    why: Excuse,
+) -> None:
     by_id = {sample.id: sample for sample in samples}
     ledger = session.ledger
     for i, finding in enumerate(ledger.findings):
         if finding.severity != "fault" or not finding.symptom.info.of_values:
             continue
         sample = by_id.get(finding.witness.sample) if finding.witness else None
-        words = _open_on(session, finding, sample) if sample is not None else ""
+        words = why(finding, sample) if sample is not None else ""
         if not words:
             continue
-        shown = _show_elsewhere(session, examiner, finding, samples)
+        shown = _show_elsewhere(session, examiner, finding, samples, why)
         if shown:
             ledger.amend(i, shown)
             continue
-        why = f"undefined by the ONNX standard: {words}"
-        ledger.amend(i, {"severity": "note", "known_limit": why})
-        ledger.control("definedness", "limited", why)
-        ledger.add_undecided_reason(f"an output differs, and the original is {why}")
+        ledger.amend(i, {"severity": "note", "known_limit": words})
+        ledger.control(control, "limited", words)
+        ledger.add_undecided_reason(f"an output differs, and {words}")
+
+
+def _misread_on(session: VetSession, finding: Finding, sample: Sample, judge: Runtime) -> str:
+    """That ``judge`` computes of the optimized model what the original gives; else empty."""
+    case, runner = session.case, session.runner
+    about = (runner.build_spec(None), dict(sample.feeds))
+    if not runner.sandbox.call(is_quick_to_evaluate, *about, role="judging").value:
+        return ""
+    expected = runner.reference([sample]).runs.get(sample.id)
+    table = case.passes
+    passes = table.complete(finding.culprit) if finding.culprit else table.base
+    other = runner.on(case.run_by(RuntimeConfig(judge, judge.options)))
+    found = other.trial(passes, [sample], "confirm").runs.get(sample.id)
+    if expected is None or found is None:
+        return ""
+    if isinstance(expected, Failure) or isinstance(found, Failure):
+        return ""
+    if is_contradicted(expected, [found], finding.error, finding.noise_floor):
+        return ""
+    name = case.candidate.runtime.name
+    return (
+        f"{name} may be what is wrong: {judge.name} computes of the optimized model what the "
+        "original gives"
+    )
 
 
 def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
@@ -90,9 +152,13 @@ def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -
 
 
 def _show_elsewhere(
-    session: VetSession, examiner: Examiner, finding: Finding, samples: Sequence[Sample]
+    session: VetSession,
+    examiner: Examiner,
+    finding: Finding,
+    samples: Sequence[Sample],
+    why: Excuse,
 ) -> dict[str, Any]:
-    """Changes to a finding that a fully defined sample shows too; empty if none does."""
+    """Changes to a finding that a sample without an excuse shows too; empty if none does."""
     table, runner = session.case.passes, session.runner
     passes = table.complete(finding.culprit) if finding.culprit else table.base
     trial = runner.trial(passes, samples, "confirm")
@@ -100,7 +166,7 @@ def _show_elsewhere(
         seen = examiner.examine(trial, [sample]).observation
         if seen is None or seen.symptom != finding.symptom:
             continue
-        if set(seen.outputs) & {*finding.outputs} and not _open_on(session, finding, sample):
+        if set(seen.outputs) & {*finding.outputs} and not why(finding, sample):
             return {
                 "witness": session.witness(sample),
                 "message": seen.message,

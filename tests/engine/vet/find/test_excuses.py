@@ -1,4 +1,4 @@
-"""What the ONNX standard leaves open is no fault of an optimizer; it excuses nothing elsewhere."""
+"""What is undefined or a runtime's own is no optimizer's fault; nothing else is excused."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +11,7 @@ from onnx import helper
 from pydantic import BaseModel
 from tests.preload import TRIALS
 
+import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
@@ -18,6 +19,7 @@ from optvet.engine.vetting import GivenInputs
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.records import VetResult
 from optvet.spec.request import Strategy, VetRequest
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Pass, Traits
 
 PRELOAD = (*TRIALS, __name__)
@@ -205,3 +207,22 @@ def test_what_all_kernels_do_alike_excuses_nothing(tmp_path: Path, sandbox: Sand
     net = onnx.parser.parse_model(BACK)
     found = vet_on(tmp_path, sandbox, net, "relu", {"x": x, "s": s}, strategy="none")
     assert found.verdict == "faulty"
+
+
+EQUAL_WEIGHTS = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[4,2,3] x) => (float[4,2,3] y)
+<float[2] s = {1,1}, float[2] b = {0,0}, float[2] m = {0,0}, float[2] v = {1,1}>
+{ y, rm, rv = BatchNormalization <training_mode: int = 1> (x, s, b, m, v) }"""
+
+
+def test_who_shares_equal_weights_is_not_blamed_for_a_kernel_that_overwrites_them(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "training.onnx"
+    onnx.save(onnx.parser.parse_model(EQUAL_WEIGHTS), path)
+    result = optvet.vet(path, optimizer="onnxoptimizer", cache_dir=tmp_path / "cache")
+    assert result.verdict == "undecided"
+    assert "onnx_reference computes of the optimized model what the original" in result.reason
+    (finding,) = [f for f in result.findings if f.symptom == Symptom.WRONG_OUTPUT]
+    assert finding.severity == "note"
+    assert "eliminate_duplicate_initializer" not in result.safe_pipeline
