@@ -107,7 +107,7 @@ def explain(
     kept = runner.cache.read(key, _DIVERGENCE.validate_json, _DIVERGENCE.dump_json)
     if kept is not None:
         return kept
-    outcome = runner.submit(task.optimized, locate, task).result()
+    outcome = runner.submit(task.optimized, locate, task, fresh=True).result()
     runner.ledger.add("explain", applications=1, inferences=fixed)
     if outcome.value is None:
         if outcome.failure is not None and outcome.failure.stage == "build":
@@ -181,8 +181,9 @@ def _find_divergence(artifact: Artifact, task: ExplainTask, tried: Counter[str])
     enter("build")
     before = onnx.load_from_string(build(task.original).data)
     onnx_bytes = artifact.data if artifact.format == "onnx" else None
-    # An artifact of another format stays in the optimizer's process, so it is made again here.
-    after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)
+    # An artifact of another format stays in the optimizer's process, so it is made again here,
+    # in a process that serves nothing else.
+    after = onnx.load_from_string(onnx_bytes) if onnx_bytes is not None else visible(task.optimized)
     if after is None:
         return _locate_inside(artifact, task, before)
     data = after.SerializeToString()

@@ -84,7 +84,7 @@ def layer_errors(
             runner.order(build_spec, [sample]).interface,
             sample.feeds,
         )
-        outcome = runner.submit(build_spec, shared_values, task).result()
+        outcome = runner.submit(build_spec, shared_values, task, fresh=True).result()
         if outcome.value is None:
             words = describe(outcome.failure) if outcome.failure else "no answer"
             raise InputError(f"values inside of the models cannot be compared: {words}")
@@ -113,8 +113,9 @@ def shared_values(artifact: Artifact, task: InnerErrorTask) -> list[Layer]:
     original = build(task.original).data
     first = record_with_jitter(original, task.feeds, task.reference, INNER_JITTERS)
     onnx_bytes = artifact.data if artifact.format == "onnx" else None
-    # An artifact of another format stays in the optimizer's process, so it is made again here.
-    after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)
+    # An artifact of another format stays in the optimizer's process, so it is made again here,
+    # in a process that serves nothing else.
+    after = onnx.load_from_string(onnx_bytes) if onnx_bytes is not None else visible(task.optimized)
     if after is None:
         others = told_values(artifact, task.candidate, task.feeds, first.values.keys())
         if others is None:

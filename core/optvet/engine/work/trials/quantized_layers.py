@@ -146,7 +146,7 @@ def _inspect(
 ) -> tuple[Inspection, bool]:
     """The answer, and whether it may be cached: another attempt would give the same."""
     reasons: list[str] = []
-    shown = runner.submit(build_spec, _optimized_onnx, build_spec).result()
+    shown = runner.submit(build_spec, _optimized_onnx, build_spec, fresh=True).result()
     runner.ledger.add("noise", applications=1)
     if shown.value is not None:
         outcome = runner.sandbox.call(_judge_by_graph, task, shown.value, role="judging")
