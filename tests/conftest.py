@@ -1,12 +1,18 @@
 """For all tests."""
 
+import gc
 import os
+import sys
 from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from optvet.engine.work.sandbox import keep_servers, kept
+
+# Tests start hundreds of processes; each would compile all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Some tests import libraries, or make plugins, without discovering any plugin.
 for name, value in {
@@ -40,9 +46,14 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Search no tests for examples: there are none, and each worker would search them all."""
-    return [c for c in (yield) if type(c).__name__ != "DoctestModule"]
+def pytest_collection() -> Generator[None]:
+    """Look for no garbage among the modules and tests that stay until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -86,7 +86,10 @@ def page(number: int) -> Callable[[Path], None]:
     return act
 
 
-BOMB = zlib.compress(bytes(200 << 20))
+def bomb(store: Path) -> None:
+    answer_is(zlib.compress(bytes(200 << 20)))(store)
+
+
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "garbage": files(random.Random(0).randbytes(9000)),
     "an object": files(b"{}"),
@@ -100,7 +103,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "link as memory": beside(f"{DATABASE}-shm", lambda file: file.symlink_to("target")),
     "pipe as log": beside(f"{DATABASE}-wal", os.mkfifo),
     "linked files": beside("artifacts", lambda file: file.symlink_to("/tmp")),
-    "bomb": answer_is(BOMB),
+    "bomb": bomb,
     "no stream": answer_is(b"no stream"),
     "cut answer": answer_is(zlib.compress(b"{}")[:-3]),
     "no JSON": answer_is(zlib.compress(b"no JSON")),
