@@ -220,7 +220,8 @@ class SourceValue:
         settings: What it is given besides tensors that is not the default, such as an estimator's
             parameters, the most telling first.
         open_ties: Whether the framework leaves open which of equal elements comes first, along the
-            axis ``dim`` or the last one, and the value tells that.
+            axis ``dim`` or the last one, and the value tells that. Of a table, the answer for a row
+            with such elements is open.
         open_order: Whether the framework leaves open in which order the elements come.
         sorted_operand: Name of the operand that must be sorted along its last axis, or else the
             framework leaves the value open.

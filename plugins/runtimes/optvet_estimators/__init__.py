@@ -93,6 +93,7 @@ class EstimatorRuntime:
         reads = (len(values) - 1,) if values else ()
         name, last = steps[-1] if steps else ("", estimator.model)
         outputs = EstimatorSession(estimator).run(feeds)
+        values += _last_neighbors(last, name, x, len(values))
         first = len(values)
         values += [_step(last, name, value, reads) for value in outputs.values()]
         if seed is not None:
@@ -198,6 +199,24 @@ _TREE_ARRAYS = ("threshold", "missing_go_to_left", "n_node_samples")
 def _step(estimator: Any, name: str, value: np.ndarray, reads: tuple[int, ...]) -> SourceValue:
     operator = type(estimator).__name__
     return SourceValue(operator, value, reads, module=name, settings=_settings(estimator))
+
+
+def _last_neighbors(estimator: Any, name: str, x: Any, place: int) -> list[SourceValue]:
+    """The distances of the last neighbor that counts and the first that does not, and these two.
+
+    Which of equally far neighbors count depends on how the training data are ordered in a tree, as
+    scikit-learn's guide says ("Nearest Neighbors", 1.6.2).
+    """
+    fitted = getattr(estimator, "n_samples_fit_", 0)
+    count = getattr(estimator, "n_neighbors", fitted)
+    if not hasattr(estimator, "kneighbors") or count >= fitted:
+        return []
+    distances, indices = (v[:, -2:] for v in estimator.kneighbors(x, n_neighbors=count + 1))
+    operator = f"{type(estimator).__name__}.kneighbors"
+    return [
+        SourceValue(operator, distances.astype(np.float32), module=name),
+        SourceValue(operator, indices, (place,), module=name, open_ties=True),
+    ]
 
 
 def _fitted(step: str, estimator: Any) -> Iterator[tuple[str, np.ndarray]]:

@@ -90,6 +90,16 @@ def kernel_detector():
     return OneClassSVM().fit(X)
 
 
+def neighbor():
+    from sklearn.neighbors import KNeighborsClassifier
+
+    near = np.array([[0.6, 0.8], [1, 0], [5, 5], [6, 5], [-5, 5], [-6, 5]], np.float32)
+    return KNeighborsClassifier(1).fit(near, [0, 1, 2, 2, 3, 3])
+
+
+neighbor.example_inputs = (np.array([[0, 0], [5, 4.5], [-5, 4]], np.float32),)
+
+
 def boosted():
     from lightgbm import LGBMRegressor
 
@@ -144,6 +154,23 @@ def test_classes_that_are_booleans_become_integers_and_must_be_the_same_ones(
     labels.ints[:] = labels.ints[::-1]
     onnx.save(model, tmp_path / "turned.onnx")
     request = ConvertRequest(model=f"{source}:booleans", converted=tmp_path / "turned.onnx")
+    result = convert_model(request, Plugins())
+    assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
+
+
+def test_which_of_two_neighbors_is_nearer_is_not_judged_where_rounding_decides_it(
+    source: Path, tmp_path: Path
+) -> None:
+    # The distances of the first row are 1 and 1 + 2e-8.
+    request = ConvertRequest(model=f"{source}:neighbor", via=("skl2onnx",), out=tmp_path / "out")
+    result = convert_model(request, Plugins())
+    assert (result.verdict, result.findings) == ("right", [])
+    (written,) = (tmp_path / "out").rglob("*.onnx")
+    model = onnx.load(written)
+    (labels,) = (t for t in model.graph.initializer if list(t.int64_data) == [0, 1, 2, 2, 3, 3])
+    labels.int64_data[4] = 2
+    onnx.save(model, tmp_path / "turned.onnx")
+    request = ConvertRequest(model=f"{source}:neighbor", converted=tmp_path / "turned.onnx")
     result = convert_model(request, Plugins())
     assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
 

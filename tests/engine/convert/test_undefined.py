@@ -177,6 +177,18 @@ def test_the_order_of_equal_elements_is_undefined_where_a_framework_leaves_it_op
     assert not ordered(np.arange(6).reshape(2, 3))
 
 
+def test_elements_that_rounding_moves_past_each_other_are_tied_if_they_were_computed() -> None:
+    near = np.array([[1, np.nextafter(np.float32(1), 2)], [1, 1.001]], np.float32)
+
+    def ordered(read: SourceOperand) -> str:
+        before = SourceValue("a.exp", near)
+        value = SourceValue("a.topk", INTEGERS, (0,), operands=(read,), open_ties=True)
+        return undefined_in(SourceInside((before, value), (1,)), {"x": near})
+
+    assert "equal elements in any order" in ordered(SourceOperand("self", place=0))
+    assert not ordered(SourceOperand("self", input="x"))
+
+
 def test_an_order_that_a_framework_leaves_open_is_undefined() -> None:
     def found(size: int, *, open_order: bool) -> str:
         value = SourceValue("a.unique", np.arange(size, dtype=np.float32), open_order=open_order)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outputs, unfit
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.worker_steps import Observed
@@ -83,6 +85,8 @@ class Judge:
                 seen[s.id] = judge_pair(pairs[s.id])
         compared = [s for s in samples if s.id in pairs and not pairs[s.id].problem]
         unclear = [s for s in compared if seen[s.id].state in _OPEN]
+        for name, rows in self.meter.open_rows(unclear).items():
+            pairs[name] = _without_rows(pairs[name], rows)
         setting = SETTING
         if tolerance is not None:
             setting = replace(setting, tolerance=tolerance, ranges=self._ranges)
@@ -133,6 +137,17 @@ class Judge:
             reference={n: pair.reference[n] for n in kept},
             candidate={n: pair.candidate[n] for n in kept},
         )
+
+
+def _without_rows(pair: Matched, rows: np.ndarray) -> Matched:
+    """The outputs, where those of one row for each of the table's agree in ``rows``."""
+    agreed = {}
+    for name, value in pair.reference.items():
+        came = pair.candidate[name]
+        if value.ndim and len(value) == len(rows):
+            came = np.where(rows.reshape(-1, *[1] * (value.ndim - 1)), value, came)
+        agreed[name] = came
+    return replace(pair, candidate=agreed)
 
 
 def _weaker(source: Interface | None, artifact: Interface | None) -> list[str]:

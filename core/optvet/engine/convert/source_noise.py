@@ -16,6 +16,7 @@ import numpy as np
 from optvet.engine.convert import worker_steps
 from optvet.engine.convert.conversion_inputs import is_finite
 from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outputs
+from optvet.engine.convert.undefined_inputs import TIED_ROUNDOFFS, open_rows
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox import Outcome, Sandbox
@@ -56,6 +57,13 @@ class NoiseMeter:
         if todo:
             self._measure(todo)
         return {s.id: self.known[s.id] for s in samples}
+
+    def open_rows(self, samples: Sequence[Sample]) -> Mapping[str, np.ndarray]:
+        """Rows for which the source leaves its answer open, of samples that have some."""
+        if not self.facts.tables or not samples:
+            return {}
+        about = (self.config, self.source, samples)
+        return self.sandbox.call(open_rows, *about, role="judging").value or {}
 
     def refinements(self, sample: Sample) -> Iterator[Noise]:
         """Better and better noise: all of it at once, since a source is mostly run quickly."""
@@ -178,10 +186,6 @@ def _round_outputs(pair: Matched, seed: int) -> Outputs:
     return moved
 
 
-_TIED_ROUNDOFFS = 8
-"""So far apart may scores be whose order rounding decides: a sum of a few terms gave each."""
-
-
 def decided_by_rounding(pair: Matched, labels: frozenset[str]) -> Outputs:
     """Labels as the converted model gives them, where the two largest scores are nearly equal.
 
@@ -193,7 +197,7 @@ def decided_by_rounding(pair: Matched, labels: frozenset[str]) -> Outputs:
         return {}
     (table,) = scores
     second, first = np.sort(table.astype(np.float64), axis=1)[:, -2:].T
-    tied = first - second <= _TIED_ROUNDOFFS * unit_roundoff(table.dtype) * np.abs(first)
+    tied = first - second <= TIED_ROUNDOFFS * unit_roundoff(table.dtype) * np.abs(first)
     return {
         name: np.where(tied.reshape(-1, *[1] * (value.ndim - 1)), pair.candidate[name], value)
         for name, value in pair.reference.items()

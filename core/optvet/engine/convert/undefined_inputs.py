@@ -3,7 +3,8 @@
 Integer division by zero, a shift by more bits than there are, a float that is no integer of the
 type it is cast to: frameworks answer as their processor does, and ONNX leaves the answer open. Some
 leave open which of equal elements comes first, or in which order elements come, or what a search in
-numbers that are not sorted gives. What a conversion makes of such an input is no fault of it.
+numbers that are not sorted gives. Elements that were computed are equal if they are no further
+apart than rounding may move them. What a conversion makes of such an input is no fault of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from optvet.engine.convert.inside import inside_of, shows_inside
 from optvet.engine.judge.defined_rules import divides_outside, outside_of, shifts_outside
-from optvet.engine.numerics.floats import is_float
+from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
@@ -24,6 +25,8 @@ from optvet.spec.types import Artifact, Sample
 _DIVIDES = re.compile(r"div|mod|rem(ainder)?\b")
 _SHIFTS = re.compile(r"shift")
 _CASTS = re.compile(r"cast|copy|convert|\bto\b|type")
+TIED_ROUNDOFFS = 8
+"""So far apart may computed values be whose order rounding decides: sums of a few terms."""
 
 
 def undefined_inside(
@@ -39,6 +42,35 @@ def undefined_inside(
         if words:
             found[sample.id] = words
     return found
+
+
+def open_rows(
+    config: RuntimeConfig, source: Artifact, samples: Sequence[Sample]
+) -> dict[str, np.ndarray]:
+    """Rows of a table for which the source leaves its answer open, since elements are tied.
+
+    Called in a worker; of the samples that have such rows.
+    """
+    if not shows_inside(config, source):
+        return {}
+    enter("run")
+    found = {}
+    for sample in samples:
+        inside = inside_of(config, source, sample.feeds, None)
+        tied = (_tied_rows(value, inside, sample.feeds) for value in inside.values)
+        rows = [t for t in tied if t is not None and t.any()]
+        if rows:
+            found[sample.id] = np.logical_or.reduce(rows)
+    return found
+
+
+def _tied_rows(
+    value: SourceValue, inside: SourceInside, feeds: Mapping[str, np.ndarray]
+) -> np.ndarray | None:
+    read = next(_iter_operands(value, inside, feeds), None) if value.open_ties else None
+    if read is None or read.ndim != 2:
+        return None
+    return _find_ties(value, read)
 
 
 def undefined_in(inside: SourceInside, feeds: Mapping[str, np.ndarray]) -> str:
@@ -107,10 +139,20 @@ def _explain_undefined(value: SourceValue, operands: Sequence[np.ndarray]) -> st
 
 def _has_ties(value: SourceValue, read: np.ndarray) -> bool:
     """Whether elements are equal along the axis on which they are ordered."""
-    if not read.ndim:
-        return False
+    return bool(read.ndim and np.any(_find_ties(value, read)))
+
+
+def _find_ties(value: SourceValue, read: np.ndarray) -> np.ndarray:
+    """Along the axis on which elements of ``read`` are ordered, whether two are equal."""
     named = next((o.constant for o in value.operands if o.name == "dim"), -1)
     axis = named if isinstance(named, int) and -read.ndim <= named < read.ndim else -1
     ordered = np.sort(read, axis=axis)
     before, after = np.delete(ordered, -1, axis), np.delete(ordered, 0, axis)
-    return bool(np.any(before == after))
+    tied = before == after
+    computed = not value.operands or value.operands[0].place is not None
+    if computed and is_float(read.dtype):
+        one, other = before.astype(np.float64), after.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            size = np.maximum(np.abs(one), np.abs(other))
+            tied |= other - one <= TIED_ROUNDOFFS * unit_roundoff(read.dtype) * size
+    return np.asarray(np.any(tied, axis=axis))

@@ -179,7 +179,8 @@ def _judge(
             continue
         if verdict.failed and lacks_kernel("", verdict.message) and not observed.complaint:
             return SourceOutcome("refused")
-        if undefined_inside(tested.maker, source, [sample]):
+        # What cannot be loaded has no answer on any input.
+        if observed.load is None and undefined_inside(tested.maker, source, [sample]):
             continue
         if _is_undefined(converted.artifacts[-1], sample.feeds):
             continue
