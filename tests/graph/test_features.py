@@ -4,7 +4,7 @@ import onnx.parser
 import pytest
 from onnx import ModelProto
 
-from optvet.graph.features import edit_between, features
+from optvet.graph.features import edit_between, features, placed_features
 
 PLAIN = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -78,3 +78,12 @@ def test_nodes_of_nested_graphs_are_told_apart_from_outer_ones() -> None:
     words = {str(feature) for feature in features(model)}
     assert {"If", "If/Neg", "If/Relu", "If/Neg input 0 captured"} <= words
     assert "Neg" not in words
+
+
+def test_a_feature_says_of_which_node_of_its_operator_it_is() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[N] y)
+        <int64[1] a = {6}, int64[1] b = {6}> { t = Reshape (x, a)  y = Reshape (t, b) }"""
+    first, second = (parse(text.replace(f"{n} = {{6}}", f"{n} = {{-1}}")) for n in ("a", "b"))
+    assert features(first) == features(second)
+    moved = placed_features(second) - placed_features(first)
+    assert ("Reshape input 1 has -1", 1) in {(str(feature), node) for feature, node in moved}

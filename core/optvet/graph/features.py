@@ -56,15 +56,29 @@ class Feature(NamedTuple):
         return " ".join(part for part in (self.operator, self.place, self.kind) if part)
 
 
-def features(model: ModelProto) -> frozenset[Feature]:
-    """All features of a model, of its nested graphs and functions too."""
-    found = {Feature("", "model", kind) for kind in _of_model(model)}
+Placed = tuple[Feature, int]
+"""A feature, and of which of the nodes of its operator it is one; 0 for the model's own."""
+
+
+def placed_features(model: ModelProto) -> frozenset[Placed]:
+    """All features of a model, of its nested graphs and functions too, with their nodes."""
+    found = {(Feature("", "model", kind), 0) for kind in _of_model(model)}
     versions = opset_versions(model)
     found.update(_of_graph(model.graph, versions, {}, ()))
     for function in model.functions:
         inner = dict.fromkeys(function.input, _Source("input"))
         found.update(_of_nodes(function.node, opset_versions(function), inner, function.output))
     return frozenset(found)
+
+
+def features(model: ModelProto) -> frozenset[Feature]:
+    """All features of a model, whichever node each is of."""
+    return without_places(placed_features(model))
+
+
+def without_places(found: Iterable[Placed]) -> frozenset[Feature]:
+    """The features alone."""
+    return frozenset(feature for feature, _ in found)
 
 
 def edit_between(old: frozenset[Feature], new: frozenset[Feature]) -> tuple[str, ...]:
@@ -131,7 +145,7 @@ def _of_graph(
     versions: Mapping[str, int],
     outer: Mapping[str, _Source],
     path: tuple[str, ...],
-) -> Iterator[Feature]:
+) -> Iterator[Placed]:
     weights = {t.name: t for t in graph.initializer}
     known = {name: replace(source, role="captured") for name, source in outer.items()}
     for value in graph.input:
@@ -155,27 +169,29 @@ def _of_nodes(
     known: dict[str, _Source],
     outputs: Iterable[str],
     path: tuple[str, ...] = (),
-) -> Iterator[Feature]:
+) -> Iterator[Placed]:
     nodes, returned = list(nodes), set(outputs)
+    before = Counter[str]()
     read = Counter(name for node in nodes for name in reads(node))
     for node in nodes:
         domain, operator = domain_of(node), node.op_type
         name = "/".join((*path, qualified_name(domain, operator, ".")))
-        yield Feature(name, "", "")
+        own, before[name] = before[name], before[name] + 1
+        yield Feature(name, "", ""), own
         schema = schema_of(domain, operator, versions)
         if schema is not None:
-            yield Feature(name, "since", str(schema.since_version))
+            yield Feature(name, "since", str(schema.since_version)), own
         for attribute in node.attribute:
-            yield Feature(name, attribute.name, _kind_of_attribute(attribute))
+            yield Feature(name, attribute.name, _kind_of_attribute(attribute)), own
         for slot, value in enumerate(node.input):
             source = known.get(value, _Source("captured")) if value else _Source("omitted")
             for kind in _of_source(source):
-                yield Feature(name, f"input {slot}", kind)
+                yield Feature(name, f"input {slot}", kind), own
             if read[value] > 1 and source.role in ("weight", "default", "input"):
-                yield Feature(name, f"input {slot}", "read more than once")
+                yield Feature(name, f"input {slot}", "read more than once"), own
         present = [i for i in node.input if i]
         if len(set(present)) < len(present):
-            yield Feature(name, "inputs", "repeated")
+            yield Feature(name, "inputs", "repeated"), own
         for body in bodies_of(node):
             yield from _of_graph(body, versions, known, (*path, operator))
         tensor = _constant(node)
@@ -187,11 +203,11 @@ def _of_nodes(
             rank = len(tensor.dims) if tensor else None
             known[value] = _Source(role, tensor, element, rank)
             if value in returned and read[value]:
-                yield Feature(name, f"output {slot}", "also returned")
+                yield Feature(name, f"output {slot}", "also returned"), own
             if read[value] > 1:
-                yield Feature(name, f"output {slot}", "read more than once")
+                yield Feature(name, f"output {slot}", "read more than once"), own
             if not read[value] and value not in returned:
-                yield Feature(name, f"output {slot}", "unread")
+                yield Feature(name, f"output {slot}", "unread"), own
 
 
 def _constant(node: NodeProto) -> TensorProto | None:

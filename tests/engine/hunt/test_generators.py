@@ -278,6 +278,19 @@ g (float[2,3] x) => (float[N,M] y) <int64[2] to = {2, 3}> { y = Reshape(x, to) }
     assert seen == {(False, False), (True, False), (True, True)}
 
 
+def test_what_has_no_element_is_fed_in_other_sizes_than_constants_speak_of() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x) => (float[N,M] y) <int64[2] to = {2, 3}> { y = Reshape(x, to) }"""
+    (mutator,) = [m for m in PLUGINS.mutators() if m.name == "empty-and-open"]
+    fed = set()
+    for seed in range(40):
+        candidate = Candidate(onnx.parser.parse_model(text), {"x": np.ones((2, 3), np.float32)})
+        assert mutator.mutate(candidate, Vocabulary([]), Random(seed)) is not None
+        shape = onnx.numpy_helper.to_array(candidate.model.graph.initializer[0]).tolist()
+        fed.add((*candidate.feeds["x"].shape, *shape))
+    assert fed == {(0, 3, 0, 3), (0, 4, 0, 3), (2, 0, 2, 0), (3, 0, 2, 0)}
+
+
 def test_numbers_of_attributes_stay_within_64_bits() -> None:
     text = """<ir_version: 8, opset_import: ["" : 15]> g (float[2,3] x) => (int64[n] y)
         { y = Shape<end = 9223372036854775807>(x) }"""

@@ -6,7 +6,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -29,7 +29,7 @@ from optvet.engine.hunt.shrink import shrink
 from optvet.engine.hunt.suspicions import ANY, Complaint, Rewrite, Suspicion, SuspicionKey
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
-from optvet.graph.features import Feature, edit_between, features
+from optvet.graph.features import Placed, edit_between, placed_features, without_places
 from optvet.spec.generators import Mutator
 from optvet.spec.symptoms import Symptom
 
@@ -134,9 +134,7 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: ProgressLog) -> C
         return CandidateOutcome(number, recipe.kind, complaint=complaint)
     if candidate is None:
         return CandidateOutcome(number, recipe.kind)
-    present = features_of(candidate.model) if recipe.model else frozenset[Feature]()
-    edit = edit_between(_features_of_entry(recipe.model), present) if recipe.model else ()
-    digests = digests_of_edit(batch, recipe, edit, sorted({f.operator for f in present}))
+    edit, digests = _compare_with_entry(batch, recipe, candidate)
     if digests and batch.tried.issuperset(digests) and random.random() >= _AGAIN:
         return CandidateOutcome(number, recipe.kind, candidate.mutators)
     log.keep(candidate)
@@ -149,26 +147,40 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: ProgressLog) -> C
         return CandidateOutcome(number, recipe.kind, candidate.mutators, complaint=complaint)
 
 
-def features_of(data: bytes) -> frozenset[Feature]:
-    """Features of a serialized model."""
-    return features(ModelProto.FromString(data))
+def _compare_with_entry(
+    batch: Batch, recipe: CandidateRecipe, candidate: MadeCandidate
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """What was changed in the model that the candidate was made of, and the digests of that."""
+    if not recipe.model:
+        return (), ()
+    was, now = _features_of_entry(recipe.model), _features_of(candidate.model)
+    edit = edit_between(without_places(was), without_places(now))
+    return edit, digests_of_edit(batch, recipe, was, now) if edit else ()
 
 
-_features_of_entry = lru_cache(maxsize=1024)(features_of)
+def _features_of(data: bytes) -> frozenset[Placed]:
+    return placed_features(ModelProto.FromString(data))
+
+
+_features_of_entry = lru_cache(maxsize=1024)(_features_of)
 
 
 def digests_of_edit(
-    batch: Batch, recipe: CandidateRecipe, edit: tuple[str, ...], operators: Sequence[str]
+    batch: Batch, recipe: CandidateRecipe, was: frozenset[Placed], now: frozenset[Placed]
 ) -> tuple[int, ...]:
     """A number of 64 bits for each pass that the edit concerns, with how the model was prepared.
 
     Many entries have the same operators, and many edits of them are the same: each is judged once.
-    Among other operators the same edit may show what it did not.
+    Among other operators, or at another node, the same edit may show what it did not.
     """
-    if recipe.kind != "edit" or not edit:
+    if recipe.kind != "edit":
         return ()
     way = recipe.way if recipe.way in batch.prepared else ""
     labels = sorted({rewrite.label for rewrite in recipe.rewrites})
+    edit = sorted(
+        [f"- {f} {node}" for f, node in was - now] + [f"+ {f} {node}" for f, node in now - was]
+    )
+    operators = sorted({f.operator for f, _ in now})
     words = ("|".join((label, way, *edit, *operators)).encode() for label in labels)
     digests = (blake2b(w, digest_size=8).digest() for w in words)
     return tuple(int.from_bytes(d, "big", signed=True) for d in digests)

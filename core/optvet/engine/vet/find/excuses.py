@@ -21,6 +21,8 @@ from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Failure, Sample
 
+_PATIENCE_S = 20.0
+"""Limit of the evaluator, which has no kernels for long loops."""
 Excuse = Callable[[Finding, Sample], str]
 """Why a wrong value on a sample is no fault of the optimizer, in words; empty if it may be one."""
 
@@ -89,12 +91,15 @@ def _misread_on(session: VetSession, finding: Finding, sample: Sample, judge: Ru
     """That ``judge`` computes of the optimized model what the original gives; else empty."""
     case, runner = session.case, session.runner
     about = (runner.build_spec(None), dict(sample.feeds))
+    if finding.as_deployed:
+        return ""  # found to be of the runtime's own optimizations already, and told as such
     if not runner.sandbox.call(is_quick_to_evaluate, *about, role="judging").value:
         return ""
     expected = runner.reference([sample]).runs.get(sample.id)
     table = case.passes
     passes = table.complete(finding.culprit) if finding.culprit else table.base
-    other = runner.on(case.run_by(RuntimeConfig(judge, judge.options)))
+    limit = min(_PATIENCE_S, case.checks.timeout_s or _PATIENCE_S)
+    other = runner.on(case.run_by(RuntimeConfig(judge, judge.options)).under(timeout_s=limit))
     found = other.trial(passes, [sample], "confirm").runs.get(sample.id)
     if expected is None or found is None:
         return ""
