@@ -16,10 +16,11 @@ from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.opinions import is_quick_to_evaluate
 from optvet.engine.work.trials.undefined_values import undefined_between, with_answers
+from optvet.graph.structure import Facts
 from optvet.spec.records import Finding
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.scratch import temporary_folder
-from optvet.spec.types import Failure, Sample
+from optvet.spec.types import Sample
 
 _PATIENCE_S = 20.0
 """Limit of the evaluator, which has no kernels for long loops."""
@@ -95,15 +96,17 @@ def _misread_on(session: VetSession, finding: Finding, sample: Sample, judge: Ru
         return ""  # found to be of the runtime's own optimizations already, and told as such
     if not runner.sandbox.call(is_quick_to_evaluate, *about, role="judging").value:
         return ""
-    expected = runner.reference([sample]).runs.get(sample.id)
-    table = case.passes
-    passes = table.complete(finding.culprit) if finding.culprit else table.base
     limit = min(_PATIENCE_S, case.checks.timeout_s or _PATIENCE_S)
     other = runner.on(case.run_by(RuntimeConfig(judge, judge.options)).under(timeout_s=limit))
-    found = other.trial(passes, [sample], "confirm").runs.get(sample.id)
-    if expected is None or found is None:
+    table = case.passes
+    passes = table.complete(finding.culprit) if finding.culprit else table.base
+    reference, optimized = runner.reference([sample]), other.trial(passes, [sample], "confirm")
+    before, after = reference.build.facts, optimized.build.facts
+    # Of few operators the evaluator has the form of each operator set.
+    if not before or not after or _operator_sets(before) != _operator_sets(after):
         return ""
-    if isinstance(expected, Failure) or isinstance(found, Failure):
+    expected, found = (t.runs.get(sample.id) for t in (reference, optimized))
+    if not isinstance(expected, dict) or not isinstance(found, dict):
         return ""
     if is_contradicted(expected, [found], finding.error, finding.noise_floor):
         return ""
@@ -112,6 +115,10 @@ def _misread_on(session: VetSession, finding: Finding, sample: Sample, judge: Ru
         f"{name} may be what is wrong: {judge.name} computes of the optimized model what the "
         "original gives"
     )
+
+
+def _operator_sets(facts: Facts) -> object:
+    return facts.metadata["opset_import"]
 
 
 def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
