@@ -6,6 +6,7 @@ TRIALS = (
     "onnx.checker",
     "onnxruntime",
     "onnxoptimizer",
+    "optvet_onnxruntime.runtime",
     "optvet.testing",
     "optvet.engine.work.trials.preload",
 )

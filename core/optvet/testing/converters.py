@@ -9,6 +9,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.scratch import temporary_folder
@@ -69,7 +70,8 @@ def check_source_runtime(runtime: Runtime, source: Path, function: str = "") -> 
     require(runtime, format in runtime.accepts, f"source_formats gives {format!r}, not accepted")
     artifact = Artifact(str(format), path=source, handle=Factory(function) if function else None)
     config = RuntimeConfig(runtime, runtime.options)
-    with Sandbox(jobs=1, limits=LIMITS, preload=tuple(runtime.preload)) as sandbox:
+    preload = (*preload_for(None, runtime), worker_steps.__name__)
+    with Sandbox(jobs=1, limits=LIMITS, preload=preload) as sandbox:
         facts = sandbox.call(worker_steps.describe, config, artifact)
         words = describe(facts.failure) if facts.failure else ""
         require(runtime, facts.value is not None, f"source_facts() failed: {words}")
@@ -92,9 +94,10 @@ def check_source_runtime(runtime: Runtime, source: Path, function: str = "") -> 
 def _check_artifacts(converter: Converter, source: Artifact, stages: int) -> None:
     """Convert in a worker, and load the last artifact if anything here runs it."""
     plugins = Plugins()
+    preload = (*converter.preload, type(converter).__module__, worker_steps.__name__)
     with (
         temporary_folder("optvet-check-") as folder,
-        Sandbox(jobs=1, limits=LIMITS, preload=tuple(converter.preload)) as sandbox,
+        Sandbox(jobs=1, limits=LIMITS, preload=preload) as sandbox,
     ):
         about = (converter, source, converter.options, Path(folder))
         outcome = sandbox.call(worker_steps.convert, *about, fresh=True)

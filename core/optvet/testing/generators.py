@@ -14,6 +14,7 @@ from optvet.engine.hunt.make_candidates import complete
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.graph.compose import candidate_of
 from optvet.graph.walk import ONNX_DOMAIN, reads
 from optvet.spec.generators import (
@@ -43,7 +44,8 @@ def check_pool(pool: Pool, argument: str | None = None) -> None:
     """
     _check_form(pool, Pool, "a pool")
     runtime = Plugins().reference_runtime()
-    with Sandbox(jobs=1, limits=LIMITS, preload=("numpy", "onnx", *runtime.preload)) as sandbox:
+    preload = (*preload_for(None, runtime), type(pool).__module__, __name__)
+    with Sandbox(jobs=1, limits=LIMITS, preload=preload) as sandbox:
         drawn = []
         for _ in range(2):
             outcome = sandbox.call(_problems_and_digests, pool, argument, runtime, fresh=True)

@@ -12,6 +12,7 @@ import onnx.checker
 import onnx.parser
 
 from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.optimizer_protocols import (
     DependsOnOptions,
     Explains,
@@ -38,7 +39,7 @@ def check_optimizer(optimizer: Optimizer) -> None:
     passes = optimizer.passes()
     _check_passes(optimizer, passes)
     _check_pipelines(optimizer, passes)
-    preload = ("numpy", "onnx", *optimizer.preload)
+    preload = (*preload_for(optimizer), __name__)
     with Sandbox(jobs=1, limits=LIMITS, preload=preload) as sandbox:
         _check_application(optimizer, sandbox)
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from optvet.engine.contract import runtime_returns
 from optvet.engine.work.sandbox import Outcome, Sandbox
+from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.runtime_protocols import ExplainsRuntime, Profiles, Runtime
 from optvet.spec.types import Artifact, Profile
 from optvet.testing.conformance import (
@@ -67,7 +68,7 @@ def check_runtime(
             f"accepts {sorted(accepts)}; give artifact_from_onnx to have it checked",
         )
     convert = artifact_from_onnx or _as_onnx
-    preload = ("numpy", "onnx", *runtime.preload)
+    preload = (*preload_for(None, runtime), __name__)
     with Sandbox(jobs=1, limits=LIMITS, preload=preload) as sandbox:
         for options in (runtime.options, runtime.deployed):
             for model in FEEDS:

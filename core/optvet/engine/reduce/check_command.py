@@ -134,7 +134,7 @@ def reduce_by_command(
         UsageError: The command cannot be run, or does not exit 0 for the whole model.
     """
     with temporary_folder("optvet-reduce-") as folder:
-        with Sandbox(jobs=1, preload=("onnx",)) as sandbox:
+        with Sandbox(jobs=1, preload=("onnx", infer.__module__)) as sandbox:
             known = sandbox.call(infer, model.SerializeToString()).value or {}
         types = {name: TypeProto.FromString(data) for name, data in known.items()}
         command = CheckCommand(words, Path(folder), timeout_s, jobs)
