@@ -134,8 +134,10 @@ def _vet(config: pytest.Config, requested: Mapping[str, Any]) -> VetResult:
     """The answer, if it has no findings; else raises the outcome of the test."""
     import optvet
     from optvet.cli.errors import FINDINGS, UNDECIDED, exit_code
+    from optvet.engine.work.sandbox import keep_servers
     from optvet.spec.request import request_of
 
+    keep_servers()
     # With several workers of pytest, each vets in one process; else they would fight for them.
     settled: dict[str, Any] = {"jobs": 1} if hasattr(config, "workerinput") else {}
     if folder := os.environ.get("OPTVET_CACHE"):

@@ -147,8 +147,10 @@ def _vet_several(
 ) -> tuple[str, int]:
     """The document of several models, and the exit code that stands for all of theirs."""
     from optvet.engine.vetting import vet_each
+    from optvet.engine.work.sandbox import keep_servers
     from optvet.spec.records import VetResults
 
+    keep_servers()
     bundler = _bundler(requests[0], terminal, view)
     answers: list[ModelAnswer] = []
     with terminal.progress(view.quiet) as progress:
