@@ -10,12 +10,13 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from optvet.engine import processes
 from optvet.engine.contract import optimizer_returns
 from optvet.engine.hook_calls import call_hooks, find_slips
+from optvet.engine.installed_plugins import entry_points
 from optvet.engine.plugin_entries import (
     HOOKS,
     SELF,

@@ -16,10 +16,10 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from importlib.machinery import PathFinder
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optvet.engine.installed_plugins import entry_points
 from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.cache.modified_installs import code_digest
