@@ -98,7 +98,7 @@ def opens(tree: ast.AST) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        name = ast.unparse(node.func)
+        name = dotted(node.func)
         mode = next((k.value for k in node.keywords if k.arg == "mode"), None)
         if name == "open":
             mode = node.args[1] if len(node.args) > 1 else mode
@@ -114,6 +114,13 @@ def opens(tree: ast.AST) -> Iterator[ast.Call]:
             yield node
 
 
+def dotted(function: ast.expr) -> str:
+    """What is called, as ``a.b.c``; quicker than ``ast.unparse``."""
+    if isinstance(function, ast.Attribute):
+        return f"{dotted(function.value)}.{function.attr}"
+    return function.id if isinstance(function, ast.Name) else "()"
+
+
 def opened(tree: ast.AST) -> set[str]:
     """Names of files that the one reader has opened."""
     bound = [
@@ -126,7 +133,7 @@ def opened(tree: ast.AST) -> set[str]:
     return {
         name.id
         for value, name in bound
-        if "open_file(" in ast.unparse(value) and isinstance(name, ast.Name)
+        if isinstance(name, ast.Name) and "open_file(" in ast.unparse(value)
     }
 
 
@@ -147,8 +154,9 @@ def is_harmless(call: ast.Call, names: set[str]) -> bool:
 
 @cache
 def found_in(file: Path) -> list[str]:
-    tree = ast.parse(file.read_text())
-    names = opened(tree)
+    text = file.read_text()
+    tree = ast.parse(text)
+    names = opened(tree) if "open_file(" in text else set[str]()
     calls = (call for call in opens(tree) if not is_harmless(call, names))
     return [f"{call.lineno}: {ast.unparse(call)[:90]}" for call in calls]
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,18 @@ def test_a_folder_of_other_things_is_never_replaced(
     assert (tmp_path / "work" / "thesis.txt").read_text() == "all of it"
 
 
+def lend_pip(folder: Path) -> None:
+    """Let a virtual environment find the pip of this one: installing it takes seconds of CPU."""
+    (packages,) = folder.glob("lib/python*/site-packages")
+    spec = find_spec("pip")
+    assert spec is not None
+    assert spec.origin is not None
+    (packages / "pip.pth").write_text(str(Path(spec.origin).parents[1]))
+
+
 def test_where_pip_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr(environments, "_bootstrap", lend_pip)
     wanted = PythonEnvironment("none", ("no-such-library-anywhere==1",))
     with pytest.raises(InfrastructureError, match="pip cannot install no-such-library-anywhere==1"):
         make(wanted, tmp_path / "in" / "none", force=False, say=lambda words: None)
