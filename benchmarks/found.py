@@ -18,6 +18,7 @@ reference   Of wrong outputs, what optvet expected (``expected.npz``) must be wh
 Of a bundle that a hunt in a converter wrote, ``reproduce.py`` must show the fault, and of wrong
 outputs once more where onnx's reference evaluator runs the model in place of the runtime: else the
 runtime is at fault, not the converter. If the finding says that the runtime is, it must be gone.
+Wrong outputs are undefined where the source has no answer of its own (``source_answers.py``).
 
 Findings of one fingerprint (optimizer, culprit, symptom, and structure of the reduced model) are
 one, wherever they are; the first is judged. A finding that fails one of these is a false alarm, or
@@ -153,22 +154,33 @@ _UNTOLD = 3
 
 def judged_source(folder: Path, answer: dict[str, Any], python: str, seconds: float) -> str:
     """Why a finding about a converter is not shown; empty if it is."""
-    code, said = run([python, str(folder / "reproduce.py")], seconds)
-    if code != 1 or not said.endswith("the fault is there"):
-        return f"no fault: reproduce.py ended with {code}: {said[-200:]}"
-    faults = [f for f in answer["findings"] if f["severity"] == "fault"]
-    ways = (folder / "running.py").read_text()
-    if faults[0]["symptom"] != "wrong-output" or "def run_2" not in ways:
-        return ""
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place) / "copy"
         shutil.copytree(folder, copy)
-        (copy / "running.py").chmod(0o644)
-        (copy / "running.py").write_text(ways + _ELSEWHERE)
         code, said = run([python, str(copy / "reproduce.py")], seconds)
+        if code != 1 or not said.endswith("the fault is there"):
+            return f"no fault: reproduce.py ended with {code}: {said[-200:]}"
+        fault = next(f for f in answer["findings"] if f["severity"] == "fault")
+        if fault["symptom"] != "wrong-output":
+            return ""
+        open_points = Path(__file__).with_name("source_answers.py")
+        code, said = run([python, str(open_points), str(copy)], seconds)
+        if code or said:
+            return f"undefined: {said}" if code == 0 else f"not evaluated: {said[-200:]}"
+        return _judged_elsewhere(copy, fault, python, seconds)
+
+
+def _judged_elsewhere(copy: Path, fault: dict[str, Any], python: str, seconds: float) -> str:
+    """Why onnx's reference evaluator in place of the runtime speaks against a finding."""
+    ways = (copy / "running.py").read_text()
+    if "def run_2" not in ways:
+        return ""
+    (copy / "running.py").chmod(0o644)
+    (copy / "running.py").write_text(ways + _ELSEWHERE)
+    code, said = run([python, str(copy / "reproduce.py")], seconds)
     if code == _UNTOLD:
         return "not evaluated: the evaluator does not run it"
-    of_runtime = faults[0]["kind"] == "target-runtime"
+    of_runtime = fault["kind"] == "target-runtime"
     return "" if code == (0 if of_runtime else 1) else f"reference disagrees: {said[-200:]}"
 
 
