@@ -44,7 +44,7 @@ _MODULES = {
     "spec.memory": "announced_bytes check_size",
     "spec.optimizer_protocols": """
         CarriesFiles DependsOnModel DependsOnOptions Explains ExplainsSimply ExplainsTogether
-        LowersPrecision Optimizer ReportsChanges Saves TakesFiles TellsCode
+        LowersPrecision Optimizer ReportsChanges Saves TakesFiles TellsCode VariesInHunts
     """,
     "spec.parsing": "parse_json read_json read_toml",
     "spec.protocols": """

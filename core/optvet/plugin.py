@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         Saves,
         TakesFiles,
         TellsCode,
+        VariesInHunts,
     )
     from optvet.spec.parsing import parse_json, read_json, read_toml
     from optvet.spec.protocols import (
@@ -225,7 +226,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
     "UsesLibraries", "ImportsOthers", "NeedsPython", "HasReleases", "TakesFiles", "ReportsChanges",
     "Saves",
-    "DependsOnOptions", "DependsOnModel", "LowersPrecision",
+    "DependsOnOptions", "DependsOnModel", "VariesInHunts", "LowersPrecision",
     "Explains", "ExplainsSimply", "ExplainsTogether", "TellsCode", "CarriesFiles", "Evaluates",
     "LoadsFiles",
     "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",

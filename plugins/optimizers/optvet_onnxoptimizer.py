@@ -9,7 +9,7 @@ import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import onnx
 from pydantic import BaseModel, ConfigDict
@@ -72,6 +72,7 @@ class OnnxOptimizer:
         "onnxoptimizer", "onnxoptimizer", "onnxoptimizer.get_available_passes()", ("numpy<2",)
     )
     options: OnnxOptimizerOptions = OnnxOptimizerOptions()
+    rare_options: Mapping[str, Any] = {"weights": "beside"}
     # Serialized models above 2 GiB do not fit a protobuf message.
     traits = Traits(repeatable=True, max_model_bytes=2**31 - 1)
 

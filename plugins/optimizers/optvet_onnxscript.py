@@ -75,6 +75,7 @@ class Onnxscript:
         "onnxscript", "onnxscript", "import onnxscript.optimizer, onnxscript.rewriter.rules.common"
     )
     options: OnnxscriptOptions = OnnxscriptOptions()
+    rare_options: Mapping[str, Any] = {"weights": "beside"}
     traits = Traits(repeatable=True, max_model_bytes=2**31 - 1)
 
     def version(self) -> str:

@@ -31,6 +31,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
         optimizer_protocols.Saves,
         optimizer_protocols.DependsOnOptions,
         optimizer_protocols.DependsOnModel,
+        optimizer_protocols.VariesInHunts,
         optimizer_protocols.LowersPrecision,
         optimizer_protocols.Explains,
         optimizer_protocols.ExplainsSimply,

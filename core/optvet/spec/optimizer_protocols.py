@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from optvet.spec.generics import OptionsT, OptionsT_contra
 from optvet.spec.types import Artifact, Pass, Traits
@@ -113,6 +113,17 @@ class DependsOnOptions(Protocol[OptionsT_contra]):
     def configured(self, options: OptionsT_contra) -> Optimizer:
         """The same optimizer under ``options``; called once, before every other method."""
         ...
+
+
+@runtime_checkable
+class VariesInHunts(Protocol):
+    """Optional part of an optimizer that takes a model in more than one way.
+
+    Attributes:
+        rare_options: Options under which hunts try one model in twenty, unless the user set them.
+    """
+
+    rare_options: Mapping[str, Any]
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -43,7 +43,7 @@ from optvet.spec.errors import PluginError
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntSummary
 from optvet.spec.symptoms import Symptom
-from optvet.testing import Planted
+from optvet.testing import Planted, PlantedOptions
 
 
 def asked(out: Path, budget: str = "40", **more: Any) -> HuntRequest:
@@ -558,6 +558,36 @@ def test_import_and_export_are_vetted_for_each_operator() -> None:
     for number in range(20):
         state.signs[SuspicionKey((), Symptom.WRONG_OUTPUT, f"Relu {number}")] = Sign(1, 1, ["same"])
     assert not is_unproductive(state, SuspicionKey((), Symptom.WRONG_OUTPUT, "other"))
+
+
+class FiledOptions(PlantedOptions):
+    """How the optimizer gets a model."""
+
+    filed: bool = False
+
+
+class Filed(Planted):
+    """An optimizer that does nothing but with models in files."""
+
+    rare_options: Mapping[str, Any] = {"filed": True}
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        filed = isinstance(options, FiledOptions) and options.filed
+        return super().apply(source, passes if filed else (), options)
+
+
+@pytest.mark.long
+def test_what_shows_under_rare_options_alone_is_found_with_them(tmp_path: Path) -> None:
+    filed = Filed(default=("drop_relu",), offered=("drop_relu",), options=FiledOptions())
+    plugins = Plugins().register("generator", SmallPool()).register("optimizer", filed)
+    summary = hunt(asked(tmp_path / "out", "300"), plugins)
+    assert summary.findings
+    for found in summary.findings:
+        record = read_record(tmp_path / "out" / found.bundle)
+        assert record.optimizer_options["filed"]
+    assert "filed = true" in (tmp_path / "out" / "campaign.toml").read_text()
+    plain = asked(tmp_path / "plain", "100", optimizer_options={"filed": False})
+    assert hunt(plain, plugins).findings == []
 
 
 class Odd(Planted):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from optvet.engine.bundle.folder import read_record
 from optvet.engine.bundle.layout import INPUTS, MODEL
@@ -16,10 +17,15 @@ from optvet.spec.records import HuntFinding, HuntSummary
 CAMPAIGN = "campaign.toml"
 
 
-def write_campaign(summary: HuntSummary, folder: Path) -> None:
-    """Write the file that asks for each finding of ``summary`` once; nothing if there is none."""
+def write_campaign(summary: HuntSummary, folder: Path, rare: Mapping[str, Any]) -> None:
+    """Write the file that asks for each finding of ``summary`` once; nothing if there is none.
+
+    ``rare`` are the options under which some of them may have been found.
+    """
     tables = [
-        table for found in summary.findings for table in _write_job_set(found, summary, folder)
+        table
+        for found in summary.findings
+        for table in _write_job_set(found, summary, folder, rare)
     ]
     if tables:
         head = [f"name = {json.dumps(f'hunted-{summary.optimizer}')}", "bundles = true"]
@@ -27,7 +33,9 @@ def write_campaign(summary: HuntSummary, folder: Path) -> None:
             file.write("\n".join([*head, *tables, ""]).encode())
 
 
-def _write_job_set(found: HuntFinding, summary: HuntSummary, folder: Path) -> Iterator[str]:
+def _write_job_set(
+    found: HuntFinding, summary: HuntSummary, folder: Path, rare: Mapping[str, Any]
+) -> Iterator[str]:
     """The set of jobs for one finding, unless its bundle is gone."""
     try:
         record = read_record(folder / found.bundle)
@@ -42,6 +50,8 @@ def _write_job_set(found: HuntFinding, summary: HuntSummary, folder: Path) -> It
     }
     yield "\n[[jobs]]"
     yield from (f"{key} = {json.dumps(value)}" for key, value in values.items())
-    if summary.optimizer_options:
+    under_rare = record.optimizer_options.items() >= rare.items()
+    options = {**summary.optimizer_options, **(rare if under_rare else {})}
+    if options:
         yield "[jobs.vet.optimizer_options]"
-        yield from (f"{k} = {json.dumps(v)}" for k, v in summary.optimizer_options.items())
+        yield from (f"{k} = {json.dumps(v)}" for k, v in options.items())

@@ -43,6 +43,8 @@ AS_THEY_ARE = ("sweep", "pattern")
 STANDSTILL_S = 15
 """Wall clock of one step of a candidate: beyond it, its worker is ended by SIGALRM."""
 _ASKED = 0.25
+_TRIED_RARELY = 0.25
+"""Share of passes that are tried under rare options, which may be slow: of files, not of bytes."""
 _AGAIN = 0.1
 """Share of edits that are judged although one like it was: numbers may matter after all."""
 
@@ -196,11 +198,14 @@ def _judge_candidate(
     log: ProgressLog,
 ) -> CandidateOutcome:
     skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
+    tested = batch.tested.for_candidate(batch.seed, number)
+    if tested is not batch.tested:
+        skip |= {name for name in tested.each if random.random() >= _TRIED_RARELY}
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
     explored, prepares = _explored(batch, recipe), _prepares(batch, recipe)
     examined = examine(
-        batch.tested,
+        tested,
         candidate.model,
         candidate.feeds,
         log.note,

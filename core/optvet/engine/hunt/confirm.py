@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from onnx import ModelProto
 
@@ -48,7 +46,7 @@ class Confirmer:
 
     Attributes:
         tested: The optimizer.
-        options: Its options, as the user gave them.
+        seed: The hunt's seed.
         plugins: The installed plugins.
         out: The folder of the hunt.
         jobs: Worker processes at a time.
@@ -57,7 +55,7 @@ class Confirmer:
     """
 
     tested: TestedOptimizer
-    options: Mapping[str, Any]
+    seed: int
     plugins: Plugins
     out: Path
     jobs: int
@@ -70,7 +68,16 @@ class Confirmer:
         Raises:
             PluginError: A plugin gave what its contract does not allow.
         """
-        tests_runtime = isinstance(self.tested.optimizer, RuntimeTarget)
+        found = self._vet(suspect, self.tested, progress)
+        tested = self.tested.for_candidate(self.seed, suspect.number)
+        if found or tested is self.tested:
+            return found
+        return self._vet(suspect, tested, progress)
+
+    def _vet(
+        self, suspect: Suspect, tested: TestedOptimizer, progress: Progress
+    ) -> list[HuntFinding] | None:
+        tests_runtime = isinstance(tested.optimizer, RuntimeTarget)
         with made_beside(self.out / "confirm") as folder:
             (folder / "hunted.onnx").write_bytes(suspect.model)
             feeds = several_inputs(ModelProto.FromString(suspect.model), suspect.feeds)
@@ -78,9 +85,9 @@ class Confirmer:
             plugins = self.plugins.extend("dataset", inputs)
             request = VetRequest(
                 model=str(folder / "hunted.onnx"),
-                optimizer=self.tested.optimizer.name,
+                optimizer=tested.optimizer.name,
                 pipeline=self._pipeline(suspect),
-                optimizer_options=dict(self.options),
+                optimizer_options=dict(tested.given),
                 dataset=(inputs.name,),
                 jobs=self.jobs,
                 timeout=TIMEOUT_S,
@@ -114,7 +121,7 @@ class Confirmer:
             lasting = [
                 b
                 for b in shown
-                if b.known or not (_is_gone(b.record.script_exit) or self._is_disputed(b))
+                if b.known or not (_is_gone(b.record.script_exit) or self._is_disputed(b, tested))
             ]
             return [self._keep_finding(suspect, b) for b in lasting]
 
@@ -132,9 +139,9 @@ class Confirmer:
             return "default"
         return ",".join(suspect.passes)
 
-    def _is_disputed(self, written: Bundle) -> bool:
+    def _is_disputed(self, written: Bundle, tested: TestedOptimizer) -> bool:
         finding = written.record.finding
-        applied = Applied(self.tested.optimizer, self.tested.options, tuple(written.record.passes))
+        applied = Applied(tested.optimizer, tested.options, tuple(written.record.passes))
         return is_disputed(
             finding.symptom,
             written.path,

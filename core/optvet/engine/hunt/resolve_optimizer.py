@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
@@ -11,7 +12,7 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.hunt import HuntRequest
-from optvet.spec.optimizer_protocols import ReportsChanges
+from optvet.spec.optimizer_protocols import ReportsChanges, VariesInHunts
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Pass
 
@@ -50,7 +51,29 @@ def resolve_optimizer(request: HuntRequest, plugins: Plugins) -> TestedOptimizer
     if alone and len(whole) == 1:
         whole = ()
     excused = _allowed_symptoms(list(known.values()))
-    return TestedOptimizer(optimizer, options, base, each, whole, candidate, reference, excused)
+    tested = TestedOptimizer(
+        optimizer,
+        options,
+        base,
+        each,
+        whole,
+        candidate,
+        reference,
+        excused,
+        given=request.optimizer_options,
+    )
+    return replace(tested, rare=_under_rare_options(tested))
+
+
+def _under_rare_options(tested: TestedOptimizer) -> TestedOptimizer | None:
+    """The optimizer under its rare options; None if it has none, or the user set one of them."""
+    optimizer = tested.optimizer
+    rare = optimizer.rare_options if isinstance(optimizer, VariesInHunts) else {}
+    if not rare or rare.keys() & tested.given.keys():
+        return None
+    given = {**tested.given, **rare}
+    options = parse_options(optimizer.name, optimizer.options, given)
+    return replace(tested, optimizer=configure(optimizer, options), options=options, given=given)
 
 
 def _standard(passes: Sequence[Pass]) -> tuple[str, ...]:

@@ -101,9 +101,7 @@ def hunt(
                 folder=fragments,
                 version=optvet.__version__,
             )
-            confirmer = Confirmer(
-                tested, request.optimizer_options, plugins, request.folder, jobs, known, draw
-            )
+            confirmer = Confirmer(tested, request.seed, plugins, request.folder, jobs, known, draw)
             hunter = _Hunter(
                 request,
                 tested,
@@ -221,7 +219,8 @@ class _Hunter:
                 self.confirm_suspects(state)
         finally:
             summary = write_summary(self.request, self.tested, state)
-            write_campaign(summary, self.request.folder)
+            rare = self.tested.rare
+            write_campaign(summary, self.request.folder, {} if rare is None else rare.given)
         return summary
 
     def do_round(self, state: HuntState, size: int) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from random import Random
+from typing import Any
 
 from pydantic import BaseModel
 
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges
 from optvet.spec.symptoms import Symptom
+
+_RARE = 1 / 20
+"""Share of models that an optimizer gets under its rare options."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,7 @@ class TestedOptimizer:
     Attributes:
         optimizer: Configured by ``options``.
         options: Its options.
+        given: Those that the user gave, or the hunt itself.
         base: Passes that are always applied.
         each: Passes that are tried one at a time; empty if single passes do little.
         whole: The pipeline that is tried if no pass alone looks wrong.
@@ -27,6 +33,7 @@ class TestedOptimizer:
         excused: Symptoms that a pass declares to show on purpose, by its name.
         together: Of ``each``, groups that seldom change a model: if one does not change it in a
             single call, its passes are not tried one at a time.
+        rare: The same under the optimizer's rare options; None if it has none.
     """
 
     optimizer: Optimizer
@@ -38,6 +45,14 @@ class TestedOptimizer:
     reference: RuntimeConfig
     excused: Mapping[str, frozenset[Symptom]] = field(default_factory=dict)
     together: tuple[tuple[str, ...], ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    rare: TestedOptimizer | None = None
+
+    def for_candidate(self, seed: int, number: int) -> TestedOptimizer:
+        """The optimizer under the options that candidate ``number`` of a hunt is tried with."""
+        if self.rare is None or Random(f"{seed}/{number}/options").random() >= _RARE:
+            return self
+        return self.rare
 
     @property
     def takes_sets(self) -> bool:
