@@ -19,9 +19,9 @@ _MODULES = {
     "spec.bisect": "BisectRequest",
     "spec.convert": "ConvertRequest",
     "spec.converters": """
-        ConversionStage Converter ConvertsOnInputs ExplainsConverter Factory MakesSources PartScript
-        Perturbs RunsInDouble ShowsInside SourceFacts SourceInside SourceOperand SourcePart
-        SourceStep SourceValue SplitsSource TellsSource TellsSourceRisks
+        ConversionStage Converter ConvertsOnInputs CutsSource ExplainsConverter Factory MakesSources
+        PartScript Perturbs RunsInDouble ShowsInside SourceFacts SourceInside SourceOperand
+        SourceOperator SourcePart SourceStep SourceValue SplitsSource TellsSource TellsSourceRisks
     """,
     "spec.devices": "HasExactKernels KernelLaunch Meter Meters ProfilesKernels Reading",
     "spec.environment": "Collision Installation Ran Unimportable Unmet",

@@ -53,6 +53,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
         converters.RunsInDouble,
         converters.ShowsInside,
         converters.SplitsSource,
+        converters.CutsSource,
         converters.MakesSources,
     ),
     "comparator": (comparators.TellsMetrics, comparators.Calibrates, comparators.Decodes),

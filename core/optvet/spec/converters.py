@@ -354,6 +354,58 @@ class SplitsSource(Protocol[OptionsT_contra]):
         ...
 
 
+@dataclass(frozen=True)
+class SourceOperator:
+    """One operator of a source that is a graph.
+
+    Attributes:
+        name: As ``SourceValue.operator`` names operators, or the function that the user calls.
+        line: File and line of the user's code, as ``SourceValue.line``; empty if unknown.
+        reads: Places of the operators whose results it reads.
+    """
+
+    name: str
+    line: str
+    reads: tuple[int, ...]
+
+
+@runtime_checkable
+class CutsSource(Protocol[OptionsT_contra]):
+    """Optional part of a runtime: sources are graphs, and any operators of one can be a source.
+
+    ``feeds`` are the inputs that show the fault. Both methods but ``script`` are called in worker
+    processes, ``write_operators`` up to hundreds of times for one source.
+    """
+
+    def operators(
+        self, artifact: Artifact, feeds: Mapping[str, np.ndarray], options: OptionsT_contra
+    ) -> Sequence[SourceOperator]:
+        """The operators in the order of execution; none if this source is no graph."""
+        ...
+
+    def write_operators(
+        self,
+        artifact: Artifact,
+        feeds: Mapping[str, np.ndarray],
+        options: OptionsT_contra,
+        kept: Sequence[int],
+        folder: Path,
+    ) -> str:
+        """Write the operators at the places ``kept``, as ``SplitsSource.write_part`` writes a part.
+
+        What they read of others is an input, with its value on ``feeds`` as the example; what
+        others or callers read of them is an output.
+
+        Raises:
+            InputError: These operators cannot be written.
+        """
+        ...
+
+    def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
+        """As ``SplitsSource.script``."""
+        ...
+
+
 @runtime_checkable
 class ExplainsConverter(Protocol[OptionsT_contra]):
     """Optional part of a converter that takes ONNX: how its library is called, for bug reports."""

@@ -26,12 +26,36 @@ from optvet.plugin import (
     ConversionStage,
     Feeds,
     Installation,
+    PartScript,
     Session,
     version_of,
 )
 
 _PICKLED = "torch-module"
 """Format of a module that the converter made."""
+_IMPORTS = """\
+from importlib.machinery import ModuleSpec
+from unittest.mock import MagicMock
+
+import torch
+
+try:
+    import torchvision.ops
+except Exception:  # onnx2torch imports it for two operators; one for another PyTorch is no use.
+    for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    for name in ("torchvision", "torchvision.ops"):
+        sys.modules[name] = MagicMock(__spec__=ModuleSpec(name, None))
+
+import onnx2torch"""
+_RUN = """\
+import numpy as np
+import torch
+
+with torch.no_grad():
+    values = model(*[torch.from_numpy(np.array(value)) for value in feeds.values()])
+listed = values if isinstance(values, (tuple, list)) else [values]
+return {i: np.asarray(value) for i, value in enumerate(listed)}"""
 
 
 class TorchOptions(BaseModel):
@@ -351,3 +375,10 @@ class Onnx2Torch:
         path = folder / "module.pt"
         torch.save(module, str(path))
         yield Artifact(_PICKLED, path=path)
+
+    def part_script(self, options: TorchConverterOptions) -> PartScript:
+        """The module is called as the converter gives it."""
+        call = "return onnx2torch.convert(model).eval()"
+        return PartScript(
+            "onnx2torch", ("onnx", "torch", "onnx2torch"), _IMPORTS, "", call, run=_RUN
+        )

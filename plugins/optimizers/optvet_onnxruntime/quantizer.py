@@ -9,8 +9,19 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet.plugin import Artifact, ConversionStage, Unsupported, version_of
+from optvet.plugin import Artifact, ConversionStage, PartScript, Unsupported, version_of
 
+_IMPORTS = """\
+from onnxruntime import quantization
+from onnxruntime.quantization.shape_inference import quant_pre_process"""
+_READER = """\
+class Reader(quantization.CalibrationDataReader):
+    left = iter([example_inputs])
+
+    def get_next(self):
+        return next(self.left, None)
+
+"""
 _PREPARE = ConversionStage("prepare", "optimize", "onnx")
 Width = Literal["QInt8", "QUInt8", "QInt16", "QUInt16"]
 
@@ -29,6 +40,8 @@ class _Options(BaseModel):
     """A scale for each channel of a weight."""
     reduce_range: bool = False
     """Weights in 7 bits."""
+    weights: Width = "QInt8"
+    """Type of the weights."""
     operators: tuple[str, ...] = ()
     """Operators that are quantized; by default all that can be."""
 
@@ -43,8 +56,6 @@ class DynamicOptions(_Options):
 class StaticOptions(_Options):
     """How ``onnxruntime.quantization.quantize_static`` is called."""
 
-    weights: Width = "QInt8"
-    """Type of the weights."""
     activations: Width = "QUInt8"
     """Type of the activations."""
     format: Literal["QDQ", "QOperator"] = "QDQ"
@@ -55,6 +66,8 @@ class StaticOptions(_Options):
 
 class _OrtQuantizer:
     """What both ways to quantize share."""
+
+    name = ""
 
     consumes = frozenset({"onnx"})
     produces = "onnx"
@@ -83,6 +96,22 @@ class _OrtQuantizer:
         quant_pre_process(str(plain), str(file), skip_symbolic_shape=True)
         return file
 
+    def _script(self, options: _Options, opening: str, arguments: Sequence[str]) -> PartScript:
+        """The model is prepared if that is asked for, and quantized with these arguments."""
+        given = [*arguments, f"weight_type=quantization.QuantType.{options.weights}"]
+        if options.operators:
+            given.append(f"op_types_to_quantize={list(options.operators)}")
+        given += [f"{n}=True" for n in ("per_channel", "reduce_range") if getattr(options, n)]
+        lines = ['file = str(HERE / "part.onnx")']
+        if options.prepare:
+            lines.append('prepared = str(HERE / "prepared.onnx")')
+            lines.append("quant_pre_process(file, prepared, skip_symbolic_shape=True)")
+        file = "prepared" if options.prepare else "file"
+        words = "".join(f"    {each},\n" for each in (file, "str(target)", *given))
+        lines.append(f"quantization.{self.name}(\n{words})")
+        needs = ("onnx", "onnxruntime")
+        return PartScript(self.name, needs, _IMPORTS, "", opening + "\n".join(lines))
+
 
 class DynamicQuantizer(_OrtQuantizer):
     """Weights in 8 bits; the range of activations is found as the model runs."""
@@ -108,6 +137,10 @@ class DynamicQuantizer(_OrtQuantizer):
             weight_type=quantization.QuantType[options.weights],
         )
         yield Artifact("onnx", target.read_bytes())
+
+    def part_script(self, options: DynamicOptions) -> PartScript:
+        """The part is quantized as it is here."""
+        return self._script(options, "", ())
 
 
 class StaticQuantizer(_OrtQuantizer):
@@ -146,6 +179,16 @@ class StaticQuantizer(_OrtQuantizer):
             calibrate_method=quantization.CalibrationMethod[options.method],
         )
         yield Artifact("onnx", target.read_bytes())
+
+    def part_script(self, options: StaticOptions) -> PartScript:
+        """The part is quantized with ranges measured on its inputs."""
+        arguments = (
+            "Reader()",
+            f"quant_format=quantization.QuantFormat.{options.format}",
+            f"activation_type=quantization.QuantType.{options.activations}",
+            f"calibrate_method=quantization.CalibrationMethod.{options.method}",
+        )
+        return self._script(options, _READER, arguments)
 
 
 def calibration_reader(inputs: Sequence[Mapping[str, np.ndarray]]) -> Any:

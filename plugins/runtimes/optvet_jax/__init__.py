@@ -14,14 +14,17 @@ from optvet.plugin import (
     ConversionStage,
     Converter,
     Feeds,
+    PartScript,
     Runtime,
     Session,
     SourceFacts,
     SourceInside,
+    SourceOperator,
     hookimpl,
     version_of,
 )
 from optvet_jax.home import ENVIRONMENT, EXTRA, PRELOAD
+from optvet_jax.parts import executed_once, operators_of, script_for, write_operators
 from optvet_jax.program import JaxProgram, evaluated, moved, program_of, values_of
 
 JAX = "jax"
@@ -81,6 +84,27 @@ class JaxRuntime:
     ) -> SourceInside:
         """What every operator of the function gives."""
         return values_of(program_of(artifact), feeds, None if seed is None else moved(seed, True))
+
+    def operators(
+        self, artifact: Artifact, feeds: Feeds, options: NoJaxOptions
+    ) -> Sequence[SourceOperator]:
+        """Calls of JAX's functions, and equations."""
+        return operators_of(executed_once(artifact, feeds).whole)
+
+    def write_operators(
+        self,
+        artifact: Artifact,
+        feeds: Feeds,
+        options: NoJaxOptions,
+        kept: Sequence[int],
+        folder: Path,
+    ) -> str:
+        """A function that computes these operators."""
+        return write_operators(executed_once(artifact, feeds), kept, folder)
+
+    def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
+        """For jax2onnx."""
+        return script_for(converter, options)
 
 
 class JaxSession:

@@ -170,9 +170,8 @@ class _JaxEvaluation:
         return [_read(v, known) for v in jaxpr.outvars]
 
     def _apply(self, equation: Any, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-        name = equation.primitive.name
-        inner = equation.params.get(_CALLS.get(name, ""))
-        if inner is not None and hasattr(inner, "jaxpr"):
+        inner = inner_function(equation)
+        if inner is not None:
             return self._evaluate(inner.jaxpr, inner.consts, operands)
         parameters = equation.primitive.get_bind_params(equation.params)
         results = equation.primitive.bind(*operands, **parameters)
@@ -194,7 +193,7 @@ class _JaxEvaluation:
         if varies:
             self._varies.add(id(value))
         self._places[id(value)] = len(self.values)
-        line = "".join(_line(equation))
+        line = line_of(equation)
         about = tuple(self._operand(str(i), each) for i, each in enumerate(operands))
         self.values.append(
             SourceValue(f"jax.{name}", value, reads, constant=not varies, line=line, operands=about)
@@ -212,7 +211,13 @@ def _read(variable: Any, known: Mapping[Any, np.ndarray]) -> np.ndarray:
     return np.asarray(variable.val) if hasattr(variable, "val") else known[variable]
 
 
-def _line(equation: Any) -> str:
+def inner_function(equation: Any) -> Any:
+    """The function that an equation calls; None if it is an operator."""
+    inner = equation.params.get(_CALLS.get(equation.primitive.name, ""))
+    return inner if hasattr(inner, "jaxpr") else None
+
+
+def line_of(equation: Any) -> str:
     """File and line of the user's code; empty where JAX does not know them."""
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import source_info_util

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import optvet
+import optvet_jax
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
+from optvet.engine.reduce.converted_source import reduced_or_why_not
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import UsageError
@@ -123,3 +128,95 @@ def test_cancellation_is_found_at_its_operator(source: Path) -> None:
 def test_a_factory_that_makes_no_function_is_bad_input(source: Path) -> None:
     with pytest.raises(UsageError, match=r"number\(\) returned a int, expected a function"):
         converted(source, "number")
+
+
+REDUCED = """
+import numpy as np
+
+rng = np.random.default_rng(0)
+W = rng.normal(size=(6, 8)).astype("float32")
+V = rng.normal(size=(4, 8)).astype("float32")
+example_inputs = (rng.normal(size=(3, 4)).astype("float32"), np.array([2, -1, 5], "int32"))
+
+
+def labelled():
+    import jax
+    from jax import numpy as jnp
+
+    def net(x, label):
+        def step(state, row):
+            state = jnp.tanh(state + row)
+            return state, state
+
+        y = jax.nn.relu(x) @ V
+        y = jax.lax.scan(step, jnp.zeros(8), y)[1].at[0].add(1.0)
+        # jax2onnx 0.17.1 counts labels below 0 from the end.
+        return jax.nn.softmax(y + jax.nn.one_hot(label, 6) @ W)
+
+    return net
+"""
+
+
+@pytest.mark.long
+def test_a_function_is_reduced_to_the_call_at_fault(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(REDUCED)
+    model = f"{tmp_path / 'net.py'}:labelled"
+    request = ConvertRequest(model=model, via=("jax2onnx",), edges=False, sizes=False, random=0)
+    result = convert_model(request, Plugins())
+    folder = tmp_path / "part"
+    quiet = {"progress": lambda *about: None}
+    found = reduced_or_why_not(request, result, Plugins(), folder, **quiet)
+    assert (found.part, found.size, found.reproduces) == ("jax.nn.one_hot", 1, True), found
+    assert found.size_before > 5
+    assert "jax.nn.one_hot(x0, 6)" in (folder / "part.py").read_text()
+
+
+WRITE = """
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+from optvet.spec.converters import Factory
+from optvet.spec.types import Artifact
+from optvet_jax import JaxRuntime
+
+source, folder, name = sys.argv[1:]
+runtime, artifact = JaxRuntime(), Artifact("jax", path=Path(source), handle=Factory(name))
+feeds = runtime.source_facts(artifact, runtime.options).inputs
+expected = runtime.load(artifact, runtime.options).run(feeds)
+operators = runtime.operators(artifact, feeds, runtime.options)
+every = range(len(operators))
+runtime.write_operators(artifact, feeds, runtime.options, every, Path(folder))
+part = Artifact("jax", path=Path(folder, "part.py"), handle=Factory("part"))
+given = runtime.source_facts(part, runtime.options).inputs
+got = runtime.load(part, runtime.options).run(given)
+assert list(got) == list(expected)
+for name in got:
+    np.testing.assert_allclose(got[name], expected[name], rtol=1e-5, atol=1e-6)
+print(*(each.name for each in operators))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("function", "operators"),
+    [
+        ("cnn", "jax.lax.conv_general_dilated jax.nn.relu"),
+        ("attention", "jax.numpy.split"),
+        ("recurrent", "jax.scan"),
+        ("added", "jax.scatter-add"),
+    ],
+)
+def test_all_operators_are_written_as_a_function(
+    source: Path, tmp_path: Path, function: str, operators: str
+) -> None:
+    python = Pythons({}, environments_root()).python_of("jax")
+    paths = [Path(optvet.__file__).parents[1], Path(optvet_jax.__file__).parents[1]]
+    (tmp_path / "write.py").write_text(WRITE)
+    (tmp_path / "part").mkdir()
+    command = [str(python), tmp_path / "write.py", source, tmp_path / "part", function]
+    settings = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    ran = subprocess.run(command, capture_output=True, text=True, env=settings)
+    assert ran.returncode == 0, ran.stderr
+    assert operators in ran.stdout

@@ -15,6 +15,7 @@ from rich.console import Console
 from optvet.cli.convert import screen
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
+from optvet.engine.reduce.converted_source import reduced_or_why_not
 from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
@@ -131,3 +132,22 @@ def test_ranges_come_from_the_inputs_of_the_source(model: Path, tmp_path: Path) 
 
 def test_the_converter_conforms(model: Path) -> None:
     check_converter(Plugins().converter("quantize_dynamic"), model)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("via", ["quantize_dynamic", "quantize_static"])
+def test_the_script_of_a_reduced_model_holds_it_to_what_is_declared(
+    via: str, model: Path, tmp_path: Path
+) -> None:
+    request = ConvertRequest(
+        model=str(model),
+        via=(via,),
+        converter_options={"tolerance": 1e-4},
+        edges=False,
+        sizes=False,
+        random=0,
+    )
+    result = convert_model(request, Plugins())
+    about = (request, result, Plugins(), tmp_path / "part")
+    found = reduced_or_why_not(*about, progress=lambda *about: None)
+    assert (found.part, found.size, found.reproduces) == ("MatMul", 1, True), found

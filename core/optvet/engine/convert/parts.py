@@ -28,7 +28,7 @@ from optvet.engine.scripts.parts import PART_SCRIPT, part_files
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import PartScript, SourcePart, SplitsSource
+from optvet.spec.converters import CutsSource, PartScript, SourcePart, SplitsSource
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import (
@@ -89,7 +89,7 @@ def reduce_source(
         temporary_folder("optvet-parts-") as scratch,
     ):
         inputs, _, _ = prepare_inputs(conversion)
-        wanted = _most_telling(fault, witness)
+        wanted = most_telling(fault, witness)
         sample = next(d.sample for d in inputs if d.sample.id == wanted)
         parts = _parts(conversion, sample)
         whole = max(part.size for part in parts)
@@ -102,7 +102,7 @@ def reduce_source(
             place.mkdir()
             try:
                 file = _write_part(conversion, sample, part, place)
-                found = _find_in_part(request, plugins, f"{place / file}:part", fault)
+                found = find_in_part(request, plugins, f"{place / file}:part", fault)
             except OptvetError as error:
                 notes.append(f"{part.name or 'the whole'}: {error}")
                 continue
@@ -126,7 +126,7 @@ def reduce_source(
 _NONE = "no part shows the fault when it is written as a source of its own"
 
 
-def _most_telling(fault: ConversionFinding, witness: ConversionWitness) -> str:
+def most_telling(fault: ConversionFinding, witness: ConversionWitness) -> str:
     """The input that shows the fault on another runtime too, if there is one.
 
     On that input alone the same stage is to blame; on another one it may be the runtime.
@@ -171,7 +171,7 @@ def _write_part(conversion: Conversion, sample: Sample, part: SourcePart, folder
     return outcome.value
 
 
-def _find_in_part(
+def find_in_part(
     request: ConvertRequest, plugins: Plugins, model: str, fault: ConversionFinding
 ) -> ConversionFinding | None:
     """The fault of the same symptom and stage that the part shows on what it was given."""
@@ -192,7 +192,7 @@ def write_part_bundle(
     """Copy a part to ``folder``, with a script that needs no optvet where there is one."""
     shutil.copytree(part, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     runtime = conversion.source.runtime
-    assert isinstance(runtime, SplitsSource)
+    assert isinstance(runtime, SplitsSource | CutsSource)
     if len(result.converters) == 1 and found.kind != "target-runtime":
         converter = result.converters[0]
         ask = functools.partial(runtime.script, converter.name, converter.options)
@@ -204,10 +204,19 @@ def write_part_bundle(
 
 
 def write_script(
-    conversion: Conversion, script: PartScript, found: ConversionFinding, folder: Path
+    conversion: Conversion,
+    script: PartScript,
+    found: ConversionFinding,
+    folder: Path,
+    declared: float | None = None,
 ) -> None:
-    """Write the script of a part, and the files that it needs, to ``folder``."""
-    for name, text in part_files(script, _snippets(conversion), tolerance_of(found)).items():
+    """Write the script of a part, and the files that it needs, to ``folder``.
+
+    ``declared`` is the largest error that the stages declare to cause; the part's own error may be
+    little larger.
+    """
+    tolerance = tolerance_of(found) if declared is None else declared
+    for name, text in part_files(script, _snippets(conversion), tolerance).items():
         write_file(folder / name, text, advice="choose another folder with --reduce")
 
 

@@ -127,7 +127,11 @@ class StageArtifact:
 
 
 def converted_by(
-    conversion: Conversion, inputs: Sequence[ConversionInput], progress: Progress
+    conversion: Conversion,
+    inputs: Sequence[ConversionInput],
+    progress: Progress,
+    *,
+    fresh: bool = True,
 ) -> list[StageArtifact]:
     """All stages of the chain, with the artifacts that there are."""
     usual = [d.sample.feeds for d in inputs if d.origin not in ("edge", "size")]
@@ -138,7 +142,7 @@ def converted_by(
             stage_artifacts += [StageArtifact(link, stage, None) for stage in link.stages]
             continue
         progress(f"converting: {link.converter.name}", number, len(conversion.links))
-        done = conversion.convert(link, source, number, usual)
+        done = conversion.convert(link, source, number, usual, fresh=fresh)
         for i, stage in enumerate(link.stages):
             artifact = done.artifacts[i] if i < len(done.artifacts) else None
             at_fault = i == len(done.artifacts)

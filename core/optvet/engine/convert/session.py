@@ -129,14 +129,20 @@ class Conversion:
         return bool(of & other)
 
     def convert(
-        self, link: Link, source: Artifact, number: int, inputs: Sequence[Feeds]
+        self,
+        link: Link,
+        source: Artifact,
+        number: int,
+        inputs: Sequence[Feeds],
+        *,
+        fresh: bool = True,
     ) -> Converted:
-        """The artifacts of one converter, made in a process of its own."""
+        """The artifacts of one converter, made in a process of its own if that is to be fresh."""
         place = self.folder / f"{number}-{link.converter.name}"
         place.mkdir()
         examples = inputs if isinstance(link.converter, ConvertsOnInputs) else ()
         outcome = self.sandbox_of(link.converter).call(
-            worker_steps.convert, link.converter, source, link.options, place, examples, fresh=True
+            worker_steps.convert, link.converter, source, link.options, place, examples, fresh=fresh
         )
         refuse_misuse(outcome.failure)
         lines = [w.text for w in warnings_in(outcome.stderr, {})]
