@@ -373,7 +373,7 @@ class SourceOperator:
 class CutsSource(Protocol[OptionsT_contra]):
     """Optional part of a runtime: sources are graphs, and any operators of one can be a source.
 
-    ``feeds`` are the inputs that show the fault. Both methods but ``script`` are called in worker
+    ``feeds`` are the inputs that show the fault. The first two methods are called in worker
     processes, ``write_operators`` up to hundreds of times for one source.
     """
 
@@ -401,8 +401,8 @@ class CutsSource(Protocol[OptionsT_contra]):
         """
         ...
 
-    def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
-        """As ``SplitsSource.script``."""
+    def operators_script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
+        """Converts written operators, as ``SplitsSource.script`` converts a part."""
         ...
 
 

@@ -102,7 +102,7 @@ class JaxRuntime:
         """A function that computes these operators."""
         return write_operators(executed_once(artifact, feeds), kept, folder)
 
-    def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
+    def operators_script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For jax2onnx."""
         return script_for(converter, options)
 

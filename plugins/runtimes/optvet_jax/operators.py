@@ -118,7 +118,7 @@ def list_inner(inner: Any, calls: Mapping[str, Call]) -> Listed:
 
 
 def _list(jaxpr: Any, consts: Sequence[Any], calls: Mapping[str, Call]) -> Listed:
-    listing = _Listing(calls)
+    listing = EquationLister(calls)
     inputs = [Value(listing.number()) for _ in jaxpr.invars]
     outputs = listing.add(jaxpr, consts, inputs)
     numbers = tuple(value.number for value in inputs)
@@ -137,7 +137,7 @@ def _needed(
     return tuple(reversed(kept))
 
 
-class _Listing:
+class EquationLister:
     """Lists equations; those of inner functions in the place of the equation that calls them."""
 
     def __init__(self, calls: Mapping[str, Call]) -> None:
@@ -228,14 +228,14 @@ def gives_list(operator: Operator) -> bool:
 @contextlib.contextmanager
 def _recorded(calls: dict[str, Call]) -> Iterator[None]:
     """Within it, calls of JAX's functions with arrays of a program are noted by their names."""
-    recorder = _Recorder(calls)
+    recorder = CallRecorder(calls)
     replaced: list[tuple[Any, str, Any]] = []
     for path in MODULES:
         module = importlib.import_module(path)
         for name, function in list(vars(module).items()):
             if name[0] != "_" and callable(function) and not isinstance(function, type):
                 replaced.append((module, name, function))
-                setattr(module, name, _Recorded(recorder, f"{path}.{name}", function))
+                setattr(module, name, RecordedFunction(recorder, f"{path}.{name}", function))
     try:
         yield
     finally:
@@ -247,10 +247,10 @@ def _is_function(leaf: Any) -> bool:
     return callable(leaf) and not isinstance(leaf, type)
 
 
-class _Recorded:
+class RecordedFunction:
     """A public function, whose calls become one equation each."""
 
-    def __init__(self, recorder: _Recorder, path: str, function: Callable[..., Any]) -> None:
+    def __init__(self, recorder: CallRecorder, path: str, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self._recorder, self._path, self._function = recorder, path, function
 
@@ -263,7 +263,7 @@ class _Recorded:
         return getattr(self._function, name)
 
 
-class _Recorder:
+class CallRecorder:
     """Wraps a call into a function of its own, by whose name it is found in the program."""
 
     def __init__(self, calls: dict[str, Call]) -> None:

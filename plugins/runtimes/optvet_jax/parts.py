@@ -119,7 +119,7 @@ def write_operators(run: Executed, kept: Collection[int], folder: Path) -> str:
     part = _part(run.whole, frozenset(kept))
     if not part.inputs:
         raise InputError("these operators read no input")
-    writer = _Writer()
+    writer = PythonWriter()
     functions = writer.function("computed", part)
     given = [writer.stored(_recorded(run.values[number])) for number in part.inputs]
     inputs = {f"x{i}": array for i, (array, _) in enumerate(given)}
@@ -181,7 +181,7 @@ class _Code:
 
 
 @dataclass
-class _Writer:
+class PythonWriter:
     """Writes functions; notes the modules that they import, and their weights."""
 
     weights: dict[str, np.ndarray] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from optvet.plugin import (
     Session,
     SourceFacts,
     SourceInside,
+    SourceOperator,
     SourcePart,
     hookimpl,
     may_be_rounded,
@@ -30,6 +31,7 @@ from optvet_tensorflow.converters import (
     tensorflow_version,
 )
 from optvet_tensorflow.frozen import GRAPH, Frozen, values_of
+from optvet_tensorflow.graphs import graph_operators, graph_script_for, write_graph
 from optvet_tensorflow.home import ENVIRONMENT, EXTRA, PRELOAD
 from optvet_tensorflow.lite import TFLITE, LiteSession, bytes_of, facts_of, inside_of
 from optvet_tensorflow.parts import parts_of, script_for, write_part
@@ -106,6 +108,27 @@ class TensorFlowRuntime:
     def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For Keras's own export, and tf2onnx."""
         return script_for(converter, options)
+
+    def operators(
+        self, artifact: Artifact, feeds: Feeds, options: NoTensorFlowOptions
+    ) -> Sequence[SourceOperator]:
+        """Operators of the graph of a function or a SavedModel; a Keras model has layers."""
+        return graph_operators(artifact)
+
+    def write_operators(
+        self,
+        artifact: Artifact,
+        feeds: Feeds,
+        options: NoTensorFlowOptions,
+        kept: Sequence[int],
+        folder: Path,
+    ) -> str:
+        """A graph of these operators."""
+        return write_graph(artifact, feeds, kept, folder)
+
+    def operators_script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
+        """For tf2onnx."""
+        return graph_script_for(converter, options)
 
 
 class TensorFlowSession:

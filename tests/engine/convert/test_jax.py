@@ -161,7 +161,9 @@ def labelled():
 def test_a_function_is_reduced_to_the_call_at_fault(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(REDUCED)
     model = f"{tmp_path / 'net.py'}:labelled"
-    request = ConvertRequest(model=model, via=("jax2onnx",), edges=False, sizes=False, random=0)
+    request = ConvertRequest(
+        model=model, via=("jax2onnx",), edges=False, sizes=False, random=0, timeout=600
+    )
     result = convert_model(request, Plugins())
     folder = tmp_path / "part"
     quiet = {"progress": lambda *about: None}

@@ -17,6 +17,7 @@ import optvet.cli
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
+from optvet.engine.reduce.converted_source import reduced_or_why_not
 from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
@@ -340,3 +341,41 @@ def test_a_config_file_says_where_an_environment_is(tmp_path: Path) -> None:
     table = {"tf": {"python": "/opt/tf/bin/python"}}
     request = ConvertRequest.model_validate({"model": "m.py:f", "environments": table})
     assert request.environments == {"tf": Path("/opt/tf/bin/python")}
+
+
+FUNCTION = """
+import numpy as np
+
+rng = np.random.default_rng(0)
+V = rng.normal(size=(4, 8)).astype("float32")
+example_inputs = (rng.normal(size=(3, 4)).astype("float32"), np.array([7, -7, 5], "int32"))
+
+
+def model():
+    import tensorflow as tf
+
+    def net(x, i):
+        y = tf.tanh(tf.nn.relu(x) @ V)
+        # tf2onnx 1.17 rounds the quotient of integers to zero.
+        return tf.nn.softmax(y) * tf.cast(tf.math.floormod(i, 3), tf.float32)[:, None]
+
+    return net
+"""
+
+
+@pytest.mark.long
+def test_a_function_is_reduced_to_the_operator_at_fault(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(FUNCTION)
+    request = ConvertRequest(
+        model=f"{tmp_path / 'net.py'}:model",
+        via=("tf2onnx",),
+        random=0,
+        edges=False,
+        sizes=False,
+        timeout=600,
+    )
+    about = (request, convert_model(request, Plugins()), Plugins(), tmp_path / "part")
+    found = reduced_or_why_not(*about, progress=lambda *about: None)
+    assert (found.part, found.size, found.reproduces) == ("FloorMod", 1, True), found
+    assert found.size_before > 5
+    assert "part.pb" in found.files

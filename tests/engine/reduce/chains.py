@@ -79,7 +79,7 @@ class ChainsRuntime(StandIn):
         (folder / "part.py").write_text(f"{text}def part():\n    return {parts}\n")
         return "part.py"
 
-    def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
+    def operators_script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         return None
 
 

@@ -28,7 +28,7 @@ from optvet.engine.scripts.parts import PART_SCRIPT, part_files
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import CutsSource, PartScript, SourcePart, SplitsSource
+from optvet.spec.converters import PartScript, SourcePart, SplitsSource
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import (
@@ -188,16 +188,21 @@ def write_part_bundle(
     found: ConversionFinding,
     part: Path,
     folder: Path,
+    *,
+    operators: bool = False,
 ) -> list[str]:
-    """Copy a part to ``folder``, with a script that needs no optvet where there is one."""
+    """Copy a part to ``folder``, with a script that needs no optvet where there is one.
+
+    ``operators``: whether the part is operators of a graph.
+    """
     shutil.copytree(part, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     runtime = conversion.source.runtime
-    assert isinstance(runtime, SplitsSource | CutsSource)
     if len(result.converters) == 1 and found.kind != "target-runtime":
         converter = result.converters[0]
-        ask = functools.partial(runtime.script, converter.name, converter.options)
+        method = "operators_script" if operators else "script"
+        ask = functools.partial(getattr(runtime, method), converter.name, converter.options)
         kinds, words = (PartScript, NoneType), "a PartScript or None"
-        script = checked_calls.ask("runtime", runtime, "script", ask, kinds, words)
+        script = checked_calls.ask("runtime", runtime, method, ask, kinds, words)
         if script:
             write_script(conversion, script, found, folder)
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())

@@ -97,7 +97,7 @@ def reduce_operators(
         found = find_in_part(request, plugins, f"{place / file}:part", fault)
         if found is None:
             return none
-        names = write_part_bundle(conversion, result, found, place, folder)
+        names = write_part_bundle(conversion, result, found, place, folder, operators=True)
         python = python_of(conversion)
     return ReducedSource(
         part=", ".join(operators[i].name for i in kept[:_SHOWN]),
