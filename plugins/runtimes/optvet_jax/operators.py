@@ -255,6 +255,7 @@ class RecordedFunction:
         self._recorder, self._path, self._function = recorder, path, function
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """What the function returns."""
         caller = sys._getframe(1)
         line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         return self._recorder.call(self._path, self._function, arguments, named, line)
