@@ -217,7 +217,13 @@ def test_all_operators_are_written_as_a_function(
     paths = [Path(optvet.__file__).parents[1], Path(optvet_jax.__file__).parents[1]]
     (tmp_path / "write.py").write_text(WRITE)
     (tmp_path / "part").mkdir()
-    command = [str(python), tmp_path / "write.py", source, tmp_path / "part", function]
+    command = [
+        str(python),
+        str(tmp_path / "write.py"),
+        str(source),
+        str(tmp_path / "part"),
+        function,
+    ]
     settings = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     ran = subprocess.run(command, capture_output=True, text=True, env=settings)
     assert ran.returncode == 0, ran.stderr
