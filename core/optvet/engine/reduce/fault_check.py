@@ -34,12 +34,15 @@ class FaultCheck:
         fault: What the smaller ones are to show.
         witness: The input of the whole source.
         random: Outputs that differ from run to run.
+        fresh: Whether each conversion has a process of its own. Others share one, which is quicker
+            where a library loads slowly; then what is found has to be confirmed.
     """
 
     conversion: Conversion
     fault: ConversionFinding
     witness: ConversionInput
     random: frozenset[str]
+    fresh: bool = True
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(_FIRST))
 
     def folder(self) -> Path:
@@ -63,7 +66,7 @@ class FaultCheck:
             return False
         fresh.output_names.extend(run)
         judge = judge_for(fresh, [each], {sample.id: run}, self.random & set(run))
-        made = converted_by(fresh, [each], _quiet, fresh=False)
+        made = converted_by(fresh, [each], _quiet, fresh=self.fresh)
         if any(m.refused for m in made):
             return False
         stages = observe_stages(fresh, made, [sample], judge, repeat=False)

@@ -84,7 +84,7 @@ def reduce_operators(
         operators = listed.value
         if not operators:
             return None
-        check = FaultCheck(conversion, fault, each, frozenset())
+        check = FaultCheck(conversion, fault, each, frozenset(), fresh=False)
         search = _OperatorSearch(check, each.sample, len(operators), progress)
         kept = search.smallest(sets_around(operators, fault))
         tried, count = len(search.answers), len(operators)
