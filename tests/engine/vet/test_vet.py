@@ -210,7 +210,7 @@ def test_a_study_that_ended_early_does_not_claim_to_know_all_that_changed(vet: V
 
 
 def test_an_original_that_hangs_is_waited_for_twice(tmp_path: Path) -> None:
-    limit_s = 3.0
+    limit_s = 1.0
     spin = planted("spin_at_run", count=2)
     model = onnx.parser.parse_model(NET).SerializeToString()
     path = tmp_path / "endless.onnx"
@@ -218,7 +218,7 @@ def test_an_original_that_hangs_is_waited_for_twice(tmp_path: Path) -> None:
     with Sandbox(jobs=2, limits=Limits(limit_s, 1 << 30), preload=PRELOAD) as own:
         own.call(nothing)
         started = time.monotonic()
-        with pytest.raises(NothingTested, match="does not end within 3 s, twice; give it more"):
+        with pytest.raises(NothingTested, match="does not end within 1 s, twice; give it more"):
             vet_path(path, tmp_path, planted(count=2), own, limit=20, timeout=limit_s)
     # Time without a core is not counted.
     assert time.monotonic() - started < 2 * limit_s * (1 + PATIENCE) + 10
@@ -285,11 +285,11 @@ def test_a_memory_hog_is_out_of_memory(vet: Vet) -> None:
 def test_a_small_difference_is_undecided_where_float64_does_not_fit(
     vet: Vet, factor: float, verdict: str
 ) -> None:
-    # One array of it takes 256 MB in float32 and 512 MB in float64.
+    # One array of it takes 128 MB in float32 and 256 MB in float64.
     text = f"""
     <ir_version: 8, opset_import: ["" : 17]>
     wide (float[4,8] x) => (float[4,5] y, float z)
-    <float[8,5] w = {numbers(8, 5)}, int64[2] shape = {{8192, 8192}}>
+    <float[8,5] w = {numbers(8, 5)}, int64[2] shape = {{8192, 4096}}>
     {{
         y = MatMul(x, w)
         top = ReduceMax<keepdims: int = 1>(x)
@@ -298,7 +298,7 @@ def test_a_small_difference_is_undecided_where_float64_does_not_fit(
     }}
     """
     optimizer = planted("scale_weight", count=1, options=PlantedOptions(factor=factor))
-    result = vet(text, optimizer, Limits(60, 450 << 20), limit=2)
+    result = vet(text, optimizer, Limits(60, 225 << 20), limit=2)
     assert result.verdict == verdict, result.reason
     if verdict == "undecided":
         assert faults(result) == []
