@@ -30,7 +30,7 @@ class ReferenceRuntime:
 
     name = "onnx_reference"
     accepts = frozenset({"onnx"})
-    preload: Sequence[str] = ("onnx.reference", "scipy.special")
+    preload: Sequence[str] = ("onnx.reference.ops", "scipy.special")
     options: ReferenceOptions = ReferenceOptions()
     deployed: ReferenceOptions = ReferenceOptions()
     evaluates = True

@@ -53,6 +53,7 @@ def open_conversion(
                 *preload_for(None, *at_home),
                 *libraries,
                 f"{__package__}.worker_steps",
+                "numpy.random",
                 *more,
             )
             interpreter = pythons.interpreter_of(home, plugins) if home else None

@@ -76,7 +76,7 @@ def is_disputed(
     )
     if not symptom.info.of_values and not refused:
         return False
-    preload = ("onnx.reference", *applied.optimizer.preload)
+    preload = ("onnx.reference.ops", *applied.optimizer.preload, __name__)
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
         if not refused and box.call(_is_undefined, bundle, fresh=True).value:
             return True
