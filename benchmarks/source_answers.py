@@ -8,7 +8,7 @@ it: the script's own lines run the source again. Prints the first of these that 
 - the source gives something else when it runs again;
 - in float64 it gives something else, by more than the script's tolerance;
 - the converted model gives nothing but what the source gives of inputs that are a few units in the
-  last place off: a value near a limit, or terms that cancel;
+  last place off, or of the input's largest value: a value near a limit, or terms that cancel;
 - the standard has no answer for the converted model (``answers.py``).
 """
 
@@ -70,9 +70,10 @@ def _near(script: str, inputs: Any, was: list[Any], got: list[Any], tolerance: f
         return ""
     rng = np.random.default_rng(0)
     draws = [was]
-    for _ in range(DRAWS):
+    for draw in range(DRAWS):
         try:
-            one = results(script, each_float(inputs, lambda v: moved(v, rng)))[1]
+            near = each_float(inputs, lambda v, of_top=draw % 2 == 1: moved(v, rng, of_top))
+            one = results(script, near)[1]
         except Exception:  # a moved input may be none of the source's any more
             continue
         if [o.size for o in one] == [w.size for w in was]:
@@ -155,11 +156,11 @@ def widened(value: Any) -> Any:
     return value.astype(np.float64)
 
 
-def moved(value: Any, rng: np.random.Generator) -> Any:
-    """The array with each finite value moved by up to ``ULPS`` units in the last place."""
+def moved(value: Any, rng: np.random.Generator, of_top: bool) -> Any:
+    """The array with each finite value moved by up to ``ULPS`` of its units, or of the top's."""
     steps = rng.integers(-ULPS, ULPS + 1, value.shape)
-    shifted = value + steps * np.spacing(value)
-    return np.where(np.isfinite(value), shifted, value).astype(value.dtype)
+    unit = np.spacing(value.dtype.type(size_of(value))) if of_top else np.spacing(np.abs(value))
+    return np.where(np.isfinite(value), value + steps * unit, value).astype(value.dtype)
 
 
 if __name__ == "__main__":

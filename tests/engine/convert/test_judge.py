@@ -133,5 +133,8 @@ def test_a_label_whose_scores_are_as_good_as_equal_is_decided_by_rounding() -> N
     assert list(decided) == ["label"]
     assert decided["label"].tolist() == [1, 1, 0]
     assert decided_by_rounding(Matched(reference, candidate), frozenset()) == {}
-    unclear = {**reference, "probabilities": np.where(scores > 0.8, np.nan, scores)}
+    unknown = {**reference, "probabilities": np.where(scores > 0.8, np.nan, scores)}
+    decided = decided_by_rounding(Matched(unknown, candidate), labels)
+    assert decided["label"].tolist() == [1, 1, 1]
+    unclear = {**reference, "probabilities": np.where(scores > 0.8, np.inf, scores)}
     assert decided_by_rounding(Matched(unclear, candidate), labels) == {}

@@ -190,14 +190,15 @@ def decided_by_rounding(pair: Matched, labels: frozenset[str]) -> Outputs:
     """Labels as the converted model gives them, where the two largest scores are nearly equal.
 
     Which class is named there depends on how either library rounds, and a few perturbations may all
-    leave it as it is.
+    leave it as it is. Of scores that are NaN, none is the largest.
     """
     scores = [v for v in pair.reference.values() if is_float(v.dtype) and v.ndim == 2]
-    if len(scores) != 1 or scores[0].shape[1] < 2 or not np.isfinite(scores[0]).all():
+    if len(scores) != 1 or scores[0].shape[1] < 2 or np.isinf(scores[0]).any():
         return {}
     (table,) = scores
     second, first = np.sort(table.astype(np.float64), axis=1)[:, -2:].T
     tied = first - second <= TIED_ROUNDOFFS * unit_roundoff(table.dtype) * np.abs(first)
+    tied |= np.isnan(table).any(axis=1)
     return {
         name: np.where(tied.reshape(-1, *[1] * (value.ndim - 1)), pair.candidate[name], value)
         for name, value in pair.reference.items()
