@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _StockLoop
-from scipy import special
 
 from optvet.engine.numerics.float64.float_arrays import Array, at_least_single, float_type, is_float
 from optvet.engine.numerics.float64.tree_ensembles import tree_classifier, tree_regressor
@@ -104,9 +103,16 @@ def _rows(x: Array, axis: int) -> Array:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
+def _special() -> Any:
+    """Scipy's special functions; importing them takes longer than most models do."""
+    from scipy import special
+
+    return special
+
+
 def erf(x: Array, **_: Any) -> Array:
     """Erf: the evaluator's own rounds its result to float32."""
-    return np.asarray(special.erf(x))
+    return np.asarray(_special().erf(x))
 
 
 def mean_variance_normalization(x: Array, *, axes: Sequence[int], **_: Any) -> Array:
@@ -129,7 +135,7 @@ def gelu(x: Array, *, approximate: str = "none", **_: Any) -> Array:
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
         return np.asarray(0.5 * x * (1 + np.tanh(inner)))
     # The normal distribution function: 1 + erf(x / √2) cancels for negative x.
-    return np.asarray(x * special.ndtr(x))
+    return np.asarray(x * _special().ndtr(x))
 
 
 def dequantize_linear(
@@ -219,7 +225,7 @@ def fused_conv(
         case "Tanh":
             return np.tanh(y)
         case "Sigmoid":
-            return np.asarray(special.expit(y))
+            return np.asarray(_special().expit(y))
         case "LeakyRelu":
             return np.where(y < 0, parameters[0] * y, y)
         case "Clip":

@@ -364,7 +364,7 @@ class TooCostly(Exception):
 
 def _evaluate(build_spec: BuildSpec, sample: Sample) -> Outputs:
     """float64 outputs. Raises NotPromotable, TooCostly."""
-    # Imported here: scipy and the reference operators double the import time of a vet.
+    # Imported here: the reference operators double the import time of a vet.
     from optvet.engine.numerics import float64
 
     enter("run")
