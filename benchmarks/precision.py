@@ -305,7 +305,12 @@ def _by_weights(
     """How many parts are kept in the order of the largest rounding error of their weights."""
     from onnxruntime.transformers.float16 import float_to_float16_max_diff
 
-    weights = {t.name: t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT}
+    # Of weights without elements it says that their data were not loaded.
+    weights = {
+        t.name: t
+        for t in model.graph.initializer
+        if t.data_type == TensorProto.FLOAT and 0 not in t.dims
+    }
     worst = {
         node.name: max(
             (float(float_to_float16_max_diff(weights[n])) for n in node.input if n in weights),
