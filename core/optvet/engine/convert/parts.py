@@ -28,7 +28,7 @@ from optvet.engine.scripts.parts import PART_SCRIPT, part_files
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import PartScript, SourcePart, SplitsSource
+from optvet.spec.converters import CutsSource, PartScript, SourcePart, SplitsSource
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import (
@@ -199,10 +199,15 @@ def write_part_bundle(
     runtime = conversion.source.runtime
     if len(result.converters) == 1 and found.kind != "target-runtime":
         converter = result.converters[0]
-        method = "operators_script" if operators else "script"
-        ask = functools.partial(getattr(runtime, method), converter.name, converter.options)
+        if operators:
+            assert isinstance(runtime, CutsSource)
+            method = runtime.operators_script
+        else:
+            assert isinstance(runtime, SplitsSource)
+            method = runtime.script
+        ask = functools.partial(method, converter.name, converter.options)
         kinds, words = (PartScript, NoneType), "a PartScript or None"
-        script = checked_calls.ask("runtime", runtime, method, ask, kinds, words)
+        script = checked_calls.ask("runtime", runtime, method.__name__, ask, kinds, words)
         if script:
             write_script(conversion, script, found, folder)
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
