@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.wheels import library, write_wheel
 
+from optvet.engine.environment.child_process import run_below
 from optvet.engine.environment.package_index import (
     NotInstallable,
     PackageIndex,
@@ -58,7 +59,7 @@ def test_an_index_out_of_reach_is_no_package_without_releases(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    with pytest.raises(InfrastructureError, match=r"cannot be reached .*--index"):
+    with pytest.raises(InfrastructureError, match=r"cannot be reached .*refused.*--index"):
         available("acme-opt", PackageIndex())
 
 
@@ -197,3 +198,9 @@ def _sleepers() -> list[str]:
 def test_install_names_what_pip_says(wheels: PackageIndex, tmp_path: Path) -> None:
     with pytest.raises(NotInstallable, match="No matching distribution"):
         install("acme-opt", "9.9", tmp_path / "nowhere", wheels)
+
+
+@pytest.mark.parametrize("whom", ["$$", "$PPID"])
+def test_a_signal_is_told_whether_it_ends_the_command_or_its_guard(whom: str) -> None:
+    killed = run_below(["sh", "-c", f"kill -KILL {whom}; sleep 60"], {"PATH": "/usr/bin:/bin"})
+    assert killed.status == 128 + signal.SIGKILL

@@ -76,4 +76,5 @@ def run_below(
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
-    return ChildEnd(process.returncode if in_time else None, printed, errors)
+    status = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    return ChildEnd(status if in_time else None, printed, errors)

@@ -19,6 +19,7 @@ from optvet.spec.errors import InfrastructureError, UsageError
 _LIST_S = 300.0
 _INSTALL_S = 1800.0
 _LOG_LINES = 4
+_LONGEST_LINE = 200
 # pip tells of an index that it cannot reach only where it tries again.
 _QUIET = ("--disable-pip-version-check", "--no-input", "--no-color", "--retries", "2")
 _WHEELS = "--only-binary=:all:"
@@ -27,7 +28,8 @@ _LISTED = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
 _FULL = re.compile(r"no space left|disk quota exceeded|file too large|\[errno (28|122|27)\]", re.I)
 _CUT_OFF = re.compile(
     r"connection (broken|refused|reset|aborted)|could not fetch url|max retries exceeded|"
-    r"name resolution|newconnectionerror|timed out|proxy ?error|ssl ?error",
+    r"name resolution|newconnectionerror|timed out|proxy ?error|ssl ?error|"
+    r"not a trusted or secure host",
     re.I,
 )
 _NO_RELEASE = re.compile(r"no matching distribution|could not find a version", re.I)
@@ -96,8 +98,9 @@ def available(package: str, index: PackageIndex, *, pre: bool = False) -> list[s
     if ended.status == 0 and listed:
         return in_order(name.strip() for name in listed[1].split(","))
     # An index that cannot be reached looks to pip like one without this package.
-    if ended.status is None or _CUT_OFF.search(ended.errors):
-        words = ended.last_lines(1) if ended.status is not None else f"no answer in {_LIST_S:g} s"
+    cut_off = _line_with(_CUT_OFF, ended)
+    if ended.status is None or cut_off:
+        words = cut_off or f"no answer in {_LIST_S:g} s"
         raise InfrastructureError(
             f"{index.name} cannot be reached ({words}); check the network and pip's configuration, "
             "or give a folder of wheels with --index"
@@ -177,20 +180,31 @@ def install(package: str, version: str, target: Path, index: PackageIndex) -> No
         return
     what = f"{package} {version}"
     if ended.status is None:
-        raise InfrastructureError(f"{what}: pip has not installed it in {_INSTALL_S:g} s")
+        raise InfrastructureError(
+            f"{what}: pip has not installed it in {_INSTALL_S:g} s; run again"
+        )
     if _FULL.search(ended.errors):
         raise InfrastructureError(
             f"{what} cannot be installed: no space left; make room (optvet env clear), then rerun"
         )
-    if _CUT_OFF.search(ended.errors):
+    if cut_off := _line_with(_CUT_OFF, ended):
         raise InfrastructureError(
-            f"{what} cannot be fetched from {index.name}: {ended.last_lines(1)}; check the "
-            "network, then run again"
+            f"{what} cannot be fetched from {index.name} ({cut_off}); check the network, then run "
+            "again"
         )
     if ended.status > 128:
-        raise InfrastructureError(f"{what}: pip was ended by signal {ended.status - 128}")
+        raise InfrastructureError(
+            f"{what}: pip was ended by signal {ended.status - 128}; run again"
+        )
     lines = [line for line in ended.errors.splitlines() if line.startswith("ERROR: ")]
     raise NotInstallable((lines[-1] if lines else ended.last_lines(1)).removeprefix("ERROR: "))
+
+
+def _line_with(pattern: re.Pattern[str], ended: ChildEnd) -> str:
+    """The last line of pip's log that the pattern matches, without what pip adds; "" if none."""
+    lines = [line for line in ended.errors.splitlines() if pattern.search(line)]
+    added = r"^(WARNING|ERROR): (Retrying \(.*?\)\) after )?"
+    return re.sub(added, "", lines[-1])[:_LONGEST_LINE] if lines else ""
 
 
 def _pip(arguments: Sequence[str], timeout_s: float) -> ChildEnd:
