@@ -78,10 +78,43 @@ def test_a_command_can_decide_and_skips_with_125(
     assert "the command exits with 125" in ran.out
 
 
+def test_a_command_decides_on_a_library_that_no_optimizer_has(
+    run: Run, wheels: Path, tmp_path: Path
+) -> None:
+    for version in ALL:
+        write_wheel(wheels, version, f"__version__ = '{version}'", name="onnx2torch")
+    source = tmp_path / "net.py"
+    source.write_text("class Net: ...")
+    script = tmp_path / "check.py"
+    script.write_text(
+        "import sys, onnx2torch\n"
+        "assert sys.argv[1].endswith('net.py:Net')\n"
+        "sys.exit(onnx2torch.__version__ in ('3.0', '4.0'))\n"
+    )
+    options = (
+        "--package",
+        "onnx2torch",
+        "--index",
+        wheels,
+        "--check",
+        f"python -P {script} {{model}}",
+    )
+    ran = run("bisect", f"{source}:Net", *options)
+    assert ran.code == 1, ran.err
+    assert "first bad onnx2torch 3.0 (the last good one is 2.0)" in ran.out
+    ran = run("bisect", f"{tmp_path / 'nothere.py'}:Net", *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert "no such file" in ran.err
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (("--package", "acme-optt"), "unknown package 'acme-optt'; did you mean 'acme-opt'"),
+        (
+            ("--package", "torch"),
+            "has no optimizer to vet; say what a bad release does with --check",
+        ),
         (("--package", "acme-opt", "--optimizer", "onnxslim"), "is the package of acme"),
         (("--symptom", "wrong"), "unknown symptom 'wrong'; did you mean 'wrong-output'"),
         (("--good", "7.0"), "--good 7.0: there is no such release; there are 1.0 … 4.0"),

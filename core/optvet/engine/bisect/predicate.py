@@ -123,11 +123,12 @@ class CommandPredicate:
             return ReleaseAnswer("skipped", f"the command takes more than {self.timeout_s:g} s")
         if ended.status == self.SKIP:
             return ReleaseAnswer("skipped", f"the command exits with {self.SKIP}")
-        if ended.status > 128:
-            return ReleaseAnswer("bad", "", f"signal {ended.status - 128}")
-        return ReleaseAnswer(
-            "good" if ended.status == 0 else "bad", "", f"exit code {ended.status}"
-        )
+        signalled = ended.status > 128
+        verdict = f"signal {ended.status - 128}" if signalled else f"exit code {ended.status}"
+        if ended.status == 0:
+            return ReleaseAnswer("good", "", verdict)
+        said = shortened(ended.last_lines(1))
+        return ReleaseAnswer("bad", "", verdict, (f"{verdict}: {said}",) if said else ())
 
 
 def vet_there(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,7 +34,9 @@ from optvet.engine.reduce.check_command import parse_command
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.bisect import BisectRequest
+from optvet.spec.convert import parts_of
 from optvet.spec.errors import NothingTested, PluginError, UnknownName, UsageError
+from optvet.spec.protocols import UsesLibraries
 from optvet.spec.records import ErrorRecord
 from optvet.spec.records.bisect import (
     BisectResult,
@@ -63,7 +65,8 @@ def bisect(request: BisectRequest, plugins: Plugins, *, progress: Progress) -> B
     """
     started = time.monotonic()
     optimizer, package = _package_of(request, plugins)
-    request = _checked(request, optimizer, plugins)
+    is_vetted = package.distribution in released_packages(plugins)
+    request = _checked(request, optimizer, plugins, is_vetted=is_vetted)
     index = PackageIndex(request.index)
     progress(f"releases of {package.distribution}", 0, None)
     versions, good, bad = _range(request, available(package.distribution, index, pre=request.pre))
@@ -108,7 +111,7 @@ def released_packages(plugins: Plugins) -> dict[str, list[tuple[str, ReleasedPac
 
 
 def _package_of(request: BisectRequest, plugins: Plugins) -> tuple[str, ReleasedPackage]:
-    """The optimizer to vet, and its package."""
+    """The optimizer to vet, or a plugin that uses the package, and the package."""
     known = released_packages(plugins)
     by_optimizer = {name: released for several in known.values() for name, released in several}
     optimizer = request.optimizer
@@ -122,7 +125,7 @@ def _package_of(request: BisectRequest, plugins: Plugins) -> tuple[str, Released
             )
         return optimizer, by_optimizer[optimizer]
     if request.package not in known:
-        raise UnknownName("package", request.package, known)
+        return _library_of(request, plugins, known)
     several = dict(known[request.package])
     if optimizer is None:
         optimizer = request.package if request.package in several else min(several)
@@ -134,12 +137,42 @@ def _package_of(request: BisectRequest, plugins: Plugins) -> tuple[str, Released
     return optimizer, several[optimizer]
 
 
-def _checked(request: BisectRequest, optimizer: str, plugins: Plugins) -> BisectRequest:
+def _library_of(
+    request: BisectRequest, plugins: Plugins, known: Collection[str]
+) -> tuple[str, ReleasedPackage]:
+    """A plugin that is no optimizer and the library that it names; a command has to decide."""
+    libraries = {
+        distribution: (entry.name, ReleasedPackage(distribution, module))
+        for entry in plugins.all()
+        if not entry.elsewhere and isinstance(entry.plugin, UsesLibraries)
+        for distribution, module in entry.plugin.libraries.items()
+    }
+    if request.package not in libraries:
+        raise UnknownName("package", request.package, {*known, *libraries})
+    name, package = libraries[request.package]
+    if request.check is None:
+        raise UsageError(
+            f"package {request.package!r} has no optimizer to vet; say what a bad release does "
+            "with --check 'COMMAND {model}', such as --check 'optvet convert {model}'"
+        )
+    return name, package
+
+
+def _checked(
+    request: BisectRequest, optimizer: str, plugins: Plugins, *, is_vetted: bool
+) -> BisectRequest:
     """The request about one file, with what does not depend on a release looked at."""
     if request.symptom is not None and request.symptom not in set(Symptom):
         raise UnknownName("symptom", request.symptom, [s.value for s in Symptom])
     if request.check is not None and (request.symptom or request.culprit):
         raise UsageError("--check decides alone; leave --symptom and --culprit out")
+    if not is_vetted:
+        # What the command reads need not be ONNX: a source of a converter, with a function's name.
+        source, function = parts_of(request.model)
+        if not Path(source).exists():
+            raise UsageError(f"no such file: {source}; check the path")
+        path = f"{Path(source).absolute()}{function and f':{function}'}"
+        return request.model_copy(update={"model": path})
     models = resolve_model(request.model, plugins, request.cache_dir or cache_root())
     if len(models) != 1:
         raise UsageError(f"{request.model}: {len(models)} models; bisect one at a time")

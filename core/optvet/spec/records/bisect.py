@@ -80,9 +80,10 @@ class BisectResult(Result):
         """The answer on one line."""
         name = self.package
         if not self.changes:
-            states = {r.state for r in self.tried} - {"skipped"}
-            span = f"{self.tried[0].version} … {self.tried[-1].version}"
-            return f"{name}: {' and '.join(sorted(states))} in all that were tried, {span}"
+            decided = [r for r in self.tried if r.state != "skipped"]
+            states = sorted({r.state for r in decided})
+            span = " … ".join(dict.fromkeys((decided[0].version, decided[-1].version)))
+            return f"{name}: {' and '.join(states)} in all that were tried, {span}"
         words = [
             f"{'bad' if c.to == 'bad' else 'good again'} since {c.first} (not yet in {c.last})"
             for c in self.changes
