@@ -126,6 +126,8 @@ def place(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     (tmp_path / "matrix.toml").write_text(matrix)
     (several,) = (toml for _, toml in blocks(page, "toml") if "\nversions = " in toml)
     (tmp_path / "releases.toml").write_text(several)
+    (precisions,) = (toml for _, toml in blocks(page, "toml") if "\nprecisions = " in toml)
+    (tmp_path / "precisions.toml").write_text(precisions)
     ((_, forest), (_, net), *_) = blocks(ROOT / "docs" / "converters.md", "python")
     (tmp_path / "forest.py").write_text(forest)
     (tmp_path / "net.py").write_text(net)
@@ -183,6 +185,8 @@ def read_by(command: Command) -> Iterator[tuple[str, list[Command]]]:
         yield "hunted", [hunts]
     if "answers" in command.words:
         yield "answers", [command_with("answers/forest.json")]
+    if "precisions.store" in folders:
+        yield "precisions.store", [command_with("run", "precisions.toml")]
     if "lists" in command.words:
         yield "lists", [command_with("lists/cnn-fp16.json")]
     if any(word.startswith("one/") for word in command.words):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from optvet.engine.campaign.store import CampaignStore
     from optvet.spec.records import CampaignSummary
     from optvet.spec.records.convert import ConversionResult
+    from optvet.spec.records.precision import PrecisionResult
     from optvet.spec.records.vet import VetResult
 
 
@@ -128,13 +129,13 @@ class Campaign:
         with self._open() as (store, campaign):
             return summary_of(store, campaign)
 
-    def results(self) -> Iterator[VetResult | ConversionResult]:
+    def results(self) -> Iterator[VetResult | ConversionResult | PrecisionResult]:
         """The answers of the last run, one in memory at a time; jobs without one are left out."""
         from optvet.engine.campaign import trials
 
         with self._open() as (store, campaign):
             for job in trials(store, campaign):
-                answer = job.result or job.conversion
+                answer = job.result or job.conversion or job.precision
                 if answer is not None:
                     yield answer
 

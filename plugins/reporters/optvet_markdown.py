@@ -33,7 +33,7 @@ _WITHOUT_VERDICT = ("refused", "undecided", "error", "failed")
 def _lines(report: CampaignReport) -> Iterator[str]:
     yield f"## optvet: {_cell(report.name)}\n"
     yield f"{_outcome(report)}\n"
-    judged = ("clean", "drift", "right", "faulty")
+    judged = ("clean", "drift", "right", "found", "nothing-to-keep", "unmet", "faulty")
     names = (*judged, *_WITHOUT_VERDICT, "queued", "running")
     tally: dict[str, Counter[str]] = {}
     for trial in report.trials:
@@ -41,6 +41,11 @@ def _lines(report: CampaignReport) -> Iterator[str]:
     seen = [n for n in names if any(counts[n] for counts in tally.values())]
     rows = [[q, *(str(counts[n] or "") for n in seen)] for q, counts in tally.items()]
     yield from _table(["", *seen], rows)
+    for table in report.tables:
+        if table.brief:
+            yield f"### {_cell(table.title)}\n"
+            cells = [["" if v is None else str(v) for v in row] for row in table.rows]
+            yield from _table(table.columns, cells)
     yield from _findings("Findings", [f for f in report.findings if f.counts])
     yield from _findings("Known findings", [f for f in report.findings if f.known])
     yield from _findings("Notes", [f for f in report.findings if not f.counts and not f.known])

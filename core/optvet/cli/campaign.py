@@ -86,7 +86,7 @@ def _show_command(
     if json_to is not None and found.answer is not None:
         write_document(terminal, json_to, found.answer.to_json())
     if json_to != "-":
-        terminal.show(*one_trial(found), soft_wrap=True)
+        terminal.show(*one_trial(found, terminal.width), soft_wrap=True)
 
 
 @add(app, "diff")

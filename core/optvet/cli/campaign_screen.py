@@ -14,12 +14,15 @@ from rich.text import Text
 from optvet.cli.convert import headline as converted_headline
 from optvet.cli.convert import screen as converted_screen
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED, worst
+from optvet.cli.precision import headline as precision_headline
+from optvet.cli.precision import pasted
+from optvet.cli.precision import screen as precision_screen
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import one_line
 from optvet.cli.vet_screen import headline, screen
 from optvet.engine.campaign.display_names import questions, short_model, short_models
 from optvet.engine.campaign.results import JobResult
-from optvet.spec.campaign import JobRequest
+from optvet.spec.campaign import JobRequest, kind_of
 from optvet.spec.records.campaign import (
     CampaignDiff,
     CampaignStatus,
@@ -33,11 +36,14 @@ _COLOURS = {
     "clean": "green",
     "drift": "green",
     "right": "green",
+    "found": "green",
+    "nothing-to-keep": "green",
+    "unmet": "red",
     "faulty": "red",
     "undecided": "yellow",
     "refused": "yellow",
 }
-_INTACT = ("clean", "drift", "right")
+_INTACT = ("clean", "drift", "right", "nothing-to-keep")
 _LISTED_MODELS = 3
 _COLUMNS = 6
 """With more columns than this, trials are shown as a list in place of a matrix."""
@@ -101,7 +107,7 @@ def show_plan(name: str, requests: Sequence[JobRequest]) -> Iterator[RenderableT
     yield text(_several([short_model(model) for model in models]), "dim")
     variants = Counter(
         (
-            "vet" if isinstance(request, VetRequest) else "convert",
+            kind_of(request),
             shlex.join(arguments_of(request, "", ("cache_dir", "jobs", "trust"))[1:]),
         )
         for request in requests
@@ -142,7 +148,7 @@ def _cell(trial: TrialSummary | None) -> Text:
         return Text("")
     if trial.verdict is None:
         return Text(trial.state, "dim")
-    return Text(trial.verdict, _COLOURS.get(trial.verdict, "magenta"))
+    return Text(trial.outcome, _COLOURS.get(trial.verdict, "magenta"))
 
 
 def _list(trials: Sequence[TrialSummary]) -> Table:
@@ -191,8 +197,8 @@ def _several(names: Sequence[str]) -> str:
     return "\n".join([*names[:_LISTED_MODELS], *([f"and {more} more"] if more > 0 else [])])
 
 
-def one_trial(trial: JobResult) -> Iterator[RenderableType]:
-    """One trial, as ``optvet vet`` or ``optvet convert`` shows it."""
+def one_trial(trial: JobResult, width: int) -> Iterator[RenderableType]:
+    """One trial, as the command that it is like shows it."""
     if trial.result is not None and isinstance(trial.request, VetRequest):
         yield headline(trial.result)
         yield from screen(trial.result, trial.request)
@@ -200,6 +206,11 @@ def one_trial(trial: JobResult) -> Iterator[RenderableType]:
     if trial.conversion is not None:
         yield converted_headline(trial.conversion)
         yield from converted_screen(trial.conversion)
+        return
+    if trial.precision is not None:
+        yield precision_headline(trial.precision)
+        yield from precision_screen(trial.precision)
+        yield from pasted(trial.precision, width)
         return
     line = Text(f"{(trial.verdict or trial.state).upper()}  ", "bold magenta")
     yield line.append_text(text(trial.model, "not bold default"))

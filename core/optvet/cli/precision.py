@@ -76,9 +76,9 @@ def command(
     if json_to != "-" and request.recipe is not None:
         _show_recipe(terminal, result, request.recipe)
     elif json_to != "-":
-        terminal.show(_headline(result), soft_wrap=True)
-        terminal.show(*_screen(result))
-        terminal.show(*_pasted(result, terminal.width), soft_wrap=True)
+        terminal.show(headline(result), soft_wrap=True)
+        terminal.show(*screen(result))
+        terminal.show(*pasted(result, terminal.width), soft_wrap=True)
     if plot is not None and (charts := curves_of(result)):
         draw_charts(charts, plot, cache_folder(request.cache_dir))
         if json_to != "-":
@@ -97,7 +97,8 @@ def _show_recipe(terminal: Terminal, result: PrecisionResult, name: str) -> None
         terminal.complain(result.headline())
 
 
-def _headline(result: PrecisionResult) -> Text:
+def headline(result: PrecisionResult) -> Text:
+    """The answer in one line: how many parts to keep, of which model, by which optimizer."""
     words = {
         "found": f"KEEP {len(result.kept)} OF {result.parts}",
         "nothing-to-keep": "KEEP NOTHING",
@@ -109,7 +110,8 @@ def _headline(result: PrecisionResult) -> Text:
     return line.append_text(text(f"{about} {result.optimizer.version}", "not bold default"))
 
 
-def _screen(result: PrecisionResult) -> Iterator[RenderableType]:
+def screen(result: PrecisionResult) -> Iterator[RenderableType]:
+    """What the answer rests on: requirement, kept parts, what was measured, curve and ranking."""
     for line in _about(result):
         yield text(line, "yellow" if line == MADE_UP else "dim")
     if result.reason:
@@ -123,7 +125,7 @@ def _screen(result: PrecisionResult) -> Iterator[RenderableType]:
         yield Padding(_ranking_table(result), (0, 0, 1, 0))
 
 
-def _pasted(result: PrecisionResult, width: int) -> Iterator[Text]:
+def pasted(result: PrecisionResult, width: int) -> Iterator[Text]:
     """What is pasted into a call, whose names are never broken; and where the model lies."""
     yield from _recipes(result, width)
     if result.recipes and result.unnamed:

@@ -1,17 +1,27 @@
-"""The content of a campaign file: which models are vetted or converted with what, and how."""
+"""The content of a campaign file: which models are vetted or converted to what, and how."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.precision import PrecisionRequest
 from optvet.spec.request import Names, Texts, VetRequest, bytes_of
 
-JobRequest = VetRequest | ConvertRequest
+JobRequest = VetRequest | ConvertRequest | PrecisionRequest
 """What one job of a campaign asks."""
+JobKind = Literal["vet", "convert", "precision"]
+"""The command that one job is like."""
+
+
+def kind_of(request: JobRequest) -> JobKind:
+    """The command that asks ``request``."""
+    if isinstance(request, ConvertRequest):
+        return "convert"
+    return "precision" if isinstance(request, PrecisionRequest) else "vet"
 
 
 class ReleaseRequest(VetRequest):
@@ -42,7 +52,8 @@ def _choices(value: object) -> object:
 class JobSet(BaseModel):
     """Models × optimizers × pipelines × datasets × runtimes × comparators: one job each.
 
-    With `via`, sources × chains × datasets × runtimes: each job is a conversion.
+    With `via`, sources × chains × datasets × runtimes: each job is a conversion. With `precisions`,
+    models × precisions × datasets × runtimes × comparators: each job is a search for what to keep.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,6 +81,17 @@ class JobSet(BaseModel):
     """Chains of converters, each as `optvet convert --via` takes it; `models` are then sources."""
     convert: dict[str, Any] = Field(default_factory=dict)
     """Options of `optvet convert` that hold for all of these jobs, if they are conversions."""
+    precisions: Names = ()
+    """What models are converted to, each as `optvet precision --to` takes it."""
+    precision: dict[str, Any] = Field(default_factory=dict)
+    """Options of `optvet precision` that hold for all of these jobs, if they are such searches."""
+
+    @property
+    def kind(self) -> JobKind:
+        """What each job is."""
+        if self.via:
+            return "convert"
+        return "precision" if self.precisions else "vet"
 
 
 class CampaignFile(JobSet):

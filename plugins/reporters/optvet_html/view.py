@@ -25,6 +25,9 @@ STATUSES = (
     "clean",
     "drift",
     "right",
+    "found",
+    "nothing-to-keep",
+    "unmet",
     "faulty",
     "refused",
     "undecided",
@@ -190,7 +193,7 @@ def _cell(trial: ReportedTrial, findings: Sequence[Shown]) -> Cell:
     if faults:
         new = sum(s.state == "new" for s in faults)
         return Cell("faulty", f"{new} fault" if new == 1 else f"{new} faults", target)
-    return Cell(trial.status, trial.status, "without" if trial.error or trial.reason else "")
+    return Cell(trial.status, trial.outcome, "without" if trial.error or trial.reason else "")
 
 
 # --- findings -------------------------------------------------------------------------------------

@@ -261,7 +261,7 @@ def test_what_is_run_is_what_the_file_says(run: Run, place: Path) -> None:
         f"UPDATE jobs SET state = 'queued', document = NULL, verdict = NULL, request = '{evil}'",
         "INSERT INTO jobs SELECT 'evil', cell, request, versions, model, model_digest, optimizer, "
         "pipeline, dataset, runtime, comparator, bundles, 'queued', NULL, NULL, NULL, NULL, NULL, "
-        "NULL, kind, 0 FROM jobs",
+        "NULL, 0, kind FROM jobs",
         "INSERT INTO campaign_jobs VALUES (1, 1, 'evil')",
     )(place / "s")
     refused = run("campaign", "resume", "s")

@@ -3,7 +3,7 @@
 ::
 
     campaign file ─> plan: jobs, each under a key of its content ─> store
-    store ─> claim ─> worker: VetRequest → VetResult ─> answer, findings, metrics ─> store
+    store ─> claim ─> worker: JobRequest → JobAnswered ─> answer, findings, metrics ─> store
 
 Reports read a store by ``open_store``, ``find_campaign``, ``trials``, ``findings`` and ``metrics``,
 and the files of a finding by ``artifacts``.

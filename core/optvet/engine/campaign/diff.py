@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optvet.engine.bundle.layout import ISSUE
 from optvet.engine.campaign.artifacts import artifacts, content_of
 from optvet.engine.campaign.display_names import short_model
-from optvet.engine.campaign.documents import groups_of
+from optvet.engine.campaign.documents import groups_of, summary_of_trial
 from optvet.engine.campaign.plan import LIMITS, question
 from optvet.engine.campaign.results import (
     JobResult,
@@ -157,12 +157,16 @@ def _groups(side: _CampaignSide, keys: set[str]) -> dict[str, FindingGroup]:
 
 
 def _compare_verdicts(before: JobResult, after: JobResult) -> ChangedVerdict | None:
-    if before.verdict == after.verdict:
+    was, now = str(before.verdict), str(after.verdict)
+    if after.kind == "precision":
+        # How long the list is, is the answer.
+        was, now = summary_of_trial(before).outcome, summary_of_trial(after).outcome
+    if was == now:
         return None
     return ChangedVerdict(
         model=after.model,
         optimizer=after.optimizer,
         pipeline=after.pipeline,
-        before=str(before.verdict),
-        after=str(after.verdict),
+        before=was,
+        after=now,
     )

@@ -11,6 +11,7 @@ from optvet.engine.campaign.baseline import against
 from optvet.engine.campaign.conversion_findings import findings_of, reason_of
 from optvet.engine.campaign.costs import Costs
 from optvet.engine.campaign.leases import Clock, running_jobs
+from optvet.engine.campaign.precision_findings import findings_of_search
 from optvet.engine.campaign.results import (
     JobResult,
     StoredCampaign,
@@ -23,6 +24,7 @@ from optvet.engine.campaign.results import (
 from optvet.engine.campaign.store import CampaignStore
 from optvet.spec.campaign import JobRequest, ReleaseRequest
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records import Finding
 from optvet.spec.records.campaign import (
     Baseline,
@@ -96,9 +98,11 @@ def summary_of(
 
 def summary_of_trial(trial: JobResult) -> TrialSummary:
     """The summary of a job and its answer."""
-    result, error = trial.result, trial.error
+    result, error, search = trial.result, trial.error, trial.precision
     found: Sequence[Finding] = result.findings if result else ()
     reason = result.reason if result else ""
+    if search is not None:
+        found, reason = findings_of_search(search), search.reason
     if trial.conversion is not None:
         found, reason = findings_of(trial.conversion), reason_of(trial.conversion)
     faults = [f for f in found if f.severity != "note"]
@@ -114,6 +118,8 @@ def summary_of_trial(trial: JobResult) -> TrialSummary:
         comparator=trial.comparator,
         state=trial.state,
         verdict=trial.verdict,
+        kept=None if search is None else len(search.kept),
+        parts=None if search is None else search.parts,
         reason=reason,
         error=error.message if error else "",
         exit_code=trial.exit_code,
@@ -124,9 +130,18 @@ def summary_of_trial(trial: JobResult) -> TrialSummary:
 
 
 def options_of(request: JobRequest) -> str:
-    """The release and the options of plugins in words; empty if none was asked for."""
+    """The release and the options of plugins in words; empty if none was asked for.
+
+    Of a search for precision, what tells it from others of the precision comes first.
+    """
     if isinstance(request, ConvertRequest):
         return options_in_words((request.converter_options,))
+    if isinstance(request, PrecisionRequest):
+        sums = "" if request.accumulate == "fp32" else f"sums in {request.accumulate}"
+        tables = (request.optimizer_options, request.runtime_options, request.comparator_options)
+        options = options_in_words((*tables, request.dataset_options))
+        named = (request.optimizer, *request.require, sums, options)
+        return "; ".join(words for words in named if words)
     options = options_in_words(request.plugin_options)
     return "; ".join(filter(None, (release_of(request), options)))
 

@@ -13,6 +13,7 @@ from optvet.engine.campaign.artifacts import artifacts, write_bundle
 from optvet.engine.campaign.baseline import baseline_of
 from optvet.engine.campaign.damage import damage_error
 from optvet.engine.campaign.documents import summary_of
+from optvet.engine.campaign.precision_findings import findings_of_search
 from optvet.engine.campaign.results import JobResult, StoredCampaign, findings, metrics, trials
 from optvet.engine.campaign.store import CampaignStore
 from optvet.spec.errors import InfrastructureError, MissingLibrary
@@ -215,14 +216,18 @@ def _trial_rows(store: CampaignStore, campaign: StoredCampaign) -> Iterator[Row]
     for trial in trials(store, campaign):
         result, error = trial.result or trial.conversion, trial.error
         severities: Sequence[str] = [f.severity for f in result.findings] if result else []
+        if (search := trial.precision) is not None:
+            severities = [f.severity for f in findings_of_search(search)]
         row = {name: getattr(trial, name, None) for name in COLUMNS["trials"]}
         yield row | {
             "campaign": campaign.name,
-            "optimizer_version": trial.versions.get(trial.optimizer, ""),
+            "optimizer_version": search.optimizer.version
+            if search is not None
+            else trial.versions.get(trial.optimizer, ""),
             "error": error.message if error else "",
             "faults": sum(s not in ("note", "refusal") for s in severities),
             "notes": sum(s == "note" for s in severities),
-            "samples": result.samples if result else None,
+            "samples": answer.samples if (answer := result or search) else None,
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +16,13 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
 from optvet.engine.plugin_entries import Family
+from optvet.engine.precision.run import check_accumulation, choose_optimizer
 from optvet.engine.trust import check_request, locate
-from optvet.spec.campaign import CampaignFile, JobSet
+from optvet.spec.campaign import CampaignFile, JobKind, JobSet
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError, OptvetError, UsageError, near_names
 from optvet.spec.parsing import read_bytes, read_toml
+from optvet.spec.precision import PrecisionRequest
 from optvet.spec.request import VetRequest
 from optvet.spec.toml_lines import join_with_dots, line_of
 from optvet.spec.words import show
@@ -35,11 +38,37 @@ _AXES: Mapping[str, str] = {
     "comparator": "comparators",
 }
 """The field of a request, by the key of the file that lists its values."""
-_ELSEWHERE: Mapping[str, str] = {
-    "out": "bundles are kept in the store; say bundles = true beside 'models'",
+_ON_THE_COMMAND_LINE: Mapping[str, str] = {
     "trust": "a file cannot grant trust; give --trust on the command line",
     "jobs": "say --jobs on the command line",
-    "cache_dir": "say --cache-dir on the command line",
+}
+_CACHE_DIR = "say --cache-dir on the command line"
+_ELSEWHERE: Mapping[JobKind, Mapping[str, str]] = {
+    "vet": {
+        **_ON_THE_COMMAND_LINE,
+        "out": "bundles are kept in the store; say bundles = true beside 'models'",
+        "cache_dir": _CACHE_DIR,
+    },
+    "convert": {
+        **_ON_THE_COMMAND_LINE,
+        "model": "sources are listed by 'models'",
+        "via": "chains are listed by 'via', beside 'models'",
+        "converted": "a campaign converts; use `optvet convert --converted` for a single model",
+        "out": "say --out to `optvet convert` for a single source",
+    },
+    "precision": {
+        **_ON_THE_COMMAND_LINE,
+        "to": "precisions are listed by 'precisions', beside 'models'",
+        "recipe": "say --recipe to `optvet precision` for a single model",
+        "out": "say --out to `optvet precision` for a single model",
+        "cache_dir": _CACHE_DIR,
+    },
+}
+"""Options that a campaign file does not have, by the command, and what says them instead."""
+_REQUESTS: Mapping[JobKind, type[VetRequest | ConvertRequest | PrecisionRequest]] = {
+    "vet": VetRequest,
+    "convert": ConvertRequest,
+    "precision": PrecisionRequest,
 }
 _NAMED: Sequence[tuple[str, Family]] = (
     ("optimizers", "optimizer"),
@@ -51,16 +80,14 @@ _OPTIONS: Mapping[str, Family] = {
     "runtime_options": "runtime",
     "comparator_options": "comparator",
 }
-_OF_VETS = ("optimizers", "pipelines", "comparators", "versions", "vet")
-_OF_CONVERSIONS = ("via", "convert")
-_CONVERT_ELSEWHERE: Mapping[str, str] = {
-    "model": "sources are listed by 'models'",
-    "via": "chains are listed by 'via', beside 'models'",
-    "converted": "a campaign converts; use `optvet convert --converted` for a single model",
-    "out": "say --out to `optvet convert` for a single source",
-    "trust": "a file cannot grant trust; give --trust on the command line",
-    "jobs": "say --jobs on the command line",
+_OWN: Mapping[JobKind, frozenset[str]] = {
+    "vet": frozenset({"optimizers", "pipelines", "comparators", "versions", "vet"}),
+    "convert": frozenset({"via", "convert"}),
+    "precision": frozenset({"precisions", "precision", "comparators"}),
 }
+"""Keys that only jobs of this kind have; ``comparators`` has two kinds."""
+_TOLD_BY: Mapping[JobKind, str] = {"convert": "via", "precision": "precisions"}
+"""The key that makes jobs those of its kind; without any, they are vets."""
 
 
 @dataclass(frozen=True)
@@ -191,14 +218,15 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _complete(whole: CampaignFile, jobs: JobSet) -> JobSet:
     """``jobs``, with the values of the whole file for keys that it does not set."""
     own = jobs.model_fields_set
-    others: set[str] = set()
-    if "via" in own:
-        others = set(_OF_VETS) - own
-    elif own & set(_OF_VETS):
-        others = set(_OF_CONVERSIONS)
+    kind = next((kind for kind, key in _TOLD_BY.items() if key in own), None)
+    shared = _OWN["precision"] if whole.kind == "precision" else frozenset()
+    if kind is None and own & (_OWN["vet"] - shared):
+        kind = "vet"
+    every = frozenset().union(*_OWN.values())
+    others = every - _OWN[kind] - own if kind is not None else frozenset()
     names = JobSet.model_fields.keys() - own - others
     update = {name: getattr(whole, name) for name in names}
-    for table in ("vet", "convert"):
+    for table in _OWN:
         if table not in others:
             update[table] = {**getattr(whole, table), **getattr(jobs, table)}
     return jobs.model_copy(update=update)
@@ -211,37 +239,79 @@ def _check(
     source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins, *, trust: bool
 ) -> None:
     """Check now what would make every job of the set fail."""
-    if jobs.via:
+    _check_kind(source, number, jobs)
+    _check_options(source, number, jobs)
+    if jobs.kind == "convert":
         _check_conversions(source, number, jobs, plugins, trust=trust)
         return
-    if jobs.convert:
-        raise source.refusal(source.place(number, "convert"), "say which chains, by 'via'")
-    for name in jobs.vet:
-        key = source.place(number, f"vet.{name}")
-        if name in _ELSEWHERE:
-            raise source.refusal(key, _ELSEWHERE[name])
-        if name in _AXES and getattr(jobs, _AXES[name]):
-            raise source.refusal(key, f"{_AXES[name]!r} says this already; leave one out")
-        if name not in VetRequest.model_fields:
-            nearest = _nearest(name, VetRequest.model_fields)
-            raise source.refusal(key, f"unknown option of optvet vet; {nearest}")
-    if not jobs.models:
-        raise source.refusal(("models",), "missing or empty; name files, folders or 'zoo:all'")
-    try:
-        VetRequest.model_validate({"model": "", **jobs.vet})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = source.place(number, ".".join(["vet", *map(str, first["loc"][:1])]))
-        raise source.refusal(key, _words(first)) from error
     _check_versions(source, number, jobs, plugins, trust=trust)
+    _check_precisions(source, number, jobs, plugins)
     _check_names(source, number, jobs, plugins)
     if not trust:
+        options = getattr(jobs, jobs.kind)
         try:
-            check_request(str(source.path), jobs.vet, plugins)
+            check_request(str(source.path), options, plugins)
         except InputError as error:
             words = str(error).removeprefix(f"{source.path}: ")
-            name = next((t for t in jobs.vet if f"{t}." in words), "vet")
-            raise source.refusal(source.place(number, f"vet.{name}"), words) from error
+            names = (name for name in options if f"{name}." in words or repr(name) in words)
+            key = ".".join([jobs.kind, *itertools.islice(names, 1)])
+            raise source.refusal(source.place(number, key), words) from error
+
+
+def _check_kind(source: CampaignSource, number: int, jobs: JobSet) -> None:
+    """Refuse keys of other kinds of jobs than these are, and jobs without models."""
+    if jobs.kind == "vet":
+        if jobs.convert:
+            raise source.refusal(source.place(number, "convert"), "say which chains, by 'via'")
+        if jobs.precision:
+            words = "say to what, by 'precisions', such as [\"fp16\"]"
+            raise source.refusal(source.place(number, "precision"), words)
+    else:
+        every = frozenset().union(*_OWN.values())
+        for name in sorted(every - _OWN[jobs.kind]):
+            if getattr(jobs, name):
+                what = {"convert": "conversions", "precision": "searches"}[jobs.kind]
+                words = f"these jobs are {what}, by {_TOLD_BY[jobs.kind]!r}; make it a set of "
+                raise source.refusal(source.place(number, name), f"{words}[[jobs]] of its own")
+    if not jobs.models:
+        what = "files, folders or 'zoo:all'"
+        what = "sources: files or folders" if jobs.kind == "convert" else what
+        raise source.refusal(("models",), f"missing or empty; name {what}")
+
+
+def _check_options(source: CampaignSource, number: int, jobs: JobSet) -> None:
+    """Check the options of the command that each job is."""
+    kind, request = jobs.kind, _REQUESTS[jobs.kind]
+    options: Mapping[str, Any] = getattr(jobs, kind)
+    for name in options:
+        key = source.place(number, f"{kind}.{name}")
+        if name in _ELSEWHERE[kind]:
+            raise source.refusal(key, _ELSEWHERE[kind][name])
+        if name in _AXES and getattr(jobs, _AXES[name]):
+            raise source.refusal(key, f"{_AXES[name]!r} says this already; leave one out")
+        if name not in request.model_fields:
+            nearest = _nearest(name, request.model_fields)
+            raise source.refusal(key, f"unknown option of optvet {kind}; {nearest}")
+    try:
+        request.model_validate({"model": "", **options})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = source.place(number, ".".join([kind, *map(str, first["loc"][:1])]))
+        raise source.refusal(key, _words(first)) from error
+
+
+def _check_precisions(source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins) -> None:
+    """Check that an optimizer converts to each of the precisions, with its sums as asked for."""
+    named = "precision.optimizer" if "optimizer" in jobs.precision else "precisions"
+    for to in jobs.precisions:
+        request = PrecisionRequest.model_validate({"model": "", "to": to, **jobs.precision})
+        key = source.place(number, named)
+        _try(source, key, lambda r=request: choose_optimizer(plugins, r.to, r.optimizer))
+        optimizer = choose_optimizer(plugins, to, request.optimizer)
+        _check_table(source, number, jobs, "optimizer_options", optimizer)
+        if "accumulate" in jobs.precision:
+            key = source.place(number, "precision.accumulate")
+            _try(source, key, lambda o=optimizer, r=request: check_accumulation(o, r))
 
 
 def _check_versions(
@@ -258,28 +328,6 @@ def _check_conversions(
     source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins, *, trust: bool
 ) -> None:
     """The same for conversions; sources and chains are looked at when jobs are made."""
-    for name in _OF_VETS:
-        if getattr(jobs, name):
-            words = "these jobs are conversions, by 'via'; make it a set of [[jobs]] of its own"
-            raise source.refusal(source.place(number, name), words)
-    if not jobs.models:
-        raise source.refusal(("models",), "missing or empty; name sources: files or folders")
-    for name in jobs.convert:
-        key = source.place(number, f"convert.{name}")
-        if name in _CONVERT_ELSEWHERE:
-            raise source.refusal(key, _CONVERT_ELSEWHERE[name])
-        axis = {"runtime": "runtimes", "dataset": "datasets"}.get(name)
-        if axis and getattr(jobs, axis):
-            raise source.refusal(key, f"{axis!r} says this already; leave one out")
-        if name not in ConvertRequest.model_fields:
-            nearest = _nearest(name, ConvertRequest.model_fields)
-            raise source.refusal(key, f"unknown option of optvet convert; {nearest}")
-    try:
-        ConvertRequest.model_validate({"model": "", **jobs.convert})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = source.place(number, ".".join(["convert", *map(str, first["loc"][:1])]))
-        raise source.refusal(key, _words(first)) from error
     for name in jobs.runtimes:
         _try(source, source.place(number, "runtimes"), lambda n=name: plugins.runtime(n))
     if trust:
@@ -300,14 +348,17 @@ def _check_request(
 
 
 def _check_names(source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins) -> None:
-    """Check the names of plugins, and their options."""
+    """Check the names of plugins, and their options; optimizers of searches are checked already."""
+    options: Mapping[str, Any] = getattr(jobs, jobs.kind)
     named: dict[Family, Sequence[str]] = {}
     # Their library need not be installed: each job runs with a release of its own.
     varied = optimizers_of(jobs, plugins)
     for axis, family in _NAMED:
+        if (jobs.kind, family) == ("precision", "optimizer"):
+            continue
         single = next(s for s, listed in _AXES.items() if listed == axis)
-        key = axis if getattr(jobs, axis) else f"vet.{single}"
-        named[family] = getattr(jobs, axis) or [n for n in [jobs.vet.get(single)] if n]
+        key = axis if getattr(jobs, axis) else f"{jobs.kind}.{single}"
+        named[family] = getattr(jobs, axis) or [n for n in [options.get(single)] if n]
         if family == "optimizer":
             named[family] = named[family] or [plugins.default(family)]
         for name in named[family]:
@@ -315,13 +366,20 @@ def _check_names(source: CampaignSource, number: int, jobs: JobSet, plugins: Plu
                 continue
             _try(source, source.place(number, key), lambda f=family, n=name: _plugin(plugins, f, n))
     for table, family in _OPTIONS.items():
-        entries = jobs.vet.get(table)
-        for name in named[family] if isinstance(entries, dict) else ():
+        for name in named.get(family, ()):
             if family == "optimizer" and name in varied:
                 continue
-            plugin = _plugin(plugins, family, name)
-            key_ = source.place(number, f"vet.{table}")
-            _try(source, key_, lambda p=plugin, g=entries: parse_options(p.name, p.options, g))
+            _check_table(source, number, jobs, table, _plugin(plugins, family, name))
+
+
+def _check_table(
+    source: CampaignSource, number: int, jobs: JobSet, table: str, plugin: Any
+) -> None:
+    """Check the options of a plugin, if there are any."""
+    entries = getattr(jobs, jobs.kind).get(table)
+    if isinstance(entries, dict):
+        key = source.place(number, f"{jobs.kind}.{table}")
+        _try(source, key, lambda: parse_options(plugin.name, plugin.options, entries))
 
 
 def _plugin(plugins: Plugins, family: Family, name: str) -> Any:

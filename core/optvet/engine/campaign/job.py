@@ -24,6 +24,7 @@ from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.known.naming import with_known
 from optvet.engine.models.large import PROTOBUF_LIMIT
+from optvet.engine.precision.run import find_precision
 from optvet.engine.vet.session import VetSession
 from optvet.engine.vetting import error_of, vetted
 from optvet.engine.work.sandbox import keep_servers
@@ -31,6 +32,7 @@ from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.campaign import JobRequest, ReleaseRequest
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import OptvetError
+from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records import ErrorRecord, VetResult
 from optvet.spec.records.error import ErrorSource
 from optvet.spec.request import VetRequest
@@ -45,7 +47,7 @@ class JobAnswer:
     """The answer of a job.
 
     Attributes:
-        document: A ``VetResult``, ``ConversionResult`` or ``ErrorRecord``, as JSON.
+        document: A ``JobAnswered`` of ``results``, as JSON.
         wall_s: Seconds that it took.
         files: Files of its findings.
     """
@@ -92,6 +94,9 @@ def run_job(
                 document = (
                     restore_source_name(conversion, request) if payload else conversion
                 ).to_json()
+            elif isinstance(here, PrecisionRequest):
+                search = find_precision(here, _plugins(), progress=_progress_to(report))
+                document = (restore_model_name(search, request) if payload else search).to_json()
             elif isinstance(here, ReleaseRequest):
                 answered, files = _vet_release(here, bundling)
                 document = (

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from optvet.engine.campaign.digests import files_of
 from optvet.spec.campaign import JobRequest
@@ -13,7 +14,10 @@ from optvet.spec.convert import parts_of
 from optvet.spec.foreign import read_file
 from optvet.spec.records import VetResult
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.scratch import temporary_folder
+
+_OnModel = TypeVar("_OnModel", VetResult, PrecisionResult)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def unpack_model(request: JobRequest, payload: ModelPayload | None) -> Iterator[
         yield request.model_copy(update={"model": model})
 
 
-def restore_model_name(result: VetResult, request: JobRequest) -> VetResult:
+def restore_model_name(result: _OnModel, request: JobRequest) -> _OnModel:
     """``result`` with the model's name of ``request`` in place of the unpacked file."""
     model = result.model.model_copy(update={"source": request.model})
     return result.model_copy(update={"model": model})

@@ -27,6 +27,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
+from optvet.engine.precision.run import choose_optimizer
 from optvet.engine.trust import data_named_in, locate, locate_data
 from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment, modules_of
@@ -36,6 +37,7 @@ from optvet.engine.work.trials.participants import choose_runtime, configure, re
 from optvet.spec.campaign import JobRequest, JobSet, ReleaseRequest
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.errors import OptvetError, UsageError
+from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.campaign import Baseline
 from optvet.spec.request import VetRequest
 
@@ -158,7 +160,7 @@ def plan_campaign(
 def requests_of(
     source: CampaignSource, plugins: Plugins, settled: Mapping[str, Any] | None = None
 ) -> Iterator[JobRequest]:
-    """The requests of the file, one per combination; those of vets get the fields ``settled``."""
+    """The requests of the file, one per combination; ``settled`` holds for all but conversions."""
     folder = source.path.parent
     for number, jobs in enumerate(source.sets):
         if jobs.via:
@@ -169,7 +171,10 @@ def requests_of(
             models = expand_models(jobs.models, plugins, folder=folder, exclude=jobs.exclude)
         except UsageError as error:
             raise source.refusal(source.place(number, "models"), str(error)) from error
-        vet_options = _vet_options(jobs, folder, plugins)
+        if jobs.precisions:
+            yield from _searches(jobs, models, folder, plugins, settled or {})
+            continue
+        vet_options = _options(jobs, folder, plugins)
         try:
             releases = releases_by_optimizer(jobs, folder, plugins)
         except UsageError as error:
@@ -191,10 +196,33 @@ def requests_of(
             yield from [request] if asked is None else [each.ask(request) for each in asked]
 
 
-def _vet_options(jobs: JobSet, folder: Path, plugins: Plugins) -> dict[str, Any]:
+def _searches(
+    jobs: JobSet,
+    models: Sequence[str],
+    folder: Path,
+    plugins: Plugins,
+    settled: Mapping[str, Any],
+) -> Iterator[PrecisionRequest]:
+    """The searches of one set of jobs, one per combination."""
+    options = _options(jobs, folder, plugins)
+    names = ("to", "dataset", "runtime", "comparator", "model")
+    for combination in itertools.product(
+        jobs.precisions,
+        inputs_of(jobs, folder) or [None],
+        _axis(jobs, "runtimes"),
+        _axis(jobs, "comparators"),
+        models,
+    ):
+        fields = dict(zip(names, combination, strict=True))
+        chosen = {name: value for name, value in fields.items() if value is not None}
+        yield PrecisionRequest.model_validate({"jobs": 1, **chosen, **options, **settled})
+
+
+def _options(jobs: JobSet, folder: Path, plugins: Plugins) -> dict[str, Any]:
     """The options of ``jobs``; files of data and of a user model are found from ``folder``."""
-    settled = locate_data(folder, jobs.vet, plugins)
-    user_model = jobs.vet.get("user_model")
+    options: Mapping[str, Any] = getattr(jobs, jobs.kind)
+    settled = locate_data(folder, options, plugins)
+    user_model = options.get("user_model")
     if not isinstance(user_model, str) or ":" not in user_model:
         return settled
     file, _, name = user_model.rpartition(":")
@@ -209,9 +237,11 @@ def _axis(jobs: JobSet, name: str, default: Sequence[str | None] = (None,)) -> S
 
 
 def tool_of(request: JobRequest) -> str:
-    """What is asked about: the optimizer, empty for the default, or the chain of converters."""
+    """What is asked about: the optimizer, empty for the default, converters, or the precision."""
     if isinstance(request, ConvertRequest):
         return ",".join(request.via)
+    if isinstance(request, PrecisionRequest):
+        return request.to
     return request.optimizer or ""
 
 
@@ -221,7 +251,9 @@ def question(request: JobRequest, leave_out: frozenset[str] = frozenset()) -> di
     Defaults are left out, so that a new field does not change the keys of earlier jobs.
     """
     left_out = set(_NO_ANSWER | leave_out)
-    return request.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
+    asked = request.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
+    # It tells a search from a vet of the same model, also where it is the default.
+    return {**asked, "to": request.to} if isinstance(request, PrecisionRequest) else asked
 
 
 def _job(
@@ -230,7 +262,7 @@ def _job(
     data = {text: digest_of_data(text.partition(":")[2]) for text in request.dataset}
     # Such as labels: answers depend on what the file says.
     data |= {text: digest_of_data(text) for text in data_named_in(dict(request), plugins)}
-    if isinstance(request, VetRequest) and request.user_model and ":" in request.user_model:
+    if not isinstance(request, ConvertRequest) and request.user_model and ":" in request.user_model:
         data[request.user_model] = digest_of_data(request.user_model.rpartition(":")[0])
     used = versions.of(request)
     return Job(
@@ -288,17 +320,12 @@ class _Versions:
             found[plugin.name] = f"{version} (changed: {changed})" if changed else version
         return found
 
-    def _in_vet(self, request: VetRequest) -> list[Any]:
-        """The plugins of a vet, as far as they can be told."""
+    def _in_vet(self, request: VetRequest | PrecisionRequest) -> list[Any]:
+        """The plugins of a vet or a search, as far as they can be told."""
         plugins = self._plugins
         named: list[Any] = []
         with suppress(OptvetError):
-            name = request.optimizer or plugins.default("optimizer")
-            optimizer = (
-                declared_optimizer(name, plugins)
-                if isinstance(request, ReleaseRequest)
-                else plugins.optimizer_without_passes(name)
-            )
+            optimizer = _optimizer_of(request, plugins)
             named.append(optimizer)
             options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
             optimizer = configure(optimizer, options)
@@ -306,8 +333,18 @@ class _Versions:
             named.append(runtime)
             judge = RuntimeConfig(runtime, runtime.options)
             named.append(reference_for(plugins, optimizer, judge).runtime)
-            named += [plugins.runtime(name) for name in request.cross_check]
+            if isinstance(request, VetRequest):
+                named += [plugins.runtime(name) for name in request.cross_check]
         return named
+
+
+def _optimizer_of(request: VetRequest | PrecisionRequest, plugins: Plugins) -> Any:
+    if isinstance(request, PrecisionRequest):
+        return choose_optimizer(plugins, request.to, request.optimizer)
+    name = request.optimizer or plugins.default("optimizer")
+    if isinstance(request, ReleaseRequest):
+        return declared_optimizer(name, plugins)
+    return plugins.optimizer_without_passes(name)
 
 
 def _of_package(request: JobRequest, named: Sequence[Any], plugins: Plugins) -> set[str]:

@@ -19,9 +19,10 @@ from optvet.engine.campaign.results import (
 )
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.contract import checked_calls
-from optvet.spec.campaign import JobRequest
+from optvet.spec.campaign import JobRequest, kind_of
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError
+from optvet.spec.precision import PrecisionRequest
 from optvet.spec.protocols import FindingFiles, Reporter
 from optvet.spec.records import FindingGroup, TrialSummary
 from optvet.spec.records.charts import Chart
@@ -122,19 +123,24 @@ def _trial(
             judged_by=f"{conversion.source.runtime} {conversion.source.version}",
             samples=conversion.samples,
         )
+    answer = trial.result or trial.precision
+    if answer is None:
+        return ReportedTrial(**fields)
+    fields |= {
+        "task": answer.model.task,
+        "nodes": answer.model.nodes,
+        "size_bytes": answer.model.size_bytes,
+        "opsets": answer.model.opsets,
+        "optimizer_version": answer.optimizer.version,
+        "judged_by": f"{answer.runtime.name} {answer.runtime.version}",
+        "samples": answer.samples,
+    }
     result = trial.result
     if result is None:
         return ReportedTrial(**fields)
     impact = result.impact
     return ReportedTrial(
         **fields,
-        task=result.model.task,
-        nodes=result.model.nodes,
-        size_bytes=result.model.size_bytes,
-        opsets=result.model.opsets,
-        optimizer_version=result.optimizer.version,
-        judged_by=f"{result.runtime.name} {result.runtime.version}",
-        samples=result.samples,
         outputs=result.outputs,
         impact=None if impact is None else impact.model_copy(update={"details": []}),
         new_warnings=[w for w in result.warnings if w.new],
@@ -168,8 +174,9 @@ def _finding(
 
 def _again(request: JobRequest, finding: Finding | None = None) -> str:
     """The shortest command that repeats a job, or shows a finding of it again."""
-    if isinstance(request, ConvertRequest):
-        return _command("convert", arguments_of(request, request.model, _OF_THE_STORE))
+    if isinstance(request, ConvertRequest | PrecisionRequest):
+        arguments = arguments_of(request, request.model, _OF_THE_STORE)
+        return _command(kind_of(request), arguments)
     if finding is None:
         return _command("vet", request.arguments(_OF_THE_STORE))
     more: dict[str, object] = {"as_deployed": True} if finding.as_deployed else {}

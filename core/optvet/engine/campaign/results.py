@@ -1,8 +1,8 @@
 """The content of a store as values: campaigns, trials with their answers, findings, metrics.
 
-Answers are the records of ``vet`` and ``convert``: a ``VetResult`` or ``ConversionResult``, or an
-``ErrorRecord`` if the job failed. Those of earlier versions of optvet are converted to the current
-version::
+Answers are the records of ``vet``, ``convert`` and ``precision``: a ``VetResult``,
+``ConversionResult`` or ``PrecisionResult``, or an ``ErrorRecord`` if the job failed. Those of
+earlier versions of optvet are converted to the current version::
 
     with open_store(Path("store")) as store:
         campaign = find_campaign(store)
@@ -29,18 +29,19 @@ from optvet.engine.campaign.damage import MOST_VALUE_BYTES, reading
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.discovery import Plugins
 from optvet.engine.trust import check_request
-from optvet.spec.campaign import STORE_BYTES, JobRequest, ReleaseRequest
+from optvet.spec.campaign import STORE_BYTES, JobKind, JobRequest, ReleaseRequest
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.parsing import parse_json
+from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records import ErrorRecord, Finding, VetResult
 from optvet.spec.records.campaign import Baseline
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.records.reading import read_document
 from optvet.spec.request import VetRequest
 
-JobKind = Literal["vet", "convert"]
-JobAnswered = VetResult | ConversionResult | ErrorRecord
+JobAnswered = VetResult | ConversionResult | PrecisionResult | ErrorRecord
 """What a job is answered with."""
 State = Literal["queued", "running", "done", "failed"]
 Row = sqlite3.Row | Mapping[str, Any]
@@ -78,7 +79,8 @@ class StoredCampaign:
 class JobResult:
     """One job of a campaign, and its answer if there is one.
 
-    ``kind`` is "vet" or "convert"; of a conversion, ``optimizer`` is the chain of converters.
+    ``kind`` is "vet", "convert" or "precision"; of a conversion, ``optimizer`` is the chain of
+    converters, of a search for precision what is converted to.
     ``model``, ``optimizer``, ``pipeline``, ``dataset``, ``runtime`` and ``comparator`` are those of
     the request; empty if the request leaves the choice open: the answer has what was chosen.
     ``verdict`` is that of the answer, "error" if it is an ``ErrorRecord``, None without an answer.
@@ -151,6 +153,11 @@ class JobResult:
         return self.answer if isinstance(self.answer, ConversionResult) else None
 
     @property
+    def precision(self) -> PrecisionResult | None:
+        """The answer, if it is a ``PrecisionResult``."""
+        return self.answer if isinstance(self.answer, PrecisionResult) else None
+
+    @property
     def error(self) -> ErrorRecord | None:
         """Why there is no result, if there is none."""
         return self.answer if isinstance(self.answer, ErrorRecord) else None
@@ -172,7 +179,10 @@ class StoredFinding:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of an answer: ``kind`` is "impact", "output", "stage", "cost" or "model"."""
+    """One number of an answer.
+
+    ``kind`` is "impact", "output", "stage", "precision", "cost" or "model".
+    """
 
     trial: str
     kind: str
@@ -203,6 +213,8 @@ def request_from(kind: JobKind, document: str) -> JobRequest:
     fields = parse_json(document, "the request", "record")
     if kind == "convert":
         return ConvertRequest.model_validate(fields)
+    if kind == "precision":
+        return PrecisionRequest.model_validate(fields)
     of_release = isinstance(fields, dict) and "release" in fields
     return (ReleaseRequest if of_release else VetRequest).model_validate(fields)
 
@@ -217,6 +229,8 @@ def answer_from(document: str) -> JobAnswered:
         return read_document(ErrorRecord, data)
     if name == "optvet.convert":
         return read_document(ConversionResult, data)
+    if name == "optvet.precision":
+        return read_document(PrecisionResult, data)
     return read_document(VetResult, data)
 
 
@@ -342,7 +356,7 @@ def stored_requests(
         if not trust:
             check_request(str(store.path), json.loads(row["request"]), plugins)
         more: dict[str, Any] = {"out": None, "jobs": 1}
-        if isinstance(request, VetRequest) and cache_dir is not None:
+        if not isinstance(request, ConvertRequest) and cache_dir is not None:
             more["cache_dir"] = cache_dir
         found[row["key"]] = request.model_copy(update=more)
     return found

@@ -9,13 +9,13 @@ campaigns
 campaign_jobs
     Which jobs belong to a campaign, by ``position``. Campaigns share jobs of one key.
 jobs
-    One row per job. ``kind`` is "vet" or "convert"; ``key`` and ``cell`` are those of
-    ``plan.Job``; ``request`` is a ``VetRequest`` or ``ConvertRequest`` as JSON, and the columns
-    after it repeat parts of it; ``optimizer`` of a conversion is its chain. ``state`` is "queued",
-    "running", "done" (there is an answer) or "failed" (optvet or the machine failed; ``--retry``
-    queues it again). ``document`` is the answer, a ``VetResult``, ``ConversionResult`` or
-    ``ErrorRecord``, as JSON compressed by zlib. ``owner`` is the process that runs it.
-    ``expected_s`` is the most that a job of the same model has taken; jobs are claimed by it.
+    One row per job. ``kind`` is "vet", "convert" or "precision"; ``key`` and ``cell`` are those of
+    ``plan.Job``; ``request`` is a ``JobRequest`` as JSON, and the columns after it repeat parts of
+    it; ``optimizer`` of a conversion is its chain, that of a search the precision. ``state`` is
+    "queued", "running", "done" (there is an answer) or "failed" (optvet or the machine failed;
+    ``--retry`` queues it again). ``document`` is the answer, a ``JobAnswered``, as JSON compressed
+    by zlib. ``owner`` is the process that runs it. ``expected_s`` is the most that a job of the
+    same model has taken; jobs are claimed by it.
 attempts
     One row per time that a job was started; ``end`` is "done", "failed", "lost" (its process or
     worker was killed) or "released" (given back at Ctrl-C). At most one per job is "done".
@@ -24,7 +24,7 @@ owners
 findings
     One row per finding of an answer, with what tables and filters need; ``document`` is the whole.
 metrics
-    Numbers of an answer: ``kind`` is "impact", "output", "stage", "cost" or "model".
+    Numbers of an answer: ``kind`` is "impact", "output", "stage", "precision", "cost" or "model".
 artifacts, finding_artifacts
     Files of findings: the bundle of a finding is the files of one ``job`` and ``number``, by
     ``name``. A file is at ``artifacts/ab/abcdef…`` below the store, by its SHA-256.
@@ -96,6 +96,13 @@ DROP INDEX jobs_by_state;
 CREATE INDEX jobs_by_model ON jobs (model_digest, expected_s);
 CREATE INDEX jobs_in_turn ON jobs (state, expected_s DESC);
 CREATE INDEX jobs_in_turn_by_optimizer ON jobs (state, optimizer, expected_s DESC);
+""",
+    """
+ALTER TABLE jobs RENAME COLUMN kind TO vet_or_convert;
+ALTER TABLE jobs ADD COLUMN kind TEXT NOT NULL DEFAULT 'vet'
+    CHECK (kind IN ('vet', 'convert', 'precision'));
+UPDATE jobs SET kind = vet_or_convert;
+ALTER TABLE jobs DROP COLUMN vet_or_convert;
 """,
 )
 """SQL that converts a store of version n to version n + 1, by n."""

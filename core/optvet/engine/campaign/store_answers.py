@@ -14,14 +14,18 @@ from optvet.engine.campaign.conversion_findings import findings_of, numbers_of
 from optvet.engine.campaign.damage import MOST_VALUE_BYTES
 from optvet.engine.campaign.leases import Clock, Owner, end_attempt, owns
 from optvet.engine.campaign.plan import Job, Plan, tool_of
+from optvet.engine.campaign.precision_findings import findings_of_search, numbers_of_search
 from optvet.engine.campaign.results import JobAnswered, StoredCampaign, campaigns, verdict_of
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.trials.raised_errors import normalized_message
+from optvet.spec.campaign import kind_of
+from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, Finding, VetResult
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.error import ErrorSource
+from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.request import VetRequest
 
 _CALLED = re.compile(r"= ([\w.]+)")
@@ -82,10 +86,8 @@ _INSERT_JOB = (
 
 def _job_row(job: Job) -> tuple[object, ...]:
     request = job.request
-    of_vet = ("", "", "convert")
-    if isinstance(request, VetRequest):
-        of_vet = (request.pipeline, request.comparator or "", "vet")
-    pipeline, comparator, kind = of_vet
+    pipeline = request.pipeline if isinstance(request, VetRequest) else ""
+    comparator = "" if isinstance(request, ConvertRequest) else request.comparator or ""
     return (
         job.key,
         job.cell,
@@ -99,7 +101,7 @@ def _job_row(job: Job) -> tuple[object, ...]:
         request.runtime or "",
         comparator,
         int(job.bundles),
-        kind,
+        kind_of(request),
     )
 
 
@@ -166,6 +168,10 @@ def record(
         elif isinstance(answer, ConversionResult):
             _add_findings(database, job, findings_of(answer), lambda f: str(f.fingerprint))
             _add_metrics(database, job, numbers_of(answer))
+        elif isinstance(answer, PrecisionResult):
+            found = findings_of_search(answer)
+            _add_findings(database, job, found, lambda f: str(f.fingerprint))
+            _add_metrics(database, job, numbers_of_search(answer))
     return True
 
 

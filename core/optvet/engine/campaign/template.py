@@ -42,6 +42,12 @@ timeout = 120
 #models = ["sources/", "model.pt2"]
 #via = ["NAME", "NAME,NAME"]
 
+# With `precisions`, each job searches for the fewest nodes to keep, as `optvet precision` does.
+#[[jobs]]
+#precisions = ["fp16", "int8"]
+#[jobs.precision]
+#require = ["top1_agreement>=0.99"]
+
 #[[jobs]]
 #optimizers = ["NAME"]
 #pipelines = ["all"]

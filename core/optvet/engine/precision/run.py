@@ -46,7 +46,7 @@ def find_precision(
     started = time.perf_counter()
     optimizer = choose_optimizer(plugins, request.to, request.optimizer)
     model = _open(request, plugins)
-    sum_block = _sum_block(optimizer, request)
+    sum_block = check_accumulation(optimizer, request)
     _refuse_unconvertible(optimizer, request, model)
     asked, by_default = _with_requirements(request.as_vet(optimizer.name), optimizer, model)
     with open_session(model, asked, plugins, progress=progress) as session:
@@ -60,8 +60,12 @@ def find_precision(
         return result.model_copy(update={"inferences": cost.inferences, "wall_s": cost.wall_s})
 
 
-def _sum_block(optimizer: Optimizer, request: PrecisionRequest) -> int | None:
-    """The block of products after which a sum is rounded; None if sums are not rounded."""
+def check_accumulation(optimizer: Optimizer, request: PrecisionRequest) -> int | None:
+    """The block of products after which a sum is rounded; None if sums are not rounded.
+
+    Raises:
+        UsageError: Sums cannot be accumulated in the type that is asked for.
+    """
     assert isinstance(optimizer, LowersPrecision)
     if request.accumulate == "fp32":
         return None

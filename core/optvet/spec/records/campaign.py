@@ -7,10 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from optvet.spec.campaign import JobKind
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.base import Record, Result
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.error import ErrorRecord
+from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.records.vet import VetResult, blamed, remark
 from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import Stage, Symptom
@@ -19,7 +22,9 @@ from optvet.spec.symptoms import Stage, Symptom
 class TrialSummary(Record):
     """One job of a campaign: what was asked, and what came of it in short.
 
-    Of a conversion (``kind`` "convert"), ``optimizer`` is the chain of converters.
+    Of a conversion (``kind`` "convert"), ``optimizer`` is the chain of converters; of a search for
+    precision (``kind`` "precision") it is what is converted to, and ``kept`` of ``parts`` that can
+    be converted stay as they are.
 
     Texts of what was asked are empty where nothing was; ``options`` are those of plugins, as
     ``opt_level: 3``. ``verdict`` is "error" where there is no
@@ -28,7 +33,7 @@ class TrialSummary(Record):
     """
 
     key: str
-    kind: Literal["vet", "convert"] = "vet"
+    kind: JobKind = "vet"
     model: str
     optimizer: str
     pipeline: str
@@ -38,12 +43,22 @@ class TrialSummary(Record):
     comparator: str = ""
     state: Literal["queued", "running", "done", "failed"]
     verdict: str | None = None
+    kept: int | None = None
+    parts: int | None = None
     reason: str = ""
     error: str = ""
     exit_code: int | None = None
     faults: list[str] = Field(default_factory=list)
     wall_s: float | None = None
     attempts: int = 0
+
+    @property
+    def outcome(self) -> str:
+        """The verdict, of a search with the length of its list; else the state of the job."""
+        if self.verdict == "found":
+            return f"keep {self.kept} of {self.parts}"
+        words = {"nothing-to-keep": "keep nothing", "unmet": "not met"}
+        return words.get(self.verdict, self.verdict) if self.verdict else self.state
 
 
 class FindingGroup(Record):
@@ -209,8 +224,8 @@ class TrialExport(Record):
     state: Literal["queued", "running", "done", "failed"]
     attempts: int
     wall_s: float | None
-    request: VetRequest | ConvertRequest
-    answer: VetResult | ConversionResult | ErrorRecord | None
+    request: VetRequest | ConvertRequest | PrecisionRequest
+    answer: VetResult | ConversionResult | PrecisionResult | ErrorRecord | None
 
 
 class CampaignExport(Record):

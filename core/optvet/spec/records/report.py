@@ -86,10 +86,14 @@ class ReportedFinding(FindingGroup):
 
 
 class ReportTable(Record):
-    """A table that stands in a report as it is: a title, a remark, and rows below columns."""
+    """A table that stands in a report as it is: a title, a remark, and rows below columns.
+
+    ``brief`` ones stand in summaries too.
+    """
 
     title: str
     note: str = ""
+    brief: bool = False
     columns: list[str]
     rows: list[list[str | int | float | None]]
 

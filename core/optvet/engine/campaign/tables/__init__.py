@@ -6,14 +6,14 @@ reports show the same tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from onnx import ModelProto
 
 from optvet.engine.campaign.graphs import graph_of
-from optvet.engine.campaign.results import StoredCampaign, campaigns, trials
+from optvet.engine.campaign.results import JobResult, StoredCampaign, campaigns, trials
 from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.campaign.tables.answer_files import KeptAnswers, read_answers
 from optvet.engine.campaign.tables.conversion_tables import (
@@ -78,7 +78,7 @@ def tables_of(
         reach: Gives formats that installed converters lead to; see ``reachable_formats``.
         kept: Answers of other commands, for a study.
     """
-    rows = [row_of(trial) for trial in trials(store, campaign)]
+    rows = [row_of(trial) for trial in _judgements(store, campaign)]
     vets = [row for row in rows if row.kind == "vet"]
     if study is not None:
         conversions = [
@@ -89,18 +89,27 @@ def tables_of(
     others = {row.key: row for row in rows}
     for other in campaigns(store):
         if other.id != campaign.id:
-            for trial in trials(store, other):
+            for trial in _judgements(store, other):
                 if trial.key not in others:
                     others[trial.key] = row_of(trial)
-    tables = tables_of_findings(rows, list(others.values()), known)
+    searches = [t for t in trials(store, campaign) if t.kind == "precision"]
+    tables = tables_of_findings(rows, list(others.values()), known) if rows or not searches else []
     found = only_failing(vets, _sequences(store, vets))
     tables += [found] if found is not None else []
-    if kept is not None and kept.precisions:
-        tables.append(precision_table(kept.precisions))
+    answers = [search.precision for search in searches if search.precision is not None]
+    answers += kept.precisions if kept is not None else []
+    without = [search for search in searches if search.precision is None]
+    if answers or without:
+        tables.append(precision_table(answers, without))
     if len(vets) < len(rows):
         converted = converted_of(trials(store, campaign))
         tables += [funnel(converted), kinds_of_conversions(converted), blame(converted)]
     return tables
+
+
+def _judgements(store: CampaignStore, campaign: StoredCampaign) -> Iterator[JobResult]:
+    """The jobs that judge an optimizer or converter; a search for precision judges none."""
+    return (trial for trial in trials(store, campaign) if trial.kind != "precision")
 
 
 def tables_of_answers(
@@ -154,7 +163,7 @@ def _sequences(
 
 def charts_of(store: CampaignStore, campaign: StoredCampaign) -> list[Chart]:
     """Charts of a campaign's variants: what models are made of, and where they are executed."""
-    return charts([row_of(trial) for trial in trials(store, campaign)])
+    return charts([row_of(trial) for trial in _judgements(store, campaign)])
 
 
 def tables_of_findings(

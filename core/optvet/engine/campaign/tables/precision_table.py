@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from optvet.engine.campaign.display_names import short_models
+from optvet.engine.campaign.results import JobResult
 from optvet.spec.records.precision import PrecisionReading, PrecisionResult
 from optvet.spec.records.report import ReportTable
 
 Cell = str | int | float | None
 
 
-def precision_table(results: Iterable[PrecisionResult]) -> ReportTable:
-    """Each model in each precision, as ``optvet precision`` answered."""
+def precision_table(
+    results: Iterable[PrecisionResult], without: Sequence[JobResult] = ()
+) -> ReportTable:
+    """Each model in each precision, as ``optvet precision`` answered.
+
+    Args:
+        results: Answers.
+        without: Jobs of a campaign that have none, or an error.
+    """
     ordered = sorted(
         results, key=lambda r: (r.model.source, r.precision, r.optimizer.name, r.accumulate)
     )
+    names = short_models([*(r.model.source for r in ordered), *(job.model for job in without)])
     return ReportTable(
         title="Models in each precision",
         note="Kept: parts that stay as they are, of all that can be converted. Measured: the "
         "required metric with all converted, and with the list kept. Size and time are those of "
         "the mixed model, as shares of the original's; time is measured by --measure.",
+        brief=True,
         columns=[
             "model",
             "precision",
@@ -34,17 +45,25 @@ def precision_table(results: Iterable[PrecisionResult]) -> ReportTable:
             "time",
             "inferences",
         ],
-        rows=[_row(result) for result in ordered],
+        rows=[
+            *(_row(result, names) for result in ordered),
+            *(_row_without(j, names) for j in without),
+        ],
     )
 
 
-def _row(result: PrecisionResult) -> list[Cell]:
+def _row_without(job: JobResult, names: Mapping[str, str]) -> list[Cell]:
+    """A job without an answer of its own: why, the summary of the campaign says."""
+    return [names[job.model], job.optimizer, "", job.verdict or job.state, *[None] * 8]
+
+
+def _row(result: PrecisionResult, names: Mapping[str, str]) -> list[Cell]:
     found = result.verdict in ("found", "nothing-to-keep")
     sums = "" if result.accumulate == "fp32" else f", sums in {result.accumulate}"
     size = result.mixed_size_bytes
     timing = result.timing
     return [
-        result.model.source,
+        names[result.model.source],
         result.precision + sums,
         result.optimizer.name,
         result.verdict,
