@@ -31,9 +31,9 @@ class CommonFp16Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    by: Literal["node", "operator", "layer"] = "node"
-    """What a pass is: a node, all nodes of an operator, or all nodes of a layer, which is what
-    their names have before the last slash."""
+    by: Literal["node", "operator", "layer", "block"] = "node"
+    """What a pass is: a node, all nodes of an operator, of a layer, which is what their names have
+    before the last slash, or of a block, which ends at the first numbered part of the layer."""
     join_casts: bool = True
     """Whether values between two nodes that stay in float32 stay so too."""
     emulated: bool = False

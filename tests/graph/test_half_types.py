@@ -135,6 +135,17 @@ def test_parts_are_nodes_operators_or_layers() -> None:
     assert group_nodes(model.graph.node, "layer") == {"one": ("one/a", "one/b"), "last": ("last",)}
 
 
+def test_a_block_ends_at_the_first_numbered_part_of_a_layer() -> None:
+    model = model_of(HEAD + "g (float[4] x) => (float[4] y) { a = Relu(x) b = Relu(a) y = Exp(b) }")
+    names = ("/encoder/layer.0/output.1/dense/MatMul", "/encoder/layer.0/Add", "/pooler/dense/Gemm")
+    for node, name in zip(model.graph.node, names, strict=True):
+        node.name = name
+    assert group_nodes(model.graph.node, "block") == {
+        "/encoder/layer.0": names[:2],
+        "/pooler/dense": names[2:],
+    }
+
+
 def test_a_constant_stays_beside_the_node_that_is_kept() -> None:
     text = (
         HEAD

@@ -5,6 +5,7 @@ Only nodes of the outermost graph are told apart: what is inside a node goes wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from onnx import ModelProto, NodeProto, TensorProto
@@ -14,6 +15,7 @@ from optvet.graph.types import element_types
 from optvet.graph.walk import attribute_of, domain_of, is_onnx, opset_versions, reads, schema_of
 
 _FLOAT = TensorProto.FLOAT
+_NUMBERED = re.compile(r"[._]\d+$")
 _WITHOUT_VALUES = frozenset({"Constant", "Shape", "Size"})
 """Operators that no type of what they read matters to, and constants."""
 
@@ -48,14 +50,22 @@ def group_nodes(nodes: Iterable[NodeProto], by: str) -> dict[str, tuple[str, ...
 
     Args:
         nodes: Nodes that have names.
-        by: "node"; "operator"; or "layer", which is the name before its last slash, if it has any.
+        by: "node"; "operator"; "layer", which is the name before its last slash, if it has any; or
+            "block", which is the layer up to its first numbered part, such as "/encoder/layer.0".
     """
     groups: dict[str, list[str]] = {}
     for node in nodes:
         scope = node.name.rpartition("/")[0] or node.name
-        group = {"node": node.name, "operator": node.op_type, "layer": scope}[by]
+        names = {"node": node.name, "operator": node.op_type, "layer": scope}
+        group = _block_of(scope) if by == "block" else names[by]
         groups.setdefault(group, []).append(node.name)
     return {group: tuple(names) for group, names in groups.items()}
+
+
+def _block_of(scope: str) -> str:
+    parts = scope.split("/")
+    numbered = (end for end, part in enumerate(parts, 1) if _NUMBERED.search(part))
+    return "/".join(parts[: next(numbered, None)])
 
 
 def constants_beside(model: ModelProto, kept: Collection[str]) -> list[str]:

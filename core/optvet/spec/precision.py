@@ -52,7 +52,7 @@ class PrecisionRequest(BaseModel):
     )
     """Optimizer that converts: its passes are parts of the model."""
     optimizer_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
-    """Options of the optimizer; `by=operator` or `by=layer` keeps whole groups."""
+    """Options of the optimizer; `by=operator`, `by=layer` or `by=block` keeps whole groups."""
     keep: Texts = option((), group=_HOW, metavar="NODE")
     """Judge this list instead of searching for one; may be given several times."""
     rank: bool = option(False, group=_HOW)

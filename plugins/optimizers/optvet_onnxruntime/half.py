@@ -27,7 +27,7 @@ from optvet.graph import (
 from optvet.plugin import Artifact, Pass, Traits, UnknownName
 from optvet_onnxruntime.other_forms import autocast_command, polygraphy_script
 
-By = Literal["node", "operator", "layer"]
+By = Literal["node", "operator", "layer", "block"]
 
 
 class HalfOptions(BaseModel):
@@ -36,8 +36,8 @@ class HalfOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     by: By = "node"
-    """What a pass is: a node, all nodes of an operator, or all nodes of a layer, which is what
-    their names have before the last slash."""
+    """What a pass is: a node, all nodes of an operator, of a layer, which is what their names have
+    before the last slash, or of a block, which ends at the first numbered part of the layer."""
     join_casts: bool = True
     """Whether values between two nodes that stay in float32 stay so too."""
     emulated: bool = False

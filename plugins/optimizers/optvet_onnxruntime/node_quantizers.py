@@ -45,8 +45,8 @@ class NodeQuantizerOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     by: By = "node"
-    """What a pass is: a node, all nodes of an operator, or all nodes of a layer, which is what
-    their names have before the last slash."""
+    """What a pass is: a node, all nodes of an operator, of a layer, which is what their names have
+    before the last slash, or of a block, which ends at the first numbered part of the layer."""
     operators: tuple[str, ...] = ()
     """Operators that are quantized; by default all that can be."""
     tolerance: float = Field(default=0.1, gt=0)
