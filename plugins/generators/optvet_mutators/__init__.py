@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from optvet.plugin import Mutator, hookimpl
-from optvet_mutators import between, connections, form, optional_parts, rare, subgraphs, values
+from optvet_mutators import (
+    between,
+    connections,
+    form,
+    optional_parts,
+    rare,
+    respell,
+    subgraphs,
+    values,
+)
 from optvet_mutators.common import FunctionMutator
 
 _EDITS = (
@@ -40,6 +49,7 @@ _EDITS = (
     FunctionMutator("omit-input", optional_parts.omit_input),
     FunctionMutator("add-input", optional_parts.add_input),
     FunctionMutator("newer-part", optional_parts.newer_part, 1.5),
+    FunctionMutator("respell", respell.respell, 2.0),
     FunctionMutator("variadic-input", optional_parts.variadic_input),
     FunctionMutator("more-outputs", optional_parts.more_outputs, 0.7),
     FunctionMutator("wrap-in-if", subgraphs.wrap_in_if),

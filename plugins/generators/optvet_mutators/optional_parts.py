@@ -42,7 +42,7 @@ def add_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> b
                 edits += [(node, slot, v) for v in _values_of_input(node, formal, known, typed)]
     if not edits:
         return False
-    _give_input(candidate, *random.choice(edits))
+    give_input(candidate, *random.choice(edits))
     return True
 
 
@@ -68,7 +68,8 @@ def _values_of_input(
     return values
 
 
-def _give_input(candidate: Candidate, node: NodeProto, slot: int, value: np.ndarray) -> None:
+def give_input(candidate: Candidate, node: NodeProto, slot: int, value: np.ndarray) -> None:
+    """Let the input of a node be a new weight of this value."""
     name = fresh(candidate.model.graph, "added")
     candidate.model.graph.initializer.append(numpy_helper.from_array(value, name))
     node.input.extend([""] * (slot + 1 - len(node.input)))
@@ -106,16 +107,16 @@ def newer_part(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
     output, name, part = random.choice(edits)
     graph = candidate.model.graph
     kind = next(n.op_type for n in graph.node if output in n.output)
-    to_opset(candidate, ONNX_DOMAIN, _version_with(kind, name, was))
+    to_opset(candidate, ONNX_DOMAIN, version_with(kind, name, was))
     node = next(n for n in graph.node if output in n.output)
     if isinstance(part, AttributeProto):
         node.attribute.append(part)
     else:
-        _give_input(candidate, node, *part)
+        give_input(candidate, node, *part)
     return True
 
 
-def _version_with(operator: str, name: str, after: int) -> int:
+def version_with(operator: str, name: str, after: int) -> int:
     """The first operator set after a version in which an operator has an attribute or input."""
     latest = onnx.defs.onnx_opset_version()
     for version in range(after + 1, latest):

@@ -11,6 +11,7 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import NodeProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from optvet import UsageError
 from optvet.engine.discovery import Plugins
@@ -492,3 +493,55 @@ def test_parts_of_newer_operator_sets_are_tried_at_the_first_one_that_has_them()
             parts.add((version, "axes", tuple(weights[pad.input[3]].ravel())))
     assert {(15, "start", 1), (15, "start", -1), (15, "end", 1)} <= parts
     assert {(18, "axes", (0, 1)), (18, "axes", (1, 0)), (18, "axes", (1,))} <= parts
+
+
+RESPELLED = {
+    "Reshape": ("""g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {2, 12}>
+        { y = Reshape(x, s) }""", 17, {"[0, 12]", "[0, -1]", "[-1, 12]", "[2, -1]"}),
+    "Expand": ("""g (float[2,1] x) => (float[2,3] y) <int64[2] s = {2, 3}>
+        { y = Expand(x, s) }""", 17, {"[1, 3]", "[3]"}),
+    "Slice": ("""g (float[4,6] x) => (float[2,6] y) <int64[2] s = {1, 0}, int64[2] e = {3, 6}>
+        { y = Slice(x, s, e) }""", 17, {"[-3, 0]", "[-1, 6]", "[3, 9223372036854775807]",
+        "[1, 1] [1, 0] [6, 3] [0, 1]"}),
+    "Pad": ("""g (float[2,3] x) => (float[2,5] y) <int64[4] p = {0, 1, 0, 1}>
+        { y = Pad(x, p) }""", 13, {"[1, 0] [1, 0, 1, 0]", "[1] [1, 1]", "[-2, -1] [0, 1, 0, 1]"}),
+    "ReduceSum": ("""g (float[2,3,4] x) => (float[1,1,4] y) <int64[2] a = {0, 1}>
+        { y = ReduceSum(x, a) }""", 17, {"[-3, -2]", "[-3, 1]", "[1, 0]"}),
+    "Squeeze": ("""g (float[1,3,1] x) => (float[3] y) { y = Squeeze(x) }""", 17, {"[0, 2]"}),
+    "Transpose": ("""g (float[2,3] x) => (float[3,2] y) { y = Transpose(x) }""", 17,
+        {"perm=[1, 0]"}),
+    "Softmax": ("""g (float[2,3] x) => (float[2,3] y) { y = Softmax <axis = 1> (x) }""", 17,
+        {"axis=-1"}),
+    "Split": ("""g (float[4,3] x) => (float[2,3] y, float[2,3] z)
+        { y, z = Split <axis = 0> (x) }""", 17, {"[2, 2]"}),
+    "Conv": ("""g (float[1,2,5] x) => (float[1,1,5] y) <float[1,2,3] w = {1, 2, 3, 4, 5, 6}>
+        { y = Conv <kernel_shape = [3], pads = [1, 1]> (x, w) }""", 17,
+        {"auto_pad=b'SAME_UPPER'", "auto_pad=b'SAME_LOWER'", "strides=[1]", "dilations=[1]"}),
+    "Einsum": ("""g (float[2,3] x) => (float[3,2] y) { y = Einsum <equation = "ij->ji"> (x) }""",
+        17, {"equation=b'IJ->JI'", "equation=b'ij -> ji'"}),
+    "Gather": ("""g (float[4,2] x) => (float[2,2] y) <int64[2] i = {0, 3}>
+        { y = Gather(x, i) }""", 17, {"[-4, -1]"}),
+    "Shape": ("""g (float[4,2] x) => (int64[2] y) { y = Shape(x) }""", 13,
+        {"start=0", "start=-2", "end=2", "end=3"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", RESPELLED)
+def test_an_operation_in_other_words_is_valid_and_computes_the_same(operator: str) -> None:
+    graph, version, expected = RESPELLED[operator]
+    text = f'<ir_version: 8, opset_import: ["" : {version}]> {graph}'
+    dims = onnx.parser.parse_model(text).graph.input[0].type.tensor_type.shape.dim
+    x = np.arange(np.prod([d.dim_value for d in dims]), dtype=np.float32)
+    feeds = {"x": x.reshape([d.dim_value for d in dims])}
+    right = ReferenceEvaluator(onnx.parser.parse_model(text)).run(None, feeds)
+    found = set()
+    for made in every_edit("respell", text, feeds):
+        onnx.checker.check_model(made, full_check=True)
+        outputs = ReferenceEvaluator(made).run(None, feeds)
+        assert all(map(np.array_equal, outputs, right))
+        node, weights = made.graph.node[0], {t.name: t for t in made.graph.initializer}
+        values = (onnx.numpy_helper.to_array(weights[n]) for n in node.input if "added" in n)
+        found.add(" ".join(str(v.tolist()) for v in reversed([*values])))
+        known = {f"{a.name}={onnx.helper.get_attribute_value(a)}" for a in node.attribute}
+        found |= known
+    assert expected <= found
