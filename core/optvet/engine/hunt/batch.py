@@ -26,7 +26,14 @@ from optvet.engine.hunt.progress_log import CandidateOutcome, ProgressLog, Seed,
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.rewrites import changing_passes, rewrite_of
 from optvet.engine.hunt.shrink import shrink
-from optvet.engine.hunt.suspicions import ANY, Complaint, Rewrite, Suspicion, SuspicionKey
+from optvet.engine.hunt.suspicions import (
+    ANY,
+    UNSEEN,
+    Complaint,
+    Rewrite,
+    Suspicion,
+    SuspicionKey,
+)
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.graph.features import Placed, edit_between, placed_features, without_places
@@ -298,7 +305,7 @@ def _seeds(
     explored = _explored(batch, recipe)
     new = _unhidden((f for f in examined.rewrites if f not in batch.known), wrong | explored)
     for rewrite in new[: _SEEDS if batch.tested.each else 1]:
-        if rewrite.change == ((), ()):
+        if rewrite.change == UNSEEN and batch.tested.lowers:
             # Of a format that is not ONNX it is not seen what became of the operators, so nothing
             # says what a smaller model must keep.
             seeds.append(_seed(candidate, (rewrite,), _operators(candidate), examined))

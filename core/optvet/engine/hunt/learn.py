@@ -12,6 +12,7 @@ from optvet.engine.hunt.progress_log import CandidateOutcome, LoggedStep
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
 from optvet.engine.hunt.suspicions import (
     ANY,
+    UNSEEN,
     Rewrite,
     Suspicion,
     SuspicionKey,
@@ -146,6 +147,8 @@ _EXAMPLES_OF_REWRITE = 8
 """A rewrite that so many models have shown without giving a seed, or another one, gets none."""
 _SEEDS_OF_REWRITE = 3
 """Of different operators: what a pass does alike, it finds in different ways."""
+_SEEDS_OF_UNSEEN = 8
+"""Where the rewrite does not tell what a pass did, only the operators tell one way from another."""
 
 
 def covered_rewrites(state: HuntState, tested: TestedOptimizer) -> frozenset[Rewrite]:
@@ -155,7 +158,7 @@ def covered_rewrites(state: HuntState, tested: TestedOptimizer) -> frozenset[Rew
     return frozenset(
         r
         for r, count in state.rewrites.items()
-        if seeds[r] >= _SEEDS_OF_REWRITE
+        if seeds[r] >= (_SEEDS_OF_UNSEEN if r.change == UNSEEN else _SEEDS_OF_REWRITE)
         or count >= (1 if named and r.label == ANY else _EXAMPLES_OF_REWRITE) * (1 + seeds[r])
     )
 

@@ -32,7 +32,15 @@ from optvet.engine.hunt.rewrites import (
     content_of,
     operators_in,
 )
-from optvet.engine.hunt.suspicions import ANY, Complaint, Rewrite, Suspicion, passes_of_key, suspect
+from optvet.engine.hunt.suspicions import (
+    ANY,
+    UNSEEN,
+    Complaint,
+    Rewrite,
+    Suspicion,
+    passes_of_key,
+    suspect,
+)
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.interface_change import changes_interface
 from optvet.engine.judge.sample import SampleVerdict
@@ -251,7 +259,7 @@ class _QuickTrial:
                 rewrite = self._rewrite(ANY, self._graph(artifact, passes).data)
                 self.suspicions[n] = replace(s, key=s.key.after(rewrite))
             return []
-        return [rewrite] if rewrite.change != ((), ()) else []
+        return [rewrite] if rewrite.change != UNSEEN else []
 
     def sets(self, passes: tuple[str, ...], labelled: bool) -> list[Rewrite]:
         """A whole pipeline, and what is left of it without the passes that look wrong.

@@ -8,7 +8,7 @@ from random import Random
 
 from optvet.engine.hunt.make_candidates import CandidateRecipe
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState
-from optvet.engine.hunt.suspicions import ANY, Rewrite
+from optvet.engine.hunt.suspicions import ANY, UNSEEN, Rewrite
 from optvet.spec.generators import Pattern
 
 ROUND = 320
@@ -102,7 +102,9 @@ def _pattern(state: HuntState, random: Random, patterns: Sequence[Pattern]) -> C
     return CandidateRecipe("pattern", operators=chosen.operators)
 
 
-_Table = dict[str, dict[Rewrite, list[int]]]
+_Way = tuple[Rewrite, str]
+"""A rewrite; with the operators of the model where it does not tell what was done."""
+_Table = dict[str, dict[_Way, list[int]]]
 
 
 class _Chooser:
@@ -126,7 +128,7 @@ class _Chooser:
     def edit(self) -> CandidateRecipe | None:
         """The next single change of a small model."""
         while (drawn := self._draw(self._left, _FIRST)) is not None:
-            name, rewrite, index = drawn
+            name, way, index = drawn
             if mutators := self._unspent(index):
                 (mutator,) = self._random.choices(mutators, [self._weights[m] for m in mutators])
                 done = self._state.edited[index]
@@ -146,18 +148,18 @@ class _Chooser:
                     shown=entry.shown,
                     way=entry.way,
                 )
-            _remove(self._left, name, rewrite, index)
+            _remove(self._left, name, way, index)
         return None
 
-    def _draw(self, table: _Table, first: float = 0) -> tuple[str, Rewrite, int] | None:
+    def _draw(self, table: _Table, first: float = 0) -> tuple[str, _Way, int] | None:
         if not table:
             return None
         name = self._random.choice(list(table))
-        weights = [1 / (1 + self._state.rewrites[f]) for f in table[name]]
-        (rewrite,) = self._random.choices(list(table[name]), weights)
-        indices = table[name][rewrite]
+        weights = [1 / (1 + self._state.rewrites[rewrite]) for rewrite, _ in table[name]]
+        (way,) = self._random.choices(list(table[name]), weights)
+        indices = table[name][way]
         index = indices[0] if self._random.random() < first else self._random.choice(indices)
-        return name, rewrite, index
+        return name, way, index
 
     def _unspent(self, index: int) -> list[int]:
         """Mutators that have variants left."""
@@ -174,17 +176,18 @@ def _table(entries: Sequence[CorpusEntry]) -> _Table:
     table: _Table = {}
     for index, entry in enumerate(entries):
         for rewrite in entry.rewrites:
-            table.setdefault(rewrite.label, {}).setdefault(rewrite, []).append(index)
+            way = rewrite, entry.way if rewrite.change == UNSEEN else ""
+            table.setdefault(rewrite.label, {}).setdefault(way, []).append(index)
     # Of an optimizer that names its passes, what the whole pipeline did says less.
     if len(table) > 1:
         table.pop(ANY, None)
     return table
 
 
-def _remove(table: _Table, name: str, rewrite: Rewrite, index: int) -> None:
-    table[name][rewrite].remove(index)
-    if not table[name][rewrite]:
-        del table[name][rewrite]
+def _remove(table: _Table, name: str, way: _Way, index: int) -> None:
+    table[name][way].remove(index)
+    if not table[name][way]:
+        del table[name][way]
     if not table[name]:
         del table[name]
 

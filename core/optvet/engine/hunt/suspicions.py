@@ -36,6 +36,13 @@ class Rewrite(NamedTuple):
         return self.fewer, self.more
 
 
+UNSEEN: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+"""The change of a pass that leaves all operators: it unlinks some, or changes what they read.
+
+What is changed in a format that is not ONNX is not seen either.
+"""
+
+
 Place = tuple[tuple[str, ...], Symptom]
 """Passes and a symptom."""
 
