@@ -73,6 +73,10 @@ class EstimatorRuntime:
         """The estimator, ready to be called."""
         return EstimatorSession(estimator_of(artifact))
 
+    def load_double(self, artifact: Artifact, options: EstimatorOptions) -> Session:
+        """The estimator on inputs in float64: some compute in the type that they are given."""
+        return EstimatorSession(estimator_of(artifact), double=True)
+
     def inside(
         self, artifact: Artifact, feeds: Feeds, options: EstimatorOptions, seed: int | None
     ) -> SourceInside:
@@ -268,11 +272,13 @@ def _move(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 class EstimatorSession:
     """A fitted estimator."""
 
-    def __init__(self, loaded: FactoryResult) -> None:
-        self._loaded = loaded
+    def __init__(self, loaded: FactoryResult, double: bool = False) -> None:
+        self._loaded, self._double = loaded, double
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Labels and probabilities, predictions or features."""
+        if self._double:
+            feeds = {n: v.astype(float) if v.dtype.kind == "f" else v for n, v in feeds.items()}
         model = self._loaded.model
         if self._loaded.call is not None:
             outputs = self._loaded.call(model, *feeds.values())

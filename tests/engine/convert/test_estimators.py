@@ -100,6 +100,15 @@ def neighbor():
 neighbor.example_inputs = (np.array([[0, 0], [5, 4.5], [-5, 4]], np.float32),)
 
 
+def normalizer():
+    from sklearn.preprocessing import Normalizer
+
+    return Normalizer().fit(X)
+
+
+normalizer.example_inputs = (np.array([[3, 4, 0, 0], [1e-8, 0, 1e-8, 0]], np.float32),)
+
+
 def boosted():
     from lightgbm import LGBMRegressor
 
@@ -217,3 +226,12 @@ def test_the_runtime_of_estimators_conforms(source: Path) -> None:
 
 def test_skl2onnx_conforms(source: Path) -> None:
     check_converter(Plugins().converter("skl2onnx"), source, "pipeline")
+
+
+def test_a_row_that_an_estimator_leaves_in_its_type_alone_is_not_judged(source: Path) -> None:
+    # scikit-learn divides by no length that is below ten roundoffs: of float32 1e-6, 2e-15 else.
+    assert convert(source, "normalizer", "skl2onnx").verdict == "right"
+    short = source.parent / "short.py"
+    short.write_text(SOURCE.replace("1e-8", "1e-18"))
+    result = convert(short, "normalizer", "skl2onnx")
+    assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
