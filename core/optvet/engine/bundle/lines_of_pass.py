@@ -6,19 +6,16 @@ something to rewrite; the others rewrite, and are suspected.
 
 from __future__ import annotations
 
-import importlib
 import linecache
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType
 
-from optvet.engine.contract.optimizer_returns import modules_of
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.building import BuildSpec, read_model
+from optvet.engine.work.trials.code_of_passes import files_of_passes, tracing
 from optvet.spec.optimizer_protocols import Optimizer, TellsCode
 from optvet.spec.types import Artifact
 
@@ -34,8 +31,7 @@ def suspected_lines(build_spec: BuildSpec) -> str:
     if not isinstance(optimizer, TellsCode) or build_spec.scratch is not None:
         return ""
     enter("build")
-    names = [m for p in build_spec.passes for m in modules_of(optimizer, p, build_spec.options)]
-    files = {path: name for name in names if (path := importlib.import_module(name).__file__)}
+    files = files_of_passes(optimizer, build_spec.passes, build_spec.options)
     source = read_model(build_spec.blob, build_spec.digest, private=True)
     ran, result = _traced(optimizer, source, build_spec, build_spec.passes, files)
     looking, _ = _traced(optimizer, source, build_spec, (), files)
@@ -56,29 +52,10 @@ def _traced(
     ran: set[Place] = set()
     result = None
     # What it raises is the finding, or was told before.
-    with suppress(Exception), _tracing(files, lambda *place: ran.add(place)):
+    with suppress(Exception), tracing(files, lambda *place: ran.add(place)):
         artifact = optimizer.apply(Artifact("onnx", bytes(source)), passes, build_spec.options)
         result = artifact.data if artifact.format == "onnx" else None
     return ran, result
-
-
-@contextmanager
-def _tracing(files: Iterable[str], note: Callable[[CodeType, int], None]) -> Iterator[None]:
-    wanted, before = frozenset(files), sys.gettrace()
-
-    def at_call(frame: FrameType, event: str, argument: object) -> Any:
-        return at_line if frame.f_code.co_filename in wanted else None
-
-    def at_line(frame: FrameType, event: str, argument: object) -> Any:
-        if event == "line":
-            note(frame.f_code, frame.f_lineno)
-        return at_line
-
-    sys.settrace(at_call)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
 
 
 def _text(places: Iterable[Place], files: Mapping[str, str]) -> str:

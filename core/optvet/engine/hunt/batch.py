@@ -24,10 +24,12 @@ from optvet.engine.hunt.make_candidates import (
 )
 from optvet.engine.hunt.progress_log import CandidateOutcome, ProgressLog, Seed, write_record
 from optvet.engine.hunt.quick_oracle import Examined, examine
+from optvet.engine.hunt.reached_code import ReachedCode
 from optvet.engine.hunt.rewrites import changing_passes, rewrite_of
 from optvet.engine.hunt.shrink import shrink
 from optvet.engine.hunt.suspicions import (
     ANY,
+    REACHED,
     UNSEEN,
     Complaint,
     Rewrite,
@@ -76,6 +78,7 @@ class Batch:
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
         tried: Digests of edits that were judged; see ``digests_of_edit``.
+        reached: Lines of the passes' code that some model has reached.
         journal: The file that gets a record for each candidate.
         log: The file that says what is being done.
     """
@@ -95,6 +98,7 @@ class Batch:
     settled: frozenset[SuspicionKey]
     avoided: frozenset[str]
     tried: frozenset[int]
+    reached: frozenset[str]
     journal: Path
     log: Path
 
@@ -106,11 +110,12 @@ def run_batch(batch: Batch, start: int) -> float:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     journal = os.open(batch.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     log = ProgressLog(batch.log, STANDSTILL_S)
+    code = ReachedCode(batch.tested, batch.reached)
     # What was loaded before the batch is not looked through again and again.
     gc.freeze()
     try:
         for index in range(start, len(batch.recipes)):
-            outcome = _one(batch, maker, index, log)
+            outcome = _one(batch, maker, index, log, code)
             write_record(journal, outcome, _cpu_seconds() - began)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -126,7 +131,9 @@ def _cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in spent)
 
 
-def _one(batch: Batch, maker: CandidateMaker, index: int, log: ProgressLog) -> CandidateOutcome:
+def _one(
+    batch: Batch, maker: CandidateMaker, index: int, log: ProgressLog, code: ReachedCode
+) -> CandidateOutcome:
     number, recipe = batch.first + index, batch.recipes[index]
     log.begin(index, number)
     log.note("make", ())
@@ -148,7 +155,7 @@ def _one(batch: Batch, maker: CandidateMaker, index: int, log: ProgressLog) -> C
         return CandidateOutcome(number, recipe.kind, candidate.mutators)
     log.keep(candidate)
     try:
-        outcome = _judge_candidate(batch, recipe, number, candidate, edit, random, log)
+        outcome = _judge_candidate(batch, recipe, number, candidate, edit, random, log, code)
         return replace(outcome, tried=digests)
     except Exception as error:
         # Whatever foreign code returns may break what reads it; it costs the model, not the hunt.
@@ -185,7 +192,7 @@ def digests_of_edit(
     if recipe.kind != "edit":
         return ()
     way = recipe.way if recipe.way in batch.prepared else ""
-    labels = sorted({rewrite.label for rewrite in recipe.rewrites})
+    labels = sorted({rewrite.label for rewrite in recipe.rewrites}) or [REACHED]
     edit = sorted(
         [f"- {f} {node}" for f, node in was - now] + [f"+ {f} {node}" for f, node in now - was]
     )
@@ -203,6 +210,7 @@ def _judge_candidate(
     edit: tuple[str, ...],
     random: Random,
     log: ProgressLog,
+    code: ReachedCode,
 ) -> CandidateOutcome:
     skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
     tested = batch.tested.for_candidate(batch.seed, number)
@@ -211,25 +219,31 @@ def _judge_candidate(
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
     explored, prepares = _explored(batch, recipe), _prepares(batch, recipe)
-    examined = examine(
-        tested,
-        candidate.model,
-        candidate.feeds,
-        log.note,
-        skip,
-        random,
-        labelled=labelled,
-        known=frozenset() if prepares else batch.known,
-        covered=explored & batch.covered if prepares else explored,
-    )
+    with code.watching():
+        examined = examine(
+            tested,
+            candidate.model,
+            candidate.feeds,
+            log.note,
+            skip,
+            random,
+            labelled=labelled,
+            known=frozenset() if prepares else batch.known,
+            covered=explored & batch.covered if prepares else explored,
+            is_new=code.has_new,
+        )
+    reached = code.take()
     examined = _with_passes(batch, recipe, candidate, examined, random, log)
     examined = replace(examined, suspicions=_with_edit(recipe, edit, examined.suspicions))
     suspected = any(s.edit or s.key not in batch.settled for s in examined.suspicions)
     kept = candidate if suspected else None
     seeds = _seeds(batch, recipe, candidate, examined, log)
-    return CandidateOutcome(
+    if reached and examined.valid and not _wrong(examined):
+        seeds += (_seed(candidate, examined.rewrites, REACHED, examined),)
+    outcome = CandidateOutcome(
         number, recipe.kind, candidate.mutators, examined, kept, examined.complaint, seeds
     )
+    return replace(outcome, reached=reached)
 
 
 def _with_edit(

@@ -12,6 +12,7 @@ from optvet.engine.hunt.progress_log import CandidateOutcome, LoggedStep
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
 from optvet.engine.hunt.suspicions import (
     ANY,
+    REACHED,
     UNSEEN,
     Rewrite,
     Suspicion,
@@ -258,6 +259,10 @@ def _take_seeds(
             seed.invented,
             seed.shown,
         )
+        if entry.way == REACHED:
+            if not state.reached.issuperset(outcome.reached):
+                state.entries.append(entry)
+            continue
         new = [f for f in entry.rewrites if (f, entry.way) not in state.seeded]
         edited = outcome.kind in EDITED
         if seed.way not in prepared:
@@ -267,6 +272,7 @@ def _take_seeds(
         if new:
             state.seeded.update((f, entry.way) for f in entry.rewrites)
             state.entries.append(entry)
+    state.reached.update(outcome.reached)
 
 
 def _take_death(state: HuntState, logged: LoggedStep, found: dict[_Alike, Suspect]) -> None:

@@ -40,6 +40,7 @@ class CandidateOutcome:
     ``candidate`` is kept only where something is suspected. ``complaint`` is about a mutator, a
     fragment or a part of the optimizer's plugin that caused an exception. ``spent`` are entry and
     mutator of an edit of which there is no such variant. ``tried`` are digests of the edit.
+    ``reached`` are lines of the passes' code that no model had reached.
     """
 
     number: int
@@ -51,6 +52,7 @@ class CandidateOutcome:
     seeds: tuple[Seed, ...] = ()
     spent: tuple[int, int] | None = None
     tried: tuple[int, ...] = ()
+    reached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

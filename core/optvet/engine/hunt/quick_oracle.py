@@ -101,6 +101,7 @@ def examine(
     labelled: bool = True,
     known: Set[Rewrite] = frozenset(),
     covered: Set[str] = frozenset(),
+    is_new: Callable[[], bool] = lambda: False,
 ) -> Examined:
     """Judge one candidate.
 
@@ -114,6 +115,7 @@ def examine(
         labelled: Whether it is wanted which passes changed, where that takes another run.
         known: Rewrites of which nothing more is wanted.
         covered: Passes of which nothing more is wanted.
+        is_new: Asked afterwards: whether the model is wanted for what the optimizer did.
     """
     logged("reference", ())
     truth = truth_of(tested.reference, data, feeds, with_random=not tested.lowers)
@@ -157,7 +159,7 @@ def examine(
     if unequal and not is_repeated(tested.reference, data, truth):
         return INVALID
     # What becomes a seed must be defined too; few models are either.
-    fresh = any(r not in known and r.label not in covered for r in rewrites)
+    fresh = is_new() or any(r not in known and r.label not in covered for r in rewrites)
     if (every or fresh) and not is_defined(tested.reference, truth):
         return INVALID
     invented = tuple(trial.invented)[:_INVENTED]

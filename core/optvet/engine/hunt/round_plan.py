@@ -8,7 +8,7 @@ from random import Random
 
 from optvet.engine.hunt.make_candidates import CandidateRecipe
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState
-from optvet.engine.hunt.suspicions import ANY, UNSEEN, Rewrite
+from optvet.engine.hunt.suspicions import ANY, REACHED, UNSEEN, Rewrite
 from optvet.spec.generators import Pattern
 
 ROUND = 320
@@ -24,6 +24,8 @@ _FIRST = 0.5
 
 So it is soon edited in every way; all models have ten times as many edits as fit in a hunt.
 """
+_OF_CODE = 0.15
+"""Share of the edits that are of models that reached code of the passes first."""
 _SMALL_BYTES = 4096
 """Models up to this size are edited one change at a time."""
 
@@ -154,7 +156,10 @@ class _Chooser:
     def _draw(self, table: _Table, first: float = 0) -> tuple[str, _Way, int] | None:
         if not table:
             return None
-        name = self._random.choice(list(table))
+        passes = [name for name in table if name != REACHED]
+        if REACHED in table and (not passes or self._random.random() < _OF_CODE):
+            passes = [REACHED]
+        name = self._random.choice(passes)
         weights = [1 / (1 + self._state.rewrites[rewrite]) for rewrite, _ in table[name]]
         (way,) = self._random.choices(list(table[name]), weights)
         indices = table[name][way]
@@ -175,11 +180,12 @@ def _table(entries: Sequence[CorpusEntry]) -> _Table:
     """Indices of the entries by pass, and by what it did."""
     table: _Table = {}
     for index, entry in enumerate(entries):
-        for rewrite in entry.rewrites:
+        rewrites = (Rewrite(REACHED),) if entry.way == REACHED else entry.rewrites
+        for rewrite in rewrites:
             way = rewrite, entry.way if rewrite.change == UNSEEN else ""
             table.setdefault(rewrite.label, {}).setdefault(way, []).append(index)
     # Of an optimizer that names its passes, what the whole pipeline did says less.
-    if len(table) > 1:
+    if len({*table} - {REACHED}) > 1:
         table.pop(ANY, None)
     return table
 

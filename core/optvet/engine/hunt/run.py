@@ -255,6 +255,7 @@ class _Hunter:
                 settled=settled,
                 avoided=avoided,
                 tried=tried,
+                reached=frozenset(state.reached),
                 journal=self.folder / f"{state.rounds}-{first}.journal",
                 log=self.folder / f"{state.rounds}-{first}.log",
             )

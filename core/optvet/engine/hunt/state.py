@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, numpy_helper
 
-from optvet.engine.hunt.suspicions import Complaint, Place, Rewrite, SuspicionKey
+from optvet.engine.hunt.suspicions import REACHED, Complaint, Place, Rewrite, SuspicionKey
 from optvet.engine.hunt.triggers import Trigger
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.records.hunt import HuntFinding
@@ -100,6 +100,7 @@ class HuntState:
         entries: The corpus.
         seeded: What its entries show, and the way of each.
         tried: Digests of edits that were judged.
+        reached: Lines of the passes' code that some model has reached, where that is in Python.
         suspects: To be vetted.
         findings: Confirmed.
         triggers: What makes them show.
@@ -124,6 +125,7 @@ class HuntState:
     entries: list[CorpusEntry] = field(default_factory=list)
     seeded: set[tuple[Rewrite, str]] = field(default_factory=set)
     tried: set[int] = field(default_factory=set)
+    reached: set[str] = field(default_factory=set)
     suspects: list[Suspect] = field(default_factory=list)
     findings: list[HuntFinding] = field(default_factory=list)
     triggers: list[Trigger] = field(default_factory=list)
@@ -198,6 +200,7 @@ class HuntStore:
             ("deaths", state.deaths),
             ("keys", [[k, *astuple(sign)] for k, sign in state.signs.items()]),
             ("triggers", [[*t, sorted(f)] for *t, f in map(_fields_of, state.triggers)]),
+            ("reached", sorted(state.reached)),
             ("findings", [f.model_dump(mode="json") for f in state.findings]),
         ]
         new = state.tried - self._tried
@@ -216,6 +219,7 @@ class HuntStore:
             for name, fewer, more, count in self._fact("firings") or []:
                 state.rewrites[Rewrite(name, tuple(fewer), tuple(more))] = count
             state.edits = Counter(self._fact("edits") or {})
+            state.reached = {*(self._fact("reached") or ())}
             state.tries = Counter(self._fact("tries") or {})
             state.deaths = Counter(self._fact("deaths") or {})
             for key, seen, vetted, fingerprints, edits in self._fact("keys") or []:
@@ -234,7 +238,8 @@ class HuntStore:
                 state.entries.append(
                     CorpusEntry(model, values, changed, way, tuple(invented), shown)
                 )
-                state.seeded.update((rewrite, way) for rewrite in changed)
+                if way != REACHED:
+                    state.seeded.update((rewrite, way) for rewrite in changed)
             state.tried = {digest for (digest,) in self._connection.execute(_READ_TRIED)}
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)

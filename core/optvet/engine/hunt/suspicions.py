@@ -12,6 +12,8 @@ from optvet.spec.symptoms import Symptom
 
 ANY = "*"
 """Stands for the pass, where it is not known which one of the pipeline changed the model."""
+REACHED = "code"
+"""Stands for the pass of a seed that is one for the lines of code that it reached."""
 _WORD = re.compile(r"\w+")
 _NODE = re.compile(r"\(op_type: ?\w+(, node name: ?[^)]*)?\)")
 """By which the checker names the node where it notices that something before it is wrong."""

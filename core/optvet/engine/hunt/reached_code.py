@@ -1,0 +1,47 @@
+"""Lines of passes' own code that no model has reached: near misses of what they look for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from types import CodeType
+
+from optvet.engine.hunt.tested_optimizer import TestedOptimizer
+from optvet.engine.work.trials.code_of_passes import files_of_passes, tracing
+from optvet.spec.optimizer_protocols import TellsCode
+
+
+class ReachedCode:
+    """Notes lines that no model has reached before; nothing if the passes are not in Python."""
+
+    def __init__(self, tested: TestedOptimizer, known: Set[str]) -> None:
+        """``known`` are lines that were reached, as ``taken`` gives them."""
+        self._known, self._new = {*known}, set[str]()
+        self._files: dict[str, str] = {}
+        optimizer, names = tested.optimizer, dict.fromkeys((*tested.each, *tested.whole))
+        if isinstance(optimizer, TellsCode):
+            self._files = files_of_passes(optimizer, names, tested.options)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note the lines that run meanwhile."""
+        if not self._files:
+            yield
+            return
+        with tracing(self._files, self._note):
+            yield
+
+    def _note(self, code: CodeType, line: int) -> None:
+        place = f"{self._files[code.co_filename]}:{line}"
+        if place not in self._known:
+            self._new.add(place)
+
+    def has_new(self) -> bool:
+        """Whether a line was reached that no model had reached before."""
+        return bool(self._new)
+
+    def take(self) -> tuple[str, ...]:
+        """The new lines, which are known from now on, by module and number."""
+        taken, self._new = tuple(sorted(self._new)), set()
+        self._known.update(taken)
+        return taken
