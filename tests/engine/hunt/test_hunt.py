@@ -6,6 +6,7 @@ import hashlib
 import json
 import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -35,9 +36,9 @@ from optvet.engine.hunt.progress_log import (
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
 from optvet.engine.hunt.run import hunt, size_of_next_round
-from optvet.engine.hunt.state import HuntState, Sign
+from optvet.engine.hunt.state import HuntState, HuntStore, Sign
 from optvet.engine.hunt.summary import HuntProgress
-from optvet.engine.hunt.suspicions import Rewrite, SuspicionKey
+from optvet.engine.hunt.suspicions import REACHED, Rewrite, SuspicionKey
 from optvet.plugin import Artifact, Candidate, Traits, Vocabulary
 from optvet.spec.errors import PluginError
 from optvet.spec.hunt import HuntRequest, budget_of
@@ -588,6 +589,47 @@ def test_what_shows_under_rare_options_alone_is_found_with_them(tmp_path: Path) 
     assert "filed = true" in (tmp_path / "out" / "campaign.toml").read_text()
     plain = asked(tmp_path / "plain", "100", optimizer_options={"filed": False})
     assert hunt(plain, plugins).findings == []
+
+
+class Branching(Planted):
+    """An optimizer in Python that looks for Exp behind Neg."""
+
+    def code_of(self, name: str, options: BaseModel) -> Sequence[str]:
+        """This module."""
+        return [__name__]
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        _look([n.op_type for n in onnx.load_model_from_string(source.data).graph.node])
+        return super().apply(source, passes, options)
+
+
+def _look(operators: Sequence[str]) -> bool:
+    if "Exp" not in operators:
+        return False
+    behind = operators[: operators.index("Exp")]
+    return "Neg" in behind and _found()
+
+
+def _found() -> bool:
+    return True
+
+
+def test_models_that_reach_new_code_of_a_pass_are_edited(tmp_path: Path) -> None:
+    branching = Branching(default=("keep_01",), offered=("keep_01",))
+    plugins = Plugins().register("generator", SmallPool()).register("optimizer", branching)
+    hunt(asked(tmp_path / "out", "120"), plugins)
+    with closing(HuntStore(tmp_path / "out")) as store:
+        state = store.load()
+    lines = {int(place.rpartition(":")[2]) for place in state.reached}
+    first, found = (f.__code__.co_firstlineno for f in (_look, _found))
+    assert {first + 1, first + 2, first + 3, first + 4, found + 1} <= lines
+    seeds = [
+        [n.op_type for n in onnx.load_model_from_string(entry.model).graph.node]
+        for entry in state.entries
+        if entry.way == REACHED
+    ]
+    assert len(seeds) >= 3
+    assert any(map(_look, seeds))
 
 
 class Odd(Planted):

@@ -132,8 +132,10 @@ class _Chooser:
         while (drawn := self._draw(self._left, _FIRST)) is not None:
             name, way, index = drawn
             if mutators := self._unspent(index):
-                (mutator,) = self._random.choices(mutators, [self._weights[m] for m in mutators])
                 done = self._state.edited[index]
+                # The first edits of a mutator show more than its tenth.
+                weights = [self._weights[m] / (1 + done[m]) for m in mutators]
+                (mutator,) = self._random.choices(mutators, weights)
                 done[mutator] += 1
                 self._state.edits[self._mutators[mutator]] += 1
                 entry = self._state.entries[index]
