@@ -232,8 +232,8 @@ class TellsCode(Protocol[OptionsT_contra]):
     def code_of(self, name: str, options: OptionsT_contra) -> Sequence[str]:
         """Names of the modules that have the code of the pass ``name``; empty if it is not known.
 
-        Called in a worker process when a bundle is written: the issue names the lines of these
-        modules that rewrite the model.
+        Called in a worker process when a bundle is written, whose issue names the lines of these
+        modules that rewrite the model; and by hunts, which edit models that ran new lines.
         """
         ...
 
