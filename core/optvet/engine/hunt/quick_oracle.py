@@ -118,8 +118,7 @@ def examine(
         is_new: Asked afterwards: whether the model is wanted for what the optimizer did.
     """
     logged("reference", ())
-    truth = truth_of(tested.reference, data, feeds, with_random=not tested.lowers)
-    if truth is None:
+    if (truth := truth_of(tested.reference, data, feeds, with_random=not tested.lowers)) is None:
         return INVALID
     logged("optimize", ())
     source = Artifact("onnx", data)
