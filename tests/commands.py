@@ -65,10 +65,9 @@ def spawn() -> Iterator[Spawn]:
     def spawn(
         *arguments: object, environment: Mapping[str, str] | None = None, **settings: Any
     ) -> subprocess.Popen[str]:
-        code = "import sys, optvet.cli; sys.exit(optvet.cli.main())"
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | settings
         process = subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, arguments)],
+            [sys.executable, "-m", "optvet_start", *map(str, arguments)],
             text=True,
             env={**os.environ, **(environment or {})},
             # Whoever runs the tests in the background of a shell has it ignored.

@@ -23,7 +23,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.testing import Planted
 
-OPTVET = (sys.executable, "-c", "import sys, optvet.cli; sys.exit(optvet.cli.main())")
+OPTVET = (sys.executable, "-m", "optvet_start")
 WITNESS = Path(__file__).with_name("witness.py")
 PICTURE = (
     HEAD

@@ -122,7 +122,7 @@ def call(python: Path, place: Path) -> Call:
     return call
 
 
-OPTVET = ("-c", "import sys, optvet.cli; sys.exit(optvet.cli.main())")
+OPTVET = ("-m", "optvet_start")
 
 
 def test_the_installed_plugins_are_listed(call: Call, place: Path) -> None:

@@ -1,11 +1,13 @@
 """Runs commands of optvet one after the other in one process: ``python -m tests.assault.driver``.
 
 Reads a JSON list of command lines from stdin; writes what came of each to the file that is named.
+With ``--keep-servers`` a command leaves its server to the next, as one that vets many models does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import sys
@@ -17,6 +19,11 @@ def main() -> None:
     target = Path(sys.argv[1])
     answers = []
     import optvet.cli
+    from optvet.engine.work.sandbox import keep_servers
+
+    if "--keep-servers" in sys.argv:
+        keep_servers()
+    gc.freeze()  # Else it looks for garbage among all modules, again and again.
 
     for words in json.load(sys.stdin):
         out, err = io.StringIO(), io.StringIO()

@@ -98,10 +98,9 @@ class Place:
 
     def start(self, *words: object, **settings: Any) -> subprocess.Popen[str]:
         """Start one command as a process of its own; the screen goes to pipes."""
-        code = "import sys, optvet.cli; sys.exit(optvet.cli.main())"
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, words)],
+            [sys.executable, "-m", "optvet_start", *map(str, words)],
             text=True,
             errors="replace",
             cwd=self.work,
@@ -124,12 +123,17 @@ class Place:
                 raise
         return Ran(process.returncode, out, err, time.monotonic() - started)
 
-    def run_together(self, *commands: Sequence[object], timeout_s: float) -> list[Ran]:
-        """Run commands one after the other in one process."""
+    def run_together(
+        self, *commands: Sequence[object], timeout_s: float, keep_servers: bool = True
+    ) -> list[Ran]:
+        """Run commands one after the other in one process; see the driver for ``keep_servers``."""
         answers = self.root / f"answers-{uuid.uuid4().hex}.json"
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "tests.assault.driver", str(answers)],
+                [
+                    *(sys.executable, "-m", "tests.assault.driver", str(answers)),
+                    *["--keep-servers"] * keep_servers,
+                ],
                 input=json.dumps([[str(w) for w in words] for words in commands]),
                 text=True,
                 errors="replace",

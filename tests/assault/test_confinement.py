@@ -382,9 +382,8 @@ def test_commands_work_confined_and_with_an_empty_cache(
     """Other tests let workers write below the folder for tests, where their caches are too."""
     onnx.save(onnx.parser.parse_model(FAULTY), tmp_path / "model.onnx")
     environment = {n: v for n, v in os.environ.items() if n != landlock.VARIABLE}
-    program = "import sys, optvet.cli; sys.exit(optvet.cli.main())"
     ran = subprocess.run(
-        [sys.executable, "-c", program, *words.split()],
+        [sys.executable, "-m", "optvet_start", *words.split()],
         cwd=tmp_path,
         env={**environment, "XDG_CACHE_HOME": str(tmp_path / "cache")},
         capture_output=True,

@@ -58,7 +58,7 @@ def plain(place: Place, to: Path) -> list[object]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     place = Place(tmp_path_factory.mktemp("undisturbed") / "place")
     target = place.root / "plain.json"
-    (ran,) = place.run_together(plain(place, target), timeout_s=120)
+    (ran,) = place.run_together(plain(place, target), timeout_s=120, keep_servers=False)
     assert ran.code == 1, ran.said
     told = answer(target)
     assert [f["culprit"] for f in told["findings"]] == [[PLAIN_FAULT]]
@@ -90,7 +90,10 @@ def test_an_evil_pass_is_told_for_what_it_is_and_leaves_no_trace(
     evil, after = place.root / "evil.json", place.root / "after.json"
     pipeline = ["keep_a", name, "keep_b"]
     first, second = place.run_together(
-        vet(place, *pipeline, to=evil), plain(place, after), timeout_s=8 * LIMIT_S + 90
+        vet(place, *pipeline, to=evil),
+        plain(place, after),
+        timeout_s=8 * LIMIT_S + 90,
+        keep_servers=False,
     )
     assert place.orphans() == {}
     assert OWN_FAULT not in first.said + second.said, first.said + second.said
@@ -170,7 +173,8 @@ def vet_each(place: Place, optimizer: str, timeout_s: float) -> tuple[Ran, dict[
     target = place.root / "each.json"
     words = ["vet", place.model, "--optimizer", optimizer, "--pipeline", "keep_a,keep_b"]
     words += ["--strategy", "each", "--no-pairs", "--timeout", timeout_s, "--memory", "512M"]
-    (ran,) = place.run_together([*words, "--limit", 2, "--json", target], timeout_s=500)
+    words += ["--limit", 2, "--json", target]
+    (ran,) = place.run_together(words, timeout_s=500, keep_servers=False)
     assert place.orphans() == {}
     assert OWN_FAULT not in ran.said, ran.said
     assert target.exists(), ran.said
