@@ -3,10 +3,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy import stats
 from sklearn.metrics import accuracy_score, precision_score, top_k_accuracy_score
 
 from optvet import InputError, Sample
@@ -350,7 +350,7 @@ def test_more_noise_never_makes_more_changes(
 def test_tau_is_scipys_on_ranks(a: np.ndarray, b: np.ndarray) -> None:
     k = 10
     union = sorted({*ranking(a)[:k].tolist(), *ranking(b)[:k].tolist()})
-    expected = stats.kendalltau(a[union], b[union]).statistic
+    expected = scipy.stats.kendalltau(a[union], b[union]).statistic
     mine = kendall_tau(a, b, k)
     if np.isnan(expected):
         assert mine in (0.0, 1.0)

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from optvet import InputError, Sample
 from optvet.plugin import Comparison, Model, ModelConfig
@@ -1007,8 +1006,9 @@ def test_the_number_of_pairs_is_that_of_scipys_matching_of_a_graph(
 ) -> None:
     for number, threshold in enumerate(THRESHOLDS):
         same = a.labels[:, None] == b.labels[None, :]
-        graph = csr_array((box_iou(a.boxes, b.boxes) >= threshold) & same)
-        pairs = int((maximum_bipartite_matching(graph) >= 0).sum()) if len(a) and len(b) else 0
+        graph = scipy.sparse.csr_array((box_iou(a.boxes, b.boxes) >= threshold) & same)
+        match = scipy.sparse.csgraph.maximum_bipartite_matching
+        pairs = int((match(graph) >= 0).sum()) if len(a) and len(b) else 0
         counts = count(a, b)
         assert counts.paired[number] == pairs
         told = len(a) + len(b)

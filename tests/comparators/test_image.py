@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+import scipy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy.signal import convolve2d
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from optvet import InputError, Sample
@@ -47,7 +47,7 @@ def ssim_by_windows(x: np.ndarray, y: np.ndarray, span: float) -> float:
     window = np.outer(row, row) / row.sum() ** 2
 
     def mean(v: np.ndarray) -> np.ndarray:
-        return np.asarray(convolve2d(v, window, mode="valid"))
+        return np.asarray(scipy.signal.convolve2d(v, window, mode="valid"))
 
     mx, my = mean(x), mean(y)
     vx, vy, cov = mean(x * x) - mx**2, mean(y * y) - my**2, mean(x * y) - mx * my

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.needs import needs
 
 import optvet
 from optvet.engine.models.opening import open_model
@@ -15,12 +16,14 @@ from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.types import Deferred, Model, Sample
 from optvet_hf_data import HuggingFaceDataset, HuggingFaceOptions
 
-datasets = pytest.importorskip("datasets", reason="needs datasets; optvet[huggingface]")
+needs("datasets", reason="needs datasets; optvet[huggingface]")
 PLAIN = {"x": [1.0, 2.0, 3.0], "label": 1}
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import datasets
+
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
 
 
@@ -67,6 +70,8 @@ def test_rows_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "json"])
 def test_other_formats(suffix: str, tmp_path: Path) -> None:
+    import datasets
+
     table = datasets.Dataset.from_dict({"text": ["one", "two"], "label": [0, 1]})
     path = tmp_path / f"a.{suffix}"
     getattr(table, f"to_{suffix}")(path)
@@ -142,6 +147,8 @@ class Hub:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, splits: list[str]) -> None:
         self.asked: list[tuple[Any, ...]] = []
+        import datasets
+
         self.read = 0
         monkeypatch.setattr("huggingface_hub.HfApi", lambda: self)
         monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *a, **k: splits)

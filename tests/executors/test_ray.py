@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
+from tests.needs import needs
 
 from optvet import InfrastructureError
 from optvet.engine.campaign import (
@@ -34,7 +35,7 @@ from optvet.engine.campaign import (
 from optvet.engine.discovery import Plugins
 from optvet.plugin import WorkerLost
 
-pytest.importorskip("ray", reason="needs optvet[ray]")
+needs("ray", reason="needs optvet[ray]")
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("ray")]
 
 from optvet_ray import RayExecutor, RayOptions  # noqa: E402  # only where ray is installed

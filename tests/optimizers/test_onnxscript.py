@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
+from tests.needs import needs
 from tests.optimizers.small_network import BEFORE, NET, as_artifact, operators, vet
 
 import optvet
@@ -14,7 +15,7 @@ from optvet.spec.errors import UnknownName
 from optvet.spec.types import Artifact
 from optvet_onnxscript import Onnxscript, OnnxscriptOptions, _groups
 
-pytest.importorskip("onnxscript", reason="needs onnxscript; install optvet[onnxscript]")
+needs("onnxscript", reason="needs onnxscript; install optvet[onnxscript]")
 
 
 SCRIPT = Onnxscript()

@@ -5,6 +5,7 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
+from tests.needs import needs
 from tests.optimizers.small_network import BEFORE, NET, as_artifact, operators, vet
 
 import optvet
@@ -12,7 +13,7 @@ from optvet.spec.errors import UnknownName
 from optvet.spec.types import Artifact, Pass
 from optvet_onnxsim import Onnxsim, OnnxsimOptions
 
-pytest.importorskip("onnxsim", reason="needs onnxsim; install optvet[onnxsim]")
+needs("onnxsim", reason="needs onnxsim; install optvet[onnxsim]")
 
 
 SIMPLE = Onnxsim()

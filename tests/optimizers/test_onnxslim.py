@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
+from tests.needs import needs
 from tests.optimizers.small_network import BEFORE, NET, as_artifact, operators, vet
 
 import optvet
@@ -15,7 +16,7 @@ from optvet.spec.errors import UnknownName
 from optvet.spec.types import Artifact, Pass
 from optvet_onnxslim import Onnxslim, OnnxslimOptions
 
-pytest.importorskip("onnxslim", reason="needs onnxslim; install optvet[onnxslim]")
+needs("onnxslim", reason="needs onnxslim; install optvet[onnxslim]")
 
 
 SLIM = Onnxslim()

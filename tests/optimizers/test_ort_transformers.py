@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.needs import needs
 
 import optvet
 from optvet.engine.discovery import Plugins
@@ -18,7 +19,7 @@ from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass
 from optvet_onnxruntime.transformers import OrtTransformers, OrtTransformersOptions
 
-pytest.importorskip("sympy", reason="needs sympy; install optvet[transformers]")
+needs("sympy", reason="needs sympy; install optvet[transformers]")
 fusion_options = pytest.importorskip(
     "onnxruntime.transformers.fusion_options", reason="needs ONNX Runtime's transformers tool"
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.commands import Run
+from tests.needs import needs
 
 from optvet import UsageError
 from optvet.engine.campaign import Digests, add_campaign, open_store, read_campaign
@@ -15,7 +16,7 @@ from optvet.engine.campaign.plan import plan_campaign, requests_of, tool_of
 from optvet.engine.campaign.store import DATABASE
 from optvet.engine.discovery import Plugins
 
-pytest.importorskip("skl2onnx")
+needs("skl2onnx", reason="needs optvet[estimators]")
 
 SOURCE = """
 import numpy as np

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from tests.needs import needs
 
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
@@ -14,7 +15,7 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.convert import ConversionResult
 from optvet.testing import check_converter, check_source_runtime
 
-pytest.importorskip("skl2onnx", reason="needs optvet[estimators]")
+needs("skl2onnx", reason="needs optvet[estimators]")
 
 SOURCE = """
 import numpy as np

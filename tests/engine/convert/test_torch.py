@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.needs import needs
 
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
@@ -17,7 +18,7 @@ from optvet.spec.records.convert import ConversionResult
 from optvet.spec.types import Artifact
 from optvet.testing import check_converter, check_source_runtime
 
-pytest.importorskip("torch", reason="needs torch")
+needs("torch", reason="needs torch")
 
 SOURCE = """
 import numpy as np

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.needs import needs
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.scripts.parts import PART_SCRIPT, part_files
 from optvet.plugin import Artifact, Factory, Feeds, Runtime, SourceStep, SplitsSource
 from optvet.spec.converters import MakesSources, TellsSource
 
-pytest.importorskip("skl2onnx", reason="needs optvet[estimators]")
+needs("skl2onnx", reason="needs optvet[estimators]")
 
 SNIPPET = """\
 import onnxruntime

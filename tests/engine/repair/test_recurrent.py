@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import onnx
 import pytest
+from tests.needs import needs
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.repair.run import repair_model
 from optvet.spec.repair import RepairRequest
 
-torch = pytest.importorskip("torch", reason="needs torch")
+needs("torch", reason="needs torch")
 
 SOURCE = """
 import torch
@@ -40,13 +40,15 @@ net.example_inputs = (torch.randn(9, 2, 3, generator=torch.Generator().manual_se
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_an_attribute_of_a_recurrent_layer_is_repaired(tmp_path: Path) -> None:
+    import torch
+
     (tmp_path / "net.py").write_text(SOURCE)
     scope: dict[str, object] = {}
     exec(SOURCE, scope)
-    file = io.BytesIO()
+    file = str(tmp_path / "exported.onnx")
     net = scope["Net"]().eval()  # type: ignore[operator]  # the class in the text above
     torch.onnx.export(net, scope["net"].example_inputs, file, dynamo=False)  # type: ignore[attr-defined]
-    model = onnx.load_from_string(file.getvalue())
+    model = onnx.load(file)
     layer = next(n for n in model.graph.node if n.op_type == "GRU")
     attribute = next(a for a in layer.attribute if a.name == "linear_before_reset")
     assert attribute.i == 1

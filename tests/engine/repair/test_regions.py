@@ -9,6 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 from tests.engine.repair.shelf import Pack, Unpack
+from tests.needs import needs
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.repair.run import repair_model
@@ -16,7 +17,7 @@ from optvet.engine.work.sandbox import keep_servers
 from optvet.plugin import Artifact
 from optvet.spec.repair import RepairRequest
 
-pytest.importorskip("sklearn", reason="needs optvet[estimators]")
+needs("sklearn", reason="needs optvet[estimators]")
 
 SOURCE = """
 import numpy as np
