@@ -32,7 +32,7 @@ from optvet.plugin import (
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
 
-HALF = ["ort_fp16", "onnxconverter_fp16"]
+HALF = ["ort_fp16", "onnxconverter_fp16", "autocast_fp16"]
 QUANTIZERS = ["ort_static_quantizer", "ort_dynamic_quantizer", "ort_matmul_4bits"]
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 TEXT = (
@@ -62,6 +62,8 @@ def model() -> onnx.ModelProto:
 def fitted(plugins: Plugins, name: str, model: onnx.ModelProto, **options: object) -> Optimizer:
     if name == "onnxconverter_fp16" and find_spec("onnxconverter_common") is None:
         pytest.skip("needs optvet[half]")
+    if name == "autocast_fp16" and find_spec("modelopt") is None:
+        pytest.skip("needs optvet[autocast]")
     optimizer = plugins.optimizer(name)
     assert isinstance(optimizer, DependsOnModel)
     source = Artifact("onnx", model.SerializeToString())
