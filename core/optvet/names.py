@@ -53,7 +53,7 @@ _MODULES = {
         Ragged Reporter Run SetsEnvironment Suits TakesSuggestions TellsMetrics
         TellsProvenance UsesLibraries Wants
     """,
-    "spec.pythons": "NeedsPython PythonEnvironment",
+    "spec.pythons": "FitsOtherPythons NeedsPython PythonEnvironment",
     "spec.records.bench": "BenchResult BenchVariant",
     "spec.records.bisect": "BisectResult",
     "spec.records.bundle": "Replayed",

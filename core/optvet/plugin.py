@@ -123,7 +123,7 @@ if TYPE_CHECKING:
         UsesLibraries,
         Wants,
     )
-    from optvet.spec.pythons import NeedsPython, PythonEnvironment
+    from optvet.spec.pythons import FitsOtherPythons, NeedsPython, PythonEnvironment
     from optvet.spec.records.bench import BenchResult, BenchVariant
     from optvet.spec.records.charts import BarChart, Chart, IntervalChart, PointChart
     from optvet.spec.records.compare import AnswerContrast, ModelComparison
@@ -227,8 +227,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "KernelProfile", "Edit", "ModelComparison", "RepairResult", "PassRecord", "Placement", "Timing",
     # Optional capabilities; docs/plugins.md says what each brings.
     "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
-    "UsesLibraries", "ImportsOthers", "NeedsPython", "HasReleases", "TakesFiles", "ReportsChanges",
-    "Saves",
+    "UsesLibraries", "ImportsOthers", "NeedsPython", "FitsOtherPythons", "HasReleases",
+    "TakesFiles", "ReportsChanges", "Saves",
     "DependsOnOptions", "DependsOnModel", "VariesInHunts", "LowersPrecision",
     "Explains", "ExplainsSimply", "ExplainsTogether", "TellsCode", "CarriesFiles", "Evaluates",
     "LoadsFiles",

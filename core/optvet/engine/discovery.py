@@ -23,6 +23,7 @@ from optvet.engine.plugin_entries import (
     Family,
     Loaded,
     entry_of,
+    environments_of,
     is_built_in,
     name_and_version,
     no_plugin_from,
@@ -110,10 +111,7 @@ class Plugins:
     def with_environments(self, names: AbstractSet[str]) -> Plugins:
         """A copy of this registry in which plugins of these environments can be used."""
         other = copy.copy(self)
-        other._entries = [
-            replace(e, problem=None, absent=None) if e.elsewhere in names and e.elsewhere else e
-            for e in self._entries
-        ]
+        other._entries = [_moved_into(names, entry) for entry in self._entries]
         return other
 
     def home_of(self, plugin: object) -> str:
@@ -286,6 +284,13 @@ class Plugins:
         of = self._of("generator")
         found = [of[n].plugin for n in self.names("generator")]
         return [m for m in found if isinstance(m, Mutator)]
+
+
+def _moved_into(names: AbstractSet[str], entry: Loaded) -> Loaded:
+    """A plugin that is absent here, usable in the first of its environments that is at hand."""
+    known = environments_of(entry.plugin) if entry.elsewhere else ()
+    home = next((name for name in known if name in names), None)
+    return entry if home is None else replace(entry, problem=None, absent=None, elsewhere=home)
 
 
 def _find_preferred(family: Family, entries: Iterable[Loaded]) -> str:

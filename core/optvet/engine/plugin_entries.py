@@ -20,7 +20,7 @@ from optvet.spec.generators import Generator
 from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.protocols import Comparator, Dataset, ModelSource, Reporter, SetsEnvironment, Wants
 from optvet.spec.provides import provides
-from optvet.spec.pythons import NeedsPython
+from optvet.spec.pythons import FitsOtherPythons, NeedsPython
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.studies import Study
 from optvet.spec.user_model import UserModel
@@ -135,6 +135,14 @@ def entry_of(family: Family, protocol: type, plugin: Any, module: Loaded) -> Loa
         lacks=lacks,
         elsewhere=elsewhere,
     )
+
+
+def environments_of(plugin: Any) -> tuple[str, ...]:
+    """The environments that a plugin can be used in, its own first."""
+    if not provides(plugin, NeedsPython):
+        return ()
+    others = plugin.other_environments if provides(plugin, FitsOtherPythons) else ()
+    return (plugin.python_environment.name, *others)
 
 
 def set_environment(*plugins: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -34,3 +35,16 @@ class NeedsPython(Protocol):
     """
 
     python_environment: PythonEnvironment
+
+
+@runtime_checkable
+class FitsOtherPythons(Protocol):
+    """Optional part of a plugin with ``NeedsPython``: other environments have its library too.
+
+    It is used in its own environment if that is made, else in the first of these that is.
+
+    Attributes:
+        other_environments: Their names.
+    """
+
+    other_environments: Sequence[str]

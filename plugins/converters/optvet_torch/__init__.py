@@ -14,9 +14,10 @@ from optvet.plugin import Converter, ModelSource, Runtime, hookimpl
 def optvet_converters() -> Iterable[Converter]:
     """The converters of this library."""
     from optvet_torch.exporters import Dynamo, TorchScript
+    from optvet_torch.litert import LitertTorch
     from optvet_torch.onnx2torch import Onnx2Torch
 
-    return [Dynamo(), TorchScript(), Onnx2Torch()]
+    return [Dynamo(), TorchScript(), LitertTorch(), Onnx2Torch()]
 
 
 @hookimpl

@@ -83,17 +83,17 @@ class Dynamo:
         captured: list[Any] = []
         handle, arguments = _call(source, captured, settings)
         try:
-            with _recording(torch, captured):
+            with recording(captured):
                 translated = torch.onnx.export(*arguments, **settings)
         except Exception:
             # The exporter captures, decomposes and translates in one call: which of it refused?
             if captured:
-                yield _save(captured[-1], folder / "load.pt2", handle)
+                yield save_program(captured[-1], folder / "load.pt2", handle)
                 if (decomposed := _decompose(captured[-1])) is not None:
-                    yield _save(decomposed, folder / "decompose.pt2", handle)
+                    yield save_program(decomposed, folder / "decompose.pt2", handle)
             raise
-        yield _save(captured[-1], folder / "load.pt2", handle)
-        yield _save(translated.exported_program, folder / "decompose.pt2", handle)
+        yield save_program(captured[-1], folder / "load.pt2", handle)
+        yield save_program(translated.exported_program, folder / "decompose.pt2", handle)
         yield Artifact("onnx", translated.model_proto.SerializeToString())
         if options.optimize:
             translated.optimize()
@@ -125,7 +125,7 @@ class TorchScript:
     def convert(self, source: Artifact, options: ScriptOptions, folder: Path) -> Iterator[Artifact]:
         """The traced module, the translated model, and the one with constants folded."""
         torch = _torch()
-        code = _module(source)
+        code = module_of(source)
         arguments = tuple(code.arguments.values())
         path = folder / "trace.pt"
         with torch.no_grad():
@@ -152,7 +152,7 @@ def _torch() -> Any:
     return torch
 
 
-def _module(source: Artifact) -> Any:
+def module_of(source: Artifact) -> Any:
     """What the factory made, in evaluation mode, as the file says that it is called."""
     torch = _torch()
     code = load_factory(source, torch.manual_seed, torch.tensor)
@@ -170,25 +170,31 @@ def _call(
     if source.format == "torch-program":
         captured.append(torch.export.load(str(source.path)))
         return source.handle, (captured[0],)
-    code = _module(source)
-    open_ = {
-        name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC)
-        for name, axes in code.facts.dynamic.items()
-    }
-    if open_:
-        each = {name: open_.get(name) for name in code.arguments}
-        settings["dynamic_shapes"] = each if code.named else _nest(code.model, tuple(each.values()))
+    code = module_of(source)
+    if (shapes := open_shapes(code)) is not None:
+        settings["dynamic_shapes"] = shapes
     if code.named:
         settings["kwargs"] = dict(code.arguments)
         return "named", (code.model, ())
     return None, (code.model, tuple(code.arguments.values()))
 
 
+def open_shapes(code: Any) -> dict[str, Any] | tuple[Any, ...] | None:
+    """``dynamic_shapes`` of ``torch.export.export``; None if no size may change."""
+    dynamic = _torch().export.Dim.DYNAMIC
+    axes = code.facts.dynamic
+    if not axes:
+        return None
+    each = {n: dict.fromkeys(axes[n], dynamic) if n in axes else None for n in code.arguments}
+    return each if code.named else _nest(code.model, tuple(each.values()))
+
+
 @contextlib.contextmanager
-def _recording(torch: Any, captured: list[Any]) -> Iterator[None]:
+def recording(captured: list[Any]) -> Iterator[None]:
     """Note the programs that ``torch.export.export`` gives to the exporter."""
     from unittest.mock import patch
 
+    torch = _torch()
     export = torch.export.export
 
     def recorded(*arguments: Any, **settings: Any) -> Any:
@@ -219,7 +225,7 @@ def _nest(model: Any, shapes: tuple[Any, ...]) -> Any:
     return shapes
 
 
-def _save(program: Any, path: Path, handle: str | None) -> Artifact:
+def save_program(program: Any, path: Path, handle: str | None) -> Artifact:
     """The program in a file; an artifact without one, where it cannot be written."""
     torch = _torch()
     try:

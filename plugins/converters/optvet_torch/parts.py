@@ -56,6 +56,17 @@ import tvm
 values = model(*[tvm.runtime.tensor(value) for value in feeds.values()])
 listed = [values] if hasattr(values, "numpy") else list(values)
 return {i: value.numpy() for i, value in enumerate(listed)}"""
+_LITERT = "return litert_torch.convert(module, example_inputs{settings}).model_content()"
+_RUN_LITERT = """\
+from ai_edge_litert.interpreter import Interpreter
+
+interpreter = Interpreter(model_content=model)
+runner = interpreter.get_signature_runner()
+kinds = runner.get_input_details()
+given = {f"args_{i}": value for i, value in enumerate(feeds.values())}
+runner(**{name: value.astype(kinds[name]["dtype"]) for name, value in given.items()})
+places = [each["index"] for each in interpreter.get_output_details()]
+return {i: interpreter.get_tensor(place) for i, place in enumerate(places)}"""
 _TOOLS = {
     "torch_dynamo": ("torch.onnx.export(dynamo=True)", ("onnxscript",)),
     "torch_script": ("torch.onnx.export(dynamo=False)", ()),
@@ -139,6 +150,11 @@ def script_for(converter: str, options: Mapping[str, object]) -> PartScript | No
         imports = f"import tvm\n{_IMPORTS}\n{_TVM_IMPORTS}"
         needs = ("torch", "onnx", "apache-tvm")
         return PartScript("TVM", needs, imports, _EXPECTED, _TVM, run=_RUN_TVM)
+    if converter == "litert_torch":
+        words = "".join(f", {name}=True" for name, value in options.items() if value)
+        needs, imports = ("torch", "litert-torch", "onnx"), f"import litert_torch\n{_IMPORTS}"
+        call = _LITERT.format(settings=words)
+        return PartScript("litert_torch", needs, imports, _EXPECTED, call, run=_RUN_LITERT)
     return _exporter_script(converter, options) if converter in _TOOLS else None
 
 

@@ -155,6 +155,7 @@ class LiteRuntime:
     preload: Sequence[str] = PRELOAD
     libraries: Mapping[str, str] = {"ai-edge-litert": "ai_edge_litert"}
     python_environment = ENVIRONMENT
+    other_environments: Sequence[str] = ("litert",)
     options: NoTensorFlowOptions = NoTensorFlowOptions()
     deployed: NoTensorFlowOptions = NoTensorFlowOptions()
     preference = 10

@@ -140,6 +140,19 @@ def test_plugins_of_an_environment_can_be_used_where_it_is_made(tmp_path: Path) 
     assert (entry.problem, entry.cure) == ("it is not made", "make it: optvet env make tf")
 
 
+def test_a_plugin_is_used_in_another_environment_that_has_its_library(tmp_path: Path) -> None:
+    (runtime,) = (e for e in Plugins().all() if (e.family, e.name) == ("runtime", "tflite"))
+    if not runtime.elsewhere:
+        pytest.skip("its library is in this environment")
+    chosen = {"tf": Path(sys.executable), "litert": Path(sys.executable)}
+    for names, home in ((["litert"], "litert"), (["litert", "tf"], "tf")):
+        usable = Pythons({name: chosen[name] for name in names}, tmp_path).among(Plugins())
+        assert usable.home_of(usable.runtime("tflite")) == home
+    listed = {e.name: e.plugins for e in list_environments(Plugins().all(), Pythons({}, tmp_path))}
+    assert "tflite" in listed["litert"]
+    assert "tf2onnx" not in listed["litert"]
+
+
 def test_an_environment_that_nobody_declares_is_unknown(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown environment 'tff'; did you mean 'tf'"):
         Pythons({"tff": tmp_path}, tmp_path).among(Plugins())

@@ -249,8 +249,10 @@ def tolerance_of(fault: ConversionFinding) -> float:
 
 
 def python_of(conversion: Conversion) -> str:
-    """The interpreter that has the framework of the source."""
-    home = conversion.plugins.home_of(conversion.source.runtime)
+    """The interpreter that has the converter, and the framework of the source."""
+    plugins = conversion.plugins
+    needed = (conversion.links[0].converter, conversion.source.runtime)
+    home = next(filter(None, map(plugins.home_of, needed)), "")
     pythons = Pythons(conversion.request.environments, environments_root())
     return str(pythons.python_of(home)) if home else sys.executable
 

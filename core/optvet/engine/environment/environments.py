@@ -25,7 +25,7 @@ import platformdirs
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.child_process import run_below
-from optvet.engine.plugin_entries import Loaded
+from optvet.engine.plugin_entries import Loaded, environments_of
 from optvet.engine.work.sandbox import Interpreter
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
 from optvet.spec.pythons import NeedsPython, PythonEnvironment
@@ -89,8 +89,7 @@ def list_environments(plugins: Sequence[Loaded], pythons: Pythons) -> list[Envir
 
 
 def _lives_in(name: str, entry: Loaded) -> bool:
-    plugin = entry.plugin
-    return isinstance(plugin, NeedsPython) and plugin.python_environment.name == name
+    return name in environments_of(entry.plugin)
 
 
 def environment_of(name: str, plugins: Plugins) -> PythonEnvironment:
