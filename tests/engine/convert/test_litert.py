@@ -9,6 +9,7 @@ import pytest
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
+from optvet.engine.reduce.converted_source import reduced_or_why_not
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.convert import ConversionResult
@@ -38,8 +39,20 @@ def named():
     return Named()
 
 
-named.example_inputs = {"x": torch.randn(2, 5), "shift": torch.arange(5)}
-named.dynamic_axes = {"x": {0: "batch"}}
+class Sort(nn.Module):
+    def forward(self, x):
+        # litert_torch 0.10.0 keeps an operator that LiteRT 2.3.0 does not have.
+        return torch.sort(x, 0)[0]
+
+
+def sorts():
+    return nn.Sequential(nn.Linear(8, 4), Sort(), nn.ReLU())
+
+
+sorts.example_inputs = (torch.randn(3, 8),)
+
+
+named.example_inputs = {"x": torch.randn(2, 5), "shift": torch.arange(5, dtype=torch.int32)}
 """
 
 
@@ -57,9 +70,13 @@ def source(tmp_path: Path) -> Path:
     return file
 
 
+def asked(source: Path, function: str) -> ConvertRequest:
+    model = f"{source}:{function}"
+    return ConvertRequest(model=model, via=("litert_torch",), random=0, sizes=False, timeout=600)
+
+
 def converted(source: Path, function: str) -> ConversionResult:
-    request = ConvertRequest(model=f"{source}:{function}", via=("litert_torch",))
-    return convert_model(request, Plugins())
+    return convert_model(asked(source, function), Plugins())
 
 
 @pytest.mark.long
@@ -70,3 +87,17 @@ def test_what_is_converted_right_has_no_fault(source: Path, function: str) -> No
     assert (result.verdict, faults) == ("right", []), result.reason
     assert [s.name for s in result.stages] == ["load", "decompose", "convert"]
     assert result.stages[-1].runtime == "tflite"
+
+
+@pytest.mark.long
+def test_a_fault_is_reduced_with_a_script_that_runs_beside_litert_torch(
+    source: Path, tmp_path: Path
+) -> None:
+    result = converted(source, "sorts")
+    (finding,) = (f for f in result.findings if f.severity != "note")
+    assert (finding.symptom, finding.culprit) == ("load-failure", "litert_torch/convert")
+    folder = tmp_path / "part"
+    quiet = {"progress": lambda *about: None}
+    found = reduced_or_why_not(asked(source, "sorts"), result, Plugins(), folder, **quiet)
+    assert (found.part, found.reproduces) == ("1", True), found
+    assert "litert_torch.convert(module, example_inputs)" in (folder / "reproduce.py").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -188,11 +189,29 @@ def place_among_operators(
     if not found:
         return None
     note = "" if named else "its operators; what is converted does not show what it computes inside"
-    value = next(v for v in inside.values if found[0] in v.operator)
-    if found == [value.operator]:
-        return ConversionPlace(**of_source(value), note=note)
-    listed = ", ".join(found)
-    return ConversionPlace(operator=listed, module=value.module, line=value.line, note=note)
+    meant = [v for v in inside.values if not v.constant and _names(v.operator) & set(found)]
+    if found == [meant[0].operator]:
+        return ConversionPlace(**of_source(meant[0]), note=note)
+    lines = {v.line for v in meant}
+    return ConversionPlace(
+        operator=", ".join(found),
+        module=_shared([v.module for v in meant]),
+        line=lines.pop() if len(lines) == 1 else "",
+        note=note,
+    )
+
+
+def _shared(modules: Sequence[str]) -> str:
+    """The innermost module that has all of these."""
+    steps = zip(*(module.split(".") for module in modules), strict=False)
+    return ".".join(
+        same[0] for same in itertools.takewhile(lambda names: len(set(names)) == 1, steps)
+    )
+
+
+def _names(operator: str) -> set[str]:
+    """An operator, and the function around it."""
+    return {operator, operator.partition(" (of ")[2].rstrip(")")}
 
 
 def _name_operator(operator: str, words: set[str]) -> str:
