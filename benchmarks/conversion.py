@@ -38,7 +38,7 @@ from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import Sandbox, keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.repair import RepairRequest
 
 CONVERTERS = {

@@ -68,9 +68,8 @@ _MODULES = {
     "spec.precision": "PrecisionRequest",
     "spec.records.precision": "PrecisionResult",
     "spec.records.repair": "Edit RepairResult",
-    "spec.records.report": """
-        CampaignReport ReportTable ReportedFinding ReportedTrial Sighting
-    """,
+    "spec.records.report": "CampaignReport ReportedFinding ReportedTrial Sighting",
+    "spec.records.report_table": "ReportTable",
     "spec.records.placement": "Placement",
     "spec.records.timing": "Timing",
     "spec.records.vet": "Finding PassRecord VetResult WarningRecord",

@@ -135,9 +135,9 @@ if TYPE_CHECKING:
         CampaignReport,
         ReportedFinding,
         ReportedTrial,
-        ReportTable,
         Sighting,
     )
+    from optvet.spec.records.report_table import ReportTable
     from optvet.spec.records.timing import Timing
     from optvet.spec.records.vet import Finding, PassRecord, VetResult, WarningRecord
     from optvet.spec.releases import HasReleases, ReleasedPackage

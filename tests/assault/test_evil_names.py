@@ -24,7 +24,7 @@ from optvet.cli.campaign_tables import _csv, _markdown
 from optvet.cli.terminal import Terminal, plain
 from optvet.engine.campaign.report import render_report
 from optvet.engine.discovery import Plugins
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.words import (
     csv_cell,
     markdown_block,

@@ -22,7 +22,7 @@ from optvet.cli.tables import cell_text, shown_table
 from optvet.cli.terminal import Terminal, one_line
 from optvet.spec.errors import UsageError
 from optvet.spec.foreign import files_in
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.records.tables import CampaignTables
 from optvet.spec.words import csv_cell, markdown_text
 

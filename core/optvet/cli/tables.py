@@ -9,7 +9,7 @@ from rich.text import Text
 
 from optvet.cli.fitted_table import FittedTable
 from optvet.cli.render import text
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 
 
 def shown_table(table: ReportTable) -> Iterator[RenderableType]:

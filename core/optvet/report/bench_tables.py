@@ -9,7 +9,7 @@ from optvet.report.charts import ORIGINAL, label_of, short_operator
 from optvet.spec.records.bench import BenchResult
 from optvet.spec.records.devices import Quantity
 from optvet.spec.records.placement import PlacedNode, Placement
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.records.structure import Inventory
 
 _OPERATORS = 12

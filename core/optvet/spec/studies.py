@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from optvet.spec.records.convert import ConversionFinding, ConversionResult
     from optvet.spec.records.repair import RepairResult
-    from optvet.spec.records.report import ReportTable
+    from optvet.spec.records.report_table import ReportTable
 
 Outcome = Literal[
     "same", "rounded", "differs", "crashes", "undecided", "not taken", "no result", "waits"

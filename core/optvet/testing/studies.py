@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.studies import Outcome, Study, StudyData, TrialParts, TrialRow
 from optvet.testing.conformance import check_form, require
 

@@ -11,19 +11,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optvet.plugin import (
-    AnswerContrast,
-    Edit,
-    ModelComparison,
-    RepairResult,
     ReportTable,
     Study,
     StudyData,
     hookimpl,
     read_toml,
 )
+
+if TYPE_CHECKING:  # Every command loads this plugin, and few need these.
+    from optvet.plugin import AnswerContrast, Edit, ModelComparison, RepairResult
 
 Cell = str | int | float | None
 _BEFORE, _AFTER = ".before", ".after"

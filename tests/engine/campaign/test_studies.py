@@ -14,7 +14,7 @@ from tests.commands import Run
 from optvet.cli.tables import cell_text
 from optvet.plugin import BenchResult, KernelProfile, TrialParts, TrialRow
 from optvet.spec.records.devices import KernelUse
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.records.tables import CampaignTables
 from optvet_otx.figures import by_level
 from optvet_otx.gpu import devices, kernel_counts, kernels

@@ -37,7 +37,7 @@ from optvet.spec.records import (
     PointChart,
     Timing,
 )
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.records.tables import CampaignTables
 from optvet.spec.records.timing import TimedSide
 from optvet.spec.studies import OUTCOMES, FaultRow, StudyData, TrialParts, TrialRow, by_model

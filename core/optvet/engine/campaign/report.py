@@ -30,9 +30,9 @@ from optvet.spec.records.report import (
     CampaignReport,
     ReportedFinding,
     ReportedTrial,
-    ReportTable,
     Sighting,
 )
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.records.vet import Finding
 from optvet.spec.request import arguments_of
 from optvet.spec.words import printable

@@ -68,7 +68,8 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Few models have a file beside them.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 _Shape = Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=16)] | None
@@ -116,7 +117,7 @@ class _PrefixMask(_Strict):
 _Recipe = Annotated[
     _Normal | _Uniform | _Randint | _Const | _Choice | _PrefixMask, Field(discriminator="kind")
 ]
-_RECIPE: TypeAdapter[Any] = TypeAdapter(_Recipe)
+_RECIPE: TypeAdapter[Any] = TypeAdapter(_Recipe, config=ConfigDict(defer_build=True))
 
 
 class Preprocessing(_Strict):

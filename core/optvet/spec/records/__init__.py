@@ -86,9 +86,9 @@ if TYPE_CHECKING:
         CampaignReport,
         ReportedFinding,
         ReportedTrial,
-        ReportTable,
         Sighting,
     )
+    from optvet.spec.records.report_table import ReportTable
     from optvet.spec.records.structure import (
         Inventory,
         InventoryChange,
@@ -255,6 +255,7 @@ _HOMES = (
     "doctor",
     "listing",
     "report",
+    "report_table",
     "tables",
     "campaign",
     "generate",

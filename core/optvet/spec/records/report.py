@@ -10,6 +10,7 @@ from pydantic import Field
 from optvet.spec.records.base import Record
 from optvet.spec.records.campaign import FindingGroup, KnownFinding, TrialSummary
 from optvet.spec.records.charts import Chart
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.records.vet import Finding, Impact, OutputRecord, WarningRecord
 
 
@@ -83,19 +84,6 @@ class ReportedFinding(FindingGroup):
     def title(self) -> str:
         """The symptom, and the passes at fault."""
         return f"{self.symptom}: {self.blamed() if self.culprit else 'import and export'}"
-
-
-class ReportTable(Record):
-    """A table that stands in a report as it is: a title, a remark, and rows below columns.
-
-    ``brief`` ones stand in summaries too.
-    """
-
-    title: str
-    note: str = ""
-    brief: bool = False
-    columns: list[str]
-    rows: list[list[str | int | float | None]]
 
 
 class CampaignReport(Record):

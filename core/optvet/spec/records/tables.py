@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 
 
 class CampaignTables(Record):

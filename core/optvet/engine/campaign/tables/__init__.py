@@ -42,7 +42,7 @@ from optvet.engine.campaign.tables.rows import row_of
 from optvet.engine.campaign.tracker import KnownEntry, read_tracked
 from optvet.engine.contract import checked_calls
 from optvet.spec.records.charts import Chart
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.studies import Study, StudyData, TrialRow
 
 __all__ = [

@@ -19,7 +19,7 @@ from optvet.engine.campaign.display_names import short_model
 from optvet.engine.campaign.results import JobResult
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
 from optvet.spec.records.repair import RepairResult
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.studies import ConversionFault, StudiedConversion
 from optvet.spec.symptoms import ScriptCheck, Stage
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from onnx import ModelProto
 
 from optvet.graph.sequences import sequences_of
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.studies import TrialRow, grouped
 
 _LENGTHS = (2, 3, 4, 5)

@@ -10,7 +10,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from optvet.engine.campaign.tracker import KnownEntry, link_of
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 from optvet.spec.studies import FaultRow, TrialRow, by_model, variants
 
 Cell = str | int | float | None

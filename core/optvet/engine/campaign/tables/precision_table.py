@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from optvet.engine.campaign.display_names import short_models
 from optvet.engine.campaign.results import JobResult
 from optvet.spec.records.precision import PrecisionReading, PrecisionResult
-from optvet.spec.records.report import ReportTable
+from optvet.spec.records.report_table import ReportTable
 
 Cell = str | int | float | None
 
