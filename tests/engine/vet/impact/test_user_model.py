@@ -170,7 +170,7 @@ def test_scores_that_are_no_numbers_are_refused(folder: Path) -> None:
 def test_a_file_cannot_name_code_without_trust(folder: Path) -> None:
     file = folder / "c.toml"
     file.write_text('models = ["net.onnx"]\n[vet]\nuser_model = "owner.py:Rows"\n')
-    with pytest.raises(UsageError, match=r"c\.toml:2: .*owner.py:Rows.* runs the code"):
+    with pytest.raises(UsageError, match=r"c\.toml:3: .*owner.py:Rows.* runs the code"):
         read_campaign(file, Plugins())
     source = read_campaign(file, Plugins(), trust=True)
     (request,) = requests_of(source, Plugins())
