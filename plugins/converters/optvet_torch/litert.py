@@ -70,7 +70,7 @@ class LitertTorch:
         """The captured program, the decomposed one, and the TFLite model."""
         import litert_torch
 
-        call = _call_of(source)
+        call = _call_of(source, options)
         handle = "named" if call["sample_kwargs"] else None
         captured: list[Any] = []
         decomposed: list[Artifact] = []
@@ -82,7 +82,7 @@ class LitertTorch:
 
         with recording(captured), _noting_decomposed(note_decomposed), _quiet():
             try:
-                data = litert_torch.convert(**call, **options.model_dump()).model_content()
+                data = litert_torch.convert(**call).model_content()
             except Exception as error:
                 failure = error
         if captured:
@@ -122,7 +122,7 @@ def _noting_decomposed(note: Callable[[Any], None]) -> Iterator[None]:
         yield
 
 
-def _call_of(source: Artifact) -> dict[str, Any]:
+def _call_of(source: Artifact, options: LitertOptions) -> dict[str, Any]:
     """What ``litert_torch.convert`` is called with."""
     code = module_of(source)
     values = dict(code.arguments)
@@ -131,4 +131,7 @@ def _call_of(source: Artifact) -> dict[str, Any]:
         "sample_args": None if code.named else tuple(values.values()),
         "sample_kwargs": values if code.named else None,
         "dynamic_shapes": open_shapes(code),
+        "enable_x64": options.enable_x64,
+        "lightweight_conversion": options.lightweight_conversion,
+        "strict_export": options.strict_export,
     }
