@@ -8,7 +8,6 @@ for the original model too is rejected.
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 import textwrap
@@ -24,6 +23,7 @@ from optvet.engine.scripts.confined_run import try_script
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.literals import array_code, arrays_code, model_code
 from optvet.engine.scripts.rendering import indented, render
+from optvet.engine.work.cache.modified_installs import owners_of
 from optvet.spec.optimizer_protocols import Explains, ExplainsSimply, ExplainsTogether
 from optvet.spec.protocols import UsesLibraries
 from optvet.spec.requirement import Requirement
@@ -300,17 +300,10 @@ def _files_code(context: ReproContext) -> Sequence[str]:
     return lines
 
 
-@functools.cache
-def _owners() -> Mapping[str, list[str]]:
-    """The distributions of each package; finding them takes a second where many are installed."""
-    return metadata.packages_distributions()
-
-
 def _requirements(context: ReproContext, code: str) -> str:
     """The packages that the script needs, with the installed versions."""
     roots = set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE)) | {"onnx"}
-    owners = _owners()
-    names = {name for root in roots for name in owners.get(root, ())}
+    names = {name for root in roots for name in owners_of(root)}
     if isinstance(context.optimizer, UsesLibraries):
         names |= context.optimizer.libraries.keys()
     found = {}
