@@ -185,9 +185,8 @@ def test_a_bundle_is_made_replayed_and_run_without_a_trace(
     assert (ran.code, ran.traces) == (1, {}), ran.output
 
 
-@pytest.mark.parametrize(
-    "optimizer", [pytest.param("onnxoptimizer", marks=pytest.mark.long), "onnxruntime"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", ["onnxoptimizer", "onnxruntime"])
 def test_a_bench_asks_nobody_and_leaves_nothing(
     optimizer: str, watched: Watched, tmp_path: Path
 ) -> None:

@@ -185,9 +185,14 @@ def test_other():
     ("arguments", "words"),
     [
         (["--optvet-optimizer", "droping"], "did you mean 'dropping'"),
-        (["--optvet-option", "limit"], "--optvet-option 'limit': expected KEY=VALUE"),
-        (["--optvet-option", "limitt=1"], "unknown option 'limitt'; did you mean 'limit'"),
-        (["--optvet-option", "limit=none"], "--limit"),
+        *(
+            pytest.param(["--optvet-option", option], words, marks=pytest.mark.long)
+            for option, words in {
+                "limit": "--optvet-option 'limit': expected KEY=VALUE",
+                "limitt=1": "unknown option 'limitt'; did you mean 'limit'",
+                "limit=none": "--limit",
+            }.items()
+        ),
     ],
 )
 def test_what_is_wrong_with_an_option_is_told(

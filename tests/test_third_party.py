@@ -164,14 +164,14 @@ def test_the_comparator_is_chosen_for_its_task_and_its_metrics_are_told(
     assert "abs_rel" in words
 
 
-SLOW = {"example", Family.EXECUTOR, Family.CONVERTER, Family.RUNTIME}
-"""Packages whose tests run campaigns and models for longer than all others together."""
+QUICK = {Family.OPTIMIZER, Family.COMPARATOR}
+"""Packages whose tests run each time; those of all families run with the long tests."""
 
 
 @pytest.mark.parametrize(
     "package",
     [
-        pytest.param(package, marks=[pytest.mark.long] if package in SLOW else [])
+        pytest.param(package, marks=[] if package in QUICK else [pytest.mark.long])
         for package in ("example", *Family)
     ],
 )

@@ -164,8 +164,8 @@ def test_the_script_of_a_fault_exits_1_and_0_without_the_culprit(
 @pytest.mark.parametrize(
     ("kind", "end"),
     [
-        ("seq(int32[2])", "y = SequenceConstruct(m, a)"),
-        ("optional(int32[2])", "y = Optional(m)"),
+        pytest.param("seq(int32[2])", "y = SequenceConstruct(m, a)", marks=pytest.mark.long),
+        pytest.param("optional(int32[2])", "y = Optional(m)", marks=pytest.mark.long),
         ("optional(seq(int32[2]))", "s = SequenceConstruct(m)  y = Optional(s)"),
     ],
 )
