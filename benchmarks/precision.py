@@ -14,7 +14,8 @@ error of the whole conversion. Columns: parts that can be converted; length of t
 shortest list, by brute force over all subsets of the planted nodes (``rounding``: of all nodes);
 whether all nodes of the list are among these; lists tried; inferences; seconds; and how many nodes
 have to be kept in the order of ONNX Runtime's own
-``float_to_float16_max_diff`` of their weights, before the same requirement is met (``never``: all).
+``float_to_float16_max_diff`` of their weights, before the same requirement is met (``never``: all),
+with the error then and the seconds of ranking and trying.
 ``--autocast`` names the Python of an environment with ``nvidia-modelopt[onnx]``: AutoCast converts
 the same model with the same inputs. Its column has the parts that compute in float32 after it, the
 error, whether the requirement is met, and its seconds, without the import.
@@ -262,8 +263,11 @@ def judge_half(path: Path, fault: str, limit: int, python: str) -> list[str]:
     if fault == "rounding" and len(parts) > _SMALL:
         return [path.stem, fault, str(len(parts)), "too large for brute force"]
 
+    def lost(kept: Sequence[str]) -> float:
+        return change(expected, run(make(kept), feeds))
+
     def enough(kept: Sequence[str]) -> bool:
-        return change(expected, run(make(kept), feeds)) <= bound
+        return lost(kept) <= bound
 
     if enough([]):
         return [path.stem, fault, str(len(parts)), "no effect"]
@@ -287,7 +291,7 @@ def judge_half(path: Path, fault: str, limit: int, python: str) -> list[str]:
         str(result.trials),
         str(result.inferences),
         f"{seconds:.0f}",
-        _by_weights(faulty, parts, enough),
+        _by_weights(faulty, parts, lost, bound),
         *([by_autocast(python, faulty, parts, feeds, bound)] if python else []),
     ]
 
@@ -300,11 +304,15 @@ def _search(model: ModelProto, feeds: Feeds, bound: float) -> PrecisionResult:
 
 
 def _by_weights(
-    model: ModelProto, parts: Sequence[str], enough: Callable[[Sequence[str]], bool]
+    model: ModelProto,
+    parts: Sequence[str],
+    lost: Callable[[Sequence[str]], float],
+    bound: float,
 ) -> str:
     """How many parts are kept in the order of the largest rounding error of their weights."""
     from onnxruntime.transformers.float16 import float_to_float16_max_diff
 
+    started = time.perf_counter()
     # Of weights without elements it says that their data were not loaded.
     weights = {
         t.name: t
@@ -320,9 +328,10 @@ def _by_weights(
     }
     weighted = [n for n in sorted(parts, key=lambda n: -worst[n]) if worst[n] >= 0]
     length = 1
-    while length < len(weighted) and not enough(weighted[:length]):
+    while (left := lost(weighted[:length])) > bound and length < len(weighted):
         length = min(2 * length, len(weighted))
-    return f"≤ {length}" if enough(weighted[:length]) else "never"
+    told = f"{left:.2g}, {time.perf_counter() - started:.1f} s"
+    return f"≤ {length}, {told}" if left <= bound else f"never, {told}"
 
 
 # --- int8 -----------------------------------------------------------------------------------------
