@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED
-from optvet.cli.options import Debug
+from optvet.cli.options import Debug, cache_folder
 from optvet.cli.output import Json, check_folder, write_document
+from optvet.cli.picture import check_picture, draw_releases
 from optvet.cli.render import count, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
@@ -35,6 +36,17 @@ def command(
     context: typer.Context,
     request: BisectRequest,
     json_to: Json = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            callback=check_picture,
+            help="Draw which releases show the fault into an SVG or PNG file.",
+            show_default=False,
+            rich_help_panel="The answer",
+        ),
+    ] = None,
     quiet: Annotated[
         bool,
         typer.Option(
@@ -66,6 +78,10 @@ def command(
             terminal.show(text(result.headline()), soft_wrap=True)
         else:
             _show(terminal, result, request.out)
+    if plot is not None:
+        draw_releases(result, plot, cache_folder(request.cache_dir))
+        if json_to != "-" and not quiet:
+            terminal.show(f"wrote {plot}", soft_wrap=True)
     raise typer.Exit(_code(result))
 
 

@@ -16,9 +16,10 @@ from optvet.spec.words import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png")
-_COLOURS: Mapping[Tone, str] = {
+COLOURS: Mapping[Tone, str] = {
     "good": "#1a7f37",
     "bad": "#b3202b",
     "unsure": "#9a6700",
@@ -31,7 +32,7 @@ _LABEL_CHARS = 40
 _HIGH, _NEAR = 0.04, 0.5
 """Parts of the height, and of the value across, within which names would cover each other."""
 # Names of models may hold dollars, which would be read as formulas.
-_SETTINGS = {"text.parse_math": False, "svg.hashsalt": "optvet", "font.size": 9}
+SETTINGS = {"text.parse_math": False, "svg.hashsalt": "optvet", "font.size": 9}
 
 
 def check_plot(file: Path) -> None:
@@ -67,17 +68,21 @@ def _drawn(charts: Sequence[Chart], form: str) -> bytes:
     from matplotlib.figure import Figure
 
     heights = [_height(chart) for chart in charts]
-    out = BytesIO()
-    with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+    with mpl.rc_context(SETTINGS), warnings.catch_warnings():
         # A name may have characters that the font lacks; they are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph")
         figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
         axes = figure.subplots(len(charts), 1, squeeze=False, height_ratios=heights)
         for chart, (axis,) in zip(charts, axes, strict=True):
             _draw(axis, chart)
-        # Without the date, so that equal charts give equal files.
-        stamp: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
-        figure.savefig(out, format=form, dpi=150, metadata=stamp)
+        return encoded(figure, form)
+
+
+def encoded(figure: Figure, form: str) -> bytes:
+    """A figure as SVG or PNG, without the date, so that equal ones give equal files."""
+    out = BytesIO()
+    stamp: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
+    figure.savefig(out, format=form, dpi=150, metadata=stamp)
     return out.getvalue()
 
 
@@ -89,7 +94,7 @@ def _height(chart: Chart) -> float:
 
 
 def _draw(axis: Axes, chart: Chart) -> None:
-    axis.set_title(_short(chart.title, 90), loc="left", fontweight="bold")
+    axis.set_title(short(chart.title, 90), loc="left", fontweight="bold")
     axis.set_xlabel(chart.axis)
     axis.spines[["top", "right"]].set_visible(False)
     if isinstance(chart, IntervalChart):
@@ -103,7 +108,7 @@ def _draw(axis: Axes, chart: Chart) -> None:
 def _draw_intervals(axis: Axes, chart: IntervalChart) -> None:
     axis.axvline(chart.origin, color="#8c959f", linewidth=1, linestyle="--")
     for line, each in enumerate(chart.intervals):
-        colour = _COLOURS[each.tone]
+        colour = COLOURS[each.tone]
         if each.low is not None and each.high is not None:
             axis.plot([each.low, each.high], [line, line], color=colour, linewidth=2)
         axis.plot([each.value], [line], "o", color=colour, markersize=5)
@@ -117,7 +122,7 @@ def _draw_bars(axis: Axes, chart: BarChart) -> None:
     starts = [0.0] * len(chart.bars)
     for number, name in enumerate(chart.names):
         widths = [bar.parts.get(name, 0.0) for bar in chart.bars]
-        label = _short(name)
+        label = short(name)
         axis.barh(range(len(starts)), widths, left=starts, color=colours(number % 20), label=label)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     _label_lines(axis, [bar.label for bar in chart.bars])
@@ -126,7 +131,7 @@ def _draw_bars(axis: Axes, chart: BarChart) -> None:
 
 
 def _label_lines(axis: Axes, labels: Sequence[str]) -> None:
-    axis.set_yticks(range(len(labels)), [_short(label) for label in labels])
+    axis.set_yticks(range(len(labels)), [short(label) for label in labels])
     axis.set_ylim(max(len(labels), 1) - 0.5, -0.5)  # the first is on top
 
 
@@ -137,9 +142,9 @@ def _draw_points(axis: Axes, chart: PointChart) -> None:
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0e}" if value else "0")
     axis.set_ylabel(chart.up)
     for point in chart.points:
-        axis.plot([point.x], [point.y], "o", color=_COLOURS["plain"], markersize=5)
+        axis.plot([point.x], [point.y], "o", color=COLOURS["plain"], markersize=5)
     for at, names in _named_places(chart.points).items():
-        words = _short(", ".join(names))
+        words = short(", ".join(names))
         axis.annotate(words, at, xytext=(6, 3), textcoords="offset points")
     # Room for names beside the points.
     axis.margins(x=0.2)
@@ -160,6 +165,7 @@ def _named_places(points: Sequence[Point]) -> dict[tuple[float, float], list[str
     return places
 
 
-def _short(label: str, chars: int = _LABEL_CHARS) -> str:
+def short(label: str, chars: int = _LABEL_CHARS) -> str:
+    """A label on one line, cut where it is long."""
     line = " ".join(printable(label).split())
     return line if len(line) <= chars else f"{line[: chars - 1]}…"
