@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,9 @@ COLUMNS = (
     "version    bugs found culprit symptom clean alarms applications inferences  wall_s longest_s"
 )
 
+
+_MOST_BESIDE = 3
+"""Packages that are put beside a release at most."""
 
 PROBES = {
     "onnxoptimizer": """
@@ -44,7 +48,11 @@ session.run(None, {"x": numpy.ones(1, numpy.float32)})
 """,
     "onnxscript": "import onnxscript.optimizer",
     "onnxsim": "import onnxsim\nonnxsim.simplify",
-    "onnxslim": "import onnxslim\nonnxslim.slim",
+    "onnxslim": """
+import onnx.parser, onnxslim
+text = '<ir_version: 7, opset_import: ["": 13]> g (float[1] x) => (float[1] y) <float[1] w = {1}>'
+onnxslim.slim(onnx.parser.parse_model(text + "{ y = Add(x, w) }"))
+""",
 }
 """What a version must be able to do beside the other packages that are installed."""
 
@@ -53,10 +61,16 @@ def prepare(library: str, version: str, target: Path) -> str:
     """Make the overlay ``target`` of one version that works; why there is none, or nothing."""
     if not target.exists() and (problem := install(f"{library}=={version}", target)):
         return problem
+    # An old release may need an old numpy or onnx, or what the newest one needs no longer.
     problem = probe(library, target)
-    if problem and not (target / "numpy").exists():
-        # Wheels from before numpy 2 cannot be loaded beside it.
-        problem = install("numpy<2", target) or probe(library, target)
+    for _ in range(_MOST_BESIDE):
+        missing = re.search(r"No module named '(\w+)'", problem)
+        old = "onnx<1.18" if "module 'onnx" in problem else "numpy<2"
+        requirement = missing[1] if missing else old
+        name = requirement.partition("<")[0]
+        if not problem or (target / name).exists() or install(requirement, target):
+            break
+        problem = probe(library, target)
     return problem
 
 
