@@ -89,7 +89,8 @@ def test_a_command_decides_on_a_library_that_no_optimizer_has(
     script.write_text(
         "import sys, onnx2torch\n"
         "assert sys.argv[1].endswith('net.py:Net')\n"
-        "sys.exit(onnx2torch.__version__ in ('3.0', '4.0'))\n"
+        "if onnx2torch.__version__ in ('3.0', '4.0'):\n"
+        "    sys.exit('bad in ' + onnx2torch.__version__)\n"
     )
     options = (
         "--package",
@@ -102,6 +103,8 @@ def test_a_command_decides_on_a_library_that_no_optimizer_has(
     ran = run("bisect", f"{source}:Net", *options)
     assert ran.code == 1, ran.err
     assert "first bad onnx2torch 3.0 (the last good one is 2.0)" in ran.out
+    assert "exit code 1: bad in 3.0" in ran.out
+    assert "share no finding" not in ran.out
     ran = run("bisect", f"{tmp_path / 'nothere.py'}:Net", *options)
     assert (ran.code, ran.out) == (2, "")
     assert "no such file" in ran.err

@@ -121,16 +121,19 @@ def _releases(tried: Sequence[TriedRelease], bundles: int) -> Table:
 def _changes(result: BisectResult) -> list[Text]:
     if not result.stable:
         words = "a release that was tried again gave another answer; what follows is not certain"
-        unstable = [text(f"unstable  {words}", "yellow")]
+        notes = [text(f"unstable  {words}", "yellow")]
     else:
-        unstable = []
+        notes = []
+    if result.has_several_faults:
+        words = "the bad releases share no finding; ask about one with --symptom or --culprit"
+        notes.append(text(f"note      {words}", "yellow"))
     if not result.changes:
-        return [*unstable, text(f"no change {result.headline()}", "bold")]
+        return [*notes, text(f"no change {result.headline()}", "bold")]
     lines = [_change(change, result.package) for change in result.changes]
     if len(result.changes) > 1:
         words = "the range is not monotone: the answer changes more than once"
         lines.append(text(f"note      {words}; narrow it with --good and --bad", "yellow"))
-    return [*unstable, *lines]
+    return [*notes, *lines]
 
 
 def _change(change: ReleaseChange, package: str) -> Text:

@@ -76,6 +76,14 @@ class BisectResult(Result):
         """Releases that were tried, oldest first."""
         return [release for release in self.releases if release.state != "not tried"]
 
+    @property
+    def has_several_faults(self) -> bool:
+        """Whether no finding is one of all bad releases; not of a command, which tells none."""
+        if self.at_fault is None or not self.at_fault.findings:
+            return False
+        bad = [set(r.findings) for r in self.releases if r.state == "bad"]
+        return len(bad) > 1 and not set.intersection(*bad)
+
     def headline(self) -> str:
         """The answer on one line."""
         name = self.package
