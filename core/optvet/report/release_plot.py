@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,15 +62,15 @@ def _drawn(result: BisectResult, form: str) -> bytes:
         return encoded(figure, form)
 
 
-def _lines(result: BisectResult) -> Mapping[str, list[str]]:
+def _lines(result: BisectResult) -> Mapping[str, Sequence[str]]:
     """What each release that was tried shows, by what is looked at; empty where nothing was."""
     bundles = result.at_fault.bundles if result.at_fault else []
     shown = [r.bundles for r in result.tried]
-    return {"the whole model": [r.state for r in result.tried]} | {
-        name: [each[number] if number < len(each) else "" for each in shown]
-        for number, name in enumerate(bundles)
-        if any(number < len(each) for each in shown)
-    }
+    lines: dict[str, Sequence[str]] = {"the whole model": [r.state for r in result.tried]}
+    for number, name in enumerate(bundles):
+        if any(number < len(each) for each in shown):
+            lines[name] = [each[number] if number < len(each) else "" for each in shown]
+    return lines
 
 
 def _cell(axis: Axes, place: int, height: int, word: str) -> None:
