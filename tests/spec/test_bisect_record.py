@@ -35,13 +35,14 @@ def answer(*findings: list[str], culprit: list[str]) -> BisectResult:
 @pytest.mark.parametrize(
     ("findings", "culprit", "several"),
     [
-        ((["a"], ["b"]), ["b"], True),
-        ((["a", "b"], ["b", "c"]), ["b"], False),
-        (([], ["b"]), ["b"], False),
-        ((["code 1"], ["code 2"]), [], False),
+        ((["crash: a"], ["crash: b"]), ["b"], True),
+        ((["crash: a", "crash: b"], ["crash: b", "crash: c"]), ["b"], False),
+        ((["crash: b"], ["timeout: b"]), ["b"], False),
+        (([], ["crash: b"]), ["b"], False),
+        ((["code 1: x"], ["code 2: y"]), [], False),
     ],
 )
-def test_bad_releases_without_a_finding_in_common_have_several_faults(
+def test_bad_releases_without_a_pass_in_common_have_several_faults(
     findings: tuple[list[str], ...], culprit: list[str], several: bool
 ) -> None:
     assert answer(*findings, culprit=culprit).has_several_faults == several

@@ -125,7 +125,7 @@ def _changes(result: BisectResult) -> list[Text]:
     else:
         notes = []
     if result.has_several_faults:
-        words = "the bad releases share no finding; ask about one with --symptom or --culprit"
+        words = "no pass is to blame in all bad releases; ask about one with --culprit"
         notes.append(text(f"note      {words}", "yellow"))
     if not result.changes:
         return [*notes, text(f"no change {result.headline()}", "bold")]

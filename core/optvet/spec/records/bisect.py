@@ -78,10 +78,14 @@ class BisectResult(Result):
 
     @property
     def has_several_faults(self) -> bool:
-        """Whether no finding is one of all bad releases; not of a command, which tells none."""
+        """Whether no pass is blamed in all bad releases; not of a command, which blames none."""
         if self.at_fault is None or not self.at_fault.findings:
             return False
-        bad = [set(r.findings) for r in self.releases if r.state == "bad"]
+        bad = [
+            {words.partition(": ")[2] for words in r.findings}
+            for r in self.releases
+            if r.state == "bad"
+        ]
         return len(bad) > 1 and not set.intersection(*bad)
 
     def headline(self) -> str:
