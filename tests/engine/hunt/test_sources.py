@@ -15,6 +15,7 @@ from tests.engine.convert.plain import HEAD, NoOptions, PlainConverter, PlainRun
 from optvet.engine.convert.conversion_inputs import inputs_of
 from optvet.engine.convert.worker_steps import describe
 from optvet.engine.discovery import Plugins
+from optvet.engine.environment.environments import MADE, environments_root
 from optvet.engine.hunt.file_issues import file_issues
 from optvet.engine.hunt.findings_report import read_summary, report_of
 from optvet.engine.hunt.run import hunt
@@ -246,3 +247,15 @@ def test_the_order_depends_on_the_seed() -> None:
     state = random.getstate()
     assert recipe_of(0, 1, operators) != recipe_of(0, 2, operators)
     assert random.getstate() == state
+
+
+def test_a_converter_of_another_environment_is_not_hunted_in_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    made = environments_root() / "litert" / MADE
+    made.parent.mkdir(parents=True)
+    made.touch()
+    request = HuntRequest(optimizer="converter:litert_torch", out=tmp_path / "out")
+    with pytest.raises(UsageError, match=r"in the environment 'litert'.*hunt from there"):
+        resolve_converter(request, Plugins())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.options import parse_options
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.converters import Converter, MakesSources, TellsSource
@@ -60,7 +61,13 @@ def resolve_converter(request: HuntRequest, plugins: Plugins) -> TestedConverter
             )
     if request.known:
         raise UsageError("--known: findings of converters have no baselines; leave it out")
-    converter = plugins.converter(request.optimizer.removeprefix(CONVERTER))
+    everywhere = Pythons({}, environments_root()).among(plugins)
+    converter = everywhere.converter(request.optimizer.removeprefix(CONVERTER))
+    if home := everywhere.home_of(converter):
+        raise UsageError(
+            f"{request.optimizer}: it runs in the environment {home!r}, and sources are made in "
+            "this one; install optvet beside it, and hunt from there"
+        )
     options = parse_options(
         f"converter {converter.name!r}", converter.options, request.optimizer_options
     )
