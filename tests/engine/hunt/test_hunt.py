@@ -632,6 +632,23 @@ def test_models_that_reach_new_code_of_a_pass_are_edited(tmp_path: Path) -> None
     assert any(map(_look, seeds))
 
 
+class Nowhere(Branching):
+    """An optimizer that cannot say where its code is."""
+
+    def code_of(self, name: str, options: BaseModel) -> Sequence[str]:
+        """A module that is not there."""
+        return ["no_module_of_this_name"]
+
+
+def test_a_plugin_that_cannot_say_where_its_code_is_ends_no_hunt(tmp_path: Path) -> None:
+    nowhere = Nowhere(default=("drop_relu",), offered=("drop_relu",))
+    plugins = Plugins().register("generator", SmallPool()).register("optimizer", nowhere)
+    summary = hunt(asked(tmp_path / "out"), plugins)
+    assert [f.culprit for f in summary.findings] == [["drop_relu"]]
+    (told,) = summary.complaints
+    assert "code_of of optimizer 'planted' raised ModuleNotFoundError" in told
+
+
 class Odd(Planted):
     """An optimizer whose plugin returns what no caller expects."""
 

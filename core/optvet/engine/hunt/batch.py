@@ -240,8 +240,9 @@ def _judge_candidate(
     seeds = _seeds(batch, recipe, candidate, examined, log)
     if reached and examined.valid and not _wrong(examined):
         seeds += (_seed(candidate, examined.rewrites, REACHED, examined),)
+    complaint = examined.complaint or code.complaint
     outcome = CandidateOutcome(
-        number, recipe.kind, candidate.mutators, examined, kept, examined.complaint, seeds
+        number, recipe.kind, candidate.mutators, examined, kept, complaint, seeds
     )
     return replace(outcome, reached=reached)
 

@@ -6,21 +6,30 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from types import CodeType
 
+from optvet.engine.hunt.rewrites import complaint_about
+from optvet.engine.hunt.suspicions import Complaint
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.work.trials.code_of_passes import files_of_passes, tracing
 from optvet.spec.optimizer_protocols import TellsCode
 
 
 class ReachedCode:
-    """Notes lines that no model has reached before; nothing if the passes are not in Python."""
+    """Notes lines that no model has reached before; nothing if the passes are not in Python.
+
+    ``complaint`` is about a plugin that does not say where its code is.
+    """
 
     def __init__(self, tested: TestedOptimizer, known: Set[str]) -> None:
-        """``known`` are lines that were reached, as ``taken`` gives them."""
+        """``known`` are lines that were reached, as ``take`` gives them."""
         self._known, self._new = {*known}, set[str]()
         self._files: dict[str, str] = {}
+        self.complaint: Complaint | None = None
         optimizer, names = tested.optimizer, dict.fromkeys((*tested.each, *tested.whole))
         if isinstance(optimizer, TellsCode):
-            self._files = files_of_passes(optimizer, names, tested.options)
+            try:
+                self._files = files_of_passes(optimizer, names, tested.options)
+            except Exception as error:  # the hunt goes on without, and tells it
+                self.complaint = complaint_about(tested, "code_of", error)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
