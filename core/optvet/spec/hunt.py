@@ -56,6 +56,9 @@ class HuntRequest(BaseModel):
     """Hunt only in these passes."""
     optimizer_options: dict[str, Any] = option({}, group=_WHERE, metavar="KEY=VALUE")
     """Options of the optimizer."""
+    runtime_options: dict[str, Any] = option({}, group=_WHERE, metavar="KEY=VALUE")
+    """Options of the runtime under test, or of the one that runs what the optimizer writes, such
+    as the device."""
 
     pools: Texts = option(
         (), group=_WITH, metavar="NAME[:ARGUMENT]", shown="all that need no argument"

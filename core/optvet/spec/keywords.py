@@ -160,6 +160,7 @@ class HuntOptions(TypedDict, total=False):
 
     passes: Strings
     optimizer_options: Options
+    runtime_options: Options
     pools: Strings
     seed: int
     known: Sequence[PathLike]

@@ -591,6 +591,21 @@ def test_what_shows_under_rare_options_alone_is_found_with_them(tmp_path: Path) 
     assert hunt(plain, plugins).findings == []
 
 
+def test_models_run_under_the_options_of_the_runtime(tmp_path: Path) -> None:
+    plugins = plugins_with("drop_relu", "keep_01")
+    request = asked(tmp_path / "out", "40", runtime_options={"providers": ["CPUExecutionProvider"]})
+    summary = hunt(request, plugins)
+    assert summary.runtime_options == request.runtime_options
+    record = read_record(tmp_path / "out" / summary.findings[0].bundle)
+    assert record.runtime_options["providers"] == ["CPUExecutionProvider"]
+    table = "[jobs.vet.runtime_options]\nproviders = "
+    assert table in (tmp_path / "out" / "campaign.toml").read_text()
+    with pytest.raises(UsageError, match="did you mean 'providers'"):
+        hunt(asked(tmp_path / "none", runtime_options={"provider": "x"}), plugins)
+    with pytest.raises(UsageError, match="another runtime options"):
+        hunt(asked(tmp_path / "out", "50", resume=True), plugins)
+
+
 class Branching(Planted):
     """An optimizer in Python that looks for Exp behind Neg."""
 

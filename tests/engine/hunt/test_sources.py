@@ -217,6 +217,8 @@ def test_what_a_hunt_in_a_converter_cannot_use_is_refused(plugins: Plugins, tmp_
         hunt(asked(out, "1", pools=("hints",)), plugins)
     with pytest.raises(UsageError, match="--pass"):
         hunt(asked(out, "1", passes=("p",)), plugins)
+    with pytest.raises(UsageError, match="--runtime-option"):
+        hunt(asked(out, "1", runtime_options={"intra_op_threads": 1}), plugins)
     with pytest.raises(UsageError, match="runtime:NAME"):
         hunt(asked(out, "1", optimizer="converter:onnx_version"), plugins)
     with pytest.raises(UsageError, match="holds no hunt"):

@@ -51,7 +51,11 @@ def _write_job_set(
     yield "\n[[jobs]]"
     yield from (f"{key} = {json.dumps(value)}" for key, value in values.items())
     under_rare = record.optimizer_options.items() >= rare.items()
-    options = {**summary.optimizer_options, **(rare if under_rare else {})}
-    if options:
-        yield "[jobs.vet.optimizer_options]"
-        yield from (f"{k} = {json.dumps(v)}" for k, v in options.items())
+    options = {
+        "optimizer_options": {**summary.optimizer_options, **(rare if under_rare else {})},
+        "runtime_options": summary.runtime_options,
+    }
+    for table, given in options.items():
+        if given:
+            yield f"[jobs.vet.{table}]"
+            yield from (f"{k} = {json.dumps(v)}" for k, v in given.items())

@@ -88,6 +88,7 @@ class Confirmer:
                 optimizer=tested.optimizer.name,
                 pipeline=self._pipeline(suspect),
                 optimizer_options=dict(tested.given),
+                runtime_options=dict(tested.given_to_runtime),
                 dataset=(inputs.name,),
                 jobs=self.jobs,
                 timeout=TIMEOUT_S,

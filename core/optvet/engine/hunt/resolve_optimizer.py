@@ -35,7 +35,9 @@ def resolve_optimizer(request: HuntRequest, plugins: Plugins) -> TestedOptimizer
             "ONNX alone"
         )
     runtime = choose_runtime(plugins, optimizer, None)
-    candidate = RuntimeConfig(runtime, runtime.options)
+    candidate = RuntimeConfig(
+        runtime, parse_options(runtime.name, runtime.options, request.runtime_options)
+    )
     reference = reference_for(plugins, optimizer, candidate)
     known = {p.name: p for p in optimizer.passes()}
     for name in request.passes:
@@ -61,6 +63,7 @@ def resolve_optimizer(request: HuntRequest, plugins: Plugins) -> TestedOptimizer
         reference,
         excused,
         given=request.optimizer_options,
+        given_to_runtime=request.runtime_options,
     )
     return replace(tested, rare=_under_rare_options(tested))
 

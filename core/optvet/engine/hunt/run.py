@@ -145,6 +145,7 @@ def _open_store(
         "optimizer": optimizer.name,
         "version": optimizer.version(),
         "options": request.optimizer_options,
+        "runtime options": request.runtime_options,
         "passes": list(request.passes),
         "pools": list(request.pools),
         "seed": request.seed,

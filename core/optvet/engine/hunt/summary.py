@@ -85,6 +85,7 @@ def write_summary(request: HuntRequest, tested: TestedOptimizer, state: HuntStat
         optimizer=tested.optimizer.name,
         version=tested.optimizer.version(),
         optimizer_options=dict(request.optimizer_options),
+        runtime_options=dict(request.runtime_options),
         seed=request.seed,
         budget=request.budget,
         candidates=state.number,

@@ -25,6 +25,7 @@ class TestedOptimizer:
         optimizer: Configured by ``options``.
         options: Its options.
         given: Those that the user gave, or the hunt itself.
+        given_to_runtime: Options of the runtime that the user gave.
         base: Passes that are always applied.
         each: Passes that are tried one at a time; empty if single passes do little.
         whole: The pipeline that is tried if no pass alone looks wrong.
@@ -46,6 +47,7 @@ class TestedOptimizer:
     excused: Mapping[str, frozenset[Symptom]] = field(default_factory=dict)
     together: tuple[tuple[str, ...], ...] = ()
     given: Mapping[str, Any] = field(default_factory=dict)
+    given_to_runtime: Mapping[str, Any] = field(default_factory=dict)
     rare: TestedOptimizer | None = None
 
     def for_candidate(self, seed: int, number: int) -> TestedOptimizer:

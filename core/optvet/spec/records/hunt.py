@@ -75,6 +75,7 @@ class HuntSummary(Result):
     optimizer: str
     version: str
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
+    runtime_options: dict[str, Any] = Field(default_factory=dict)
     seed: int
     budget: str
     candidates: int

@@ -59,6 +59,11 @@ def resolve_converter(request: HuntRequest, plugins: Plugins) -> TestedConverter
                 f"{option}: a converter has no passes, and its sources come from no pool; leave "
                 f"out {option}"
             )
+    if request.runtime_options:
+        raise UsageError(
+            "--runtime-option: what a converter makes runs under the runtime's own options; leave "
+            "it out"
+        )
     if request.known:
         raise UsageError("--known: findings of converters have no baselines; leave it out")
     everywhere = Pythons({}, environments_root()).among(plugins)
