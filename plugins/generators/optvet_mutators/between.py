@@ -9,7 +9,17 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optvet.graph import types_of
 from optvet.plugin import Candidate, Vocabulary
-from optvet_mutators.common import add_output, filled, fresh, insert, onnx_version, slots
+from optvet_mutators.common import (
+    add_output,
+    filled,
+    fresh,
+    insert,
+    insert_behind,
+    made_by,
+    onnx_version,
+    readers,
+    slots,
+)
 
 _UNARY = "Identity Neg Abs Relu Sigmoid Tanh Exp Sqrt Floor Not Transpose Dropout"
 _CASTS = (1, 7, 11, 10)
@@ -31,8 +41,31 @@ def insert_unary(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
         else helper.make_node("Cast", [name], [new], to=kind)
     )
     reader.input[slot] = new
-    insert(graph, index, node)
+    insert_behind(graph, name, node)
     return True
+
+
+def insert_returned(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """An operator between a value and all its readers, whose result is an output too.
+
+    What a pass moves across an operator, it must not move across an output of the model.
+    """
+    graph = candidate.model.graph
+    outputs = {o.name for o in graph.output}
+    places = [n for n in (*candidate.feeds, *made_by(graph)) if n not in outputs]
+    read = [(name, found) for name in places if (found := readers(graph, name))]
+    if not read:
+        return False
+    (name, found), kind = random.choice(read), random.choice(_RETURNED)
+    new = fresh(graph, "returned")
+    for reader, slot in found:
+        reader.input[slot] = new
+    insert_behind(graph, name, helper.make_node(kind, [name], [new]))
+    return add_output(graph, new)
+
+
+_RETURNED = ("Identity", "Neg", "Sigmoid")
+"""The last makes numbers that no grid of a quantizer has."""
 
 
 def insert_idle(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
@@ -64,7 +97,7 @@ def insert_idle(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
         node.input.append(fresh(graph, "nothing"))
         graph.initializer.append(numpy_helper.from_array(value, node.input[-1]))
     reader.input[slot] = new
-    insert(graph, index, node)
+    insert_behind(graph, name, node)
     return True
 
 
@@ -116,7 +149,7 @@ def insert_reshape(candidate: Candidate, vocabulary: Vocabulary, random: Random)
         graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), numbers))
         node = helper.make_node("Reshape", [name, numbers], [new])
     reader.input[slot] = new
-    insert(graph, index, node)
+    insert_behind(graph, name, node)
     return True
 
 
@@ -169,9 +202,9 @@ def quantize_edge(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
     graph.initializer.append(numpy_helper.from_array(zero, f"{stem}_zero"))
     pair = [f"{stem}_scale", f"{stem}_zero"]
     graph.node[index].input[slot] = f"{stem}_float"
-    insert(
+    insert_behind(
         graph,
-        index,
+        name,
         helper.make_node("QuantizeLinear", [name, *pair], [f"{stem}_integer"]),
         helper.make_node("DequantizeLinear", [f"{stem}_integer", *pair], [f"{stem}_float"]),
     )

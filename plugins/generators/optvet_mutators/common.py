@@ -89,6 +89,15 @@ def insert(graph: GraphProto, index: int, *nodes: NodeProto) -> None:
         graph.node.insert(index + offset, node)
 
 
+def insert_behind(graph: GraphProto, name: str, *nodes: NodeProto) -> None:
+    """Put nodes right behind the one that makes a value, where exporters write them; else first.
+
+    The order of a file matters: many passes visit nodes in it.
+    """
+    made = (i + 1 for i, node in enumerate(graph.node) if name in node.output)
+    insert(graph, next(made, 0), *nodes)
+
+
 def constants(graph: GraphProto) -> list[TensorProto]:
     """Tensors that can be changed in place: weights, and those in Constant nodes."""
     found = list(graph.initializer)

@@ -6,18 +6,18 @@ from random import Random
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import GraphProto, helper, numpy_helper
 
 from optvet.graph import ONNX_DOMAIN, domain_of, reads, rename_node_values, to_opset, type_of
 from optvet.plugin import Candidate, Vocabulary
 from optvet_mutators.common import (
     add_output,
+    copy_of,
     fresh,
     insert,
     made_by,
     onnx_version,
     pick,
-    readers,
 )
 from optvet_mutators.values import change_type, empty_dimension
 
@@ -297,28 +297,34 @@ def pass_through(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
 
 
 def order_nodes(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
-    """A Constant right before its first reader, or another order of outputs."""
+    """A node as early or as late as it may stand, or the outputs in reverse order."""
     graph = candidate.model.graph
-    constants = [n for n in graph.node if n.op_type == "Constant"]
-    if not constants or random.random() < 0.3:
-        if len(graph.output) < 2:
-            return False
-        outputs = [onnx.ValueInfoProto.FromString(o.SerializeToString()) for o in graph.output]
+    outputs = [onnx.ValueInfoProto.FromString(o.SerializeToString()) for o in graph.output]
+    edits = [*_moves(graph), *([(-1, -1)] if len(outputs) > 1 else [])]
+    if not edits:
+        return False
+    index, to = random.choice(edits)
+    if index < 0:
         del graph.output[:]
         graph.output.extend(reversed(outputs))
-        return True
-    node = random.choice(constants)
-    copy = onnx.NodeProto.FromString(node.SerializeToString())
-    found = readers(graph, node.output[0])
-    graph.node.remove(node)
-    if not found:
-        graph.node.append(copy)
-        return True
-    index = next(
-        i for i, n in enumerate(graph.node) if node.output[0] in n.input or n == found[0][0]
-    )
-    insert(graph, index, copy)
+    else:
+        node = copy_of(graph.node[index])
+        del graph.node[index]
+        insert(graph, to, node)
     return True
+
+
+def _moves(graph: GraphProto) -> list[tuple[int, int]]:
+    """Indices of nodes, and the first and the last index at which each may stand instead."""
+    made = {o: index for index, node in enumerate(graph.node) for o in node.output if o}
+    moves = []
+    for index, node in enumerate(graph.node):
+        first = max((made[name] + 1 for name in reads(node) if name in made), default=0)
+        later = range(index + 1, len(graph.node))
+        reader = (i for i in later if not {*node.output}.isdisjoint(reads(graph.node[i])))
+        last = next(reader, len(graph.node)) - 1
+        moves += [(index, to) for to in (first, last) if to != index]
+    return moves
 
 
 def set_field(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:

@@ -19,10 +19,11 @@ _TRIES = 400
 """Edits of a mutator that found nothing, after which it has half of its weight."""
 _LEAST = 0.2
 """What is left of the weight of one that never finds anything."""
-_FIRST = 0.5
+_FIRST = 0.75
 """Share of the edits that are of the first model that shows a rewrite and has edits left.
 
-So it is soon edited in every way; all models have ten times as many edits as fit in a hunt.
+So it is edited in every way within a few minutes; all models have ten times as many edits as fit
+in a hunt.
 """
 _OF_CODE = 0.15
 """Share of the edits that are of models that reached code of the passes first."""
@@ -78,9 +79,9 @@ def _recipe(
     if 0.2 <= drawn < 0.28 and patterns:
         return _pattern(state, random, patterns)
     # Single edits find several times as much as random changes; they get what the others leave.
-    if drawn < 0.86 and (edit := chooser.edit()) is not None:
+    if drawn < 0.9 and (edit := chooser.edit()) is not None:
         return edit
-    if drawn < 0.95 and (entry := chooser.entry()) is not None:
+    if drawn < 0.96 and (entry := chooser.entry()) is not None:
         return CandidateRecipe(
             "corpus",
             model=entry.model,
