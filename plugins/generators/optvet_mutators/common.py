@@ -128,6 +128,16 @@ def onnx_version(candidate: Candidate) -> int:
     return opset_versions(candidate.model).get(ONNX_DOMAIN, 1)
 
 
+def version_with(operator: str, name: str, after: int = 0) -> int:
+    """The first operator set after a version in which an operator has an attribute or input."""
+    latest = onnx.defs.onnx_opset_version()
+    for version in range(after + 1, latest):
+        known = schema_of(ONNX_DOMAIN, operator, {ONNX_DOMAIN: version})
+        if known and name in {*known.attributes, *(formal.name for formal in known.inputs)}:
+            return version
+    return latest
+
+
 def pick(random: Random, items: Sequence[str]) -> str | None:
     """One of ``items``; None if there is none."""
     return random.choice(items) if items else None

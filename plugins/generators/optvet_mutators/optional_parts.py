@@ -10,7 +10,14 @@ from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
 from optvet.graph import ONNX_DOMAIN, Typed, domain_of, schema_of, to_opset, types_of
 from optvet.plugin import Candidate, Vocabulary
-from optvet_mutators.common import add_output, filled, fresh, onnx_version, schema
+from optvet_mutators.common import (
+    add_output,
+    filled,
+    fresh,
+    onnx_version,
+    schema,
+    version_with,
+)
 from optvet_mutators.values import values_of_attribute
 
 
@@ -114,16 +121,6 @@ def newer_part(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
     else:
         give_input(candidate, node, *part)
     return True
-
-
-def version_with(operator: str, name: str, after: int) -> int:
-    """The first operator set after a version in which an operator has an attribute or input."""
-    latest = onnx.defs.onnx_opset_version()
-    for version in range(after + 1, latest):
-        known = schema_of(ONNX_DOMAIN, operator, {ONNX_DOMAIN: version})
-        if known and name in {*known.attributes, *(formal.name for formal in known.inputs)}:
-            return version
-    return latest
 
 
 def _is_optional(formal: onnx.defs.OpSchema.FormalParameter) -> bool:

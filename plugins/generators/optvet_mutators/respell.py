@@ -14,8 +14,8 @@ from onnx import NodeProto, helper, numpy_helper
 
 from optvet.graph import ONNX_DOMAIN, Typed, attribute_of, domain_of, to_opset, types_of
 from optvet.plugin import Candidate, Vocabulary
-from optvet_mutators.common import onnx_version, schema
-from optvet_mutators.optional_parts import give_input, version_with
+from optvet_mutators.common import onnx_version, schema, version_with
+from optvet_mutators.optional_parts import give_input
 
 _LAST = np.iinfo(np.int64).max
 _FROM_THE_END = 11

@@ -10,9 +10,16 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
-from optvet.graph import ONNX_DOMAIN, to_opset, type_of
+from optvet.graph import ONNX_DOMAIN, domain_of, schema_of, to_opset, type_of
 from optvet.plugin import Candidate, Vocabulary
-from optvet_mutators.common import constants, onnx_version, pick, schema, set_value
+from optvet_mutators.common import (
+    constants,
+    onnx_version,
+    pick,
+    schema,
+    set_value,
+    version_with,
+)
 
 _FLOATS = {1: np.float32, 10: np.float16, 11: np.float64}
 _SMALL, _SPREAD = 4.0, 4.0
@@ -378,7 +385,18 @@ def _resize(candidate: Candidate, was: int, now: int) -> None:
 
 
 def _let_zero_be_a_size(candidate: Candidate) -> None:
-    """Where an operator can take 0 in a shape for "as before", it takes it for a size."""
+    """Where an operator can take 0 in a shape for "as before", it takes it for a size.
+
+    In the first operator set in which it can do so, if the model's is older.
+    """
+    latest = {ONNX_DOMAIN: onnx.defs.onnx_opset_version()}
+    nodes = [n for n in candidate.model.graph.node if domain_of(n) == ONNX_DOMAIN]
+    for kind in dict.fromkeys(n.op_type for n in nodes):
+        newest = schema_of(ONNX_DOMAIN, kind, latest)
+        if newest is not None and "allowzero" in newest.attributes:
+            since = version_with(kind, "allowzero")
+            if onnx_version(candidate) < since:
+                to_opset(candidate, ONNX_DOMAIN, since)
     for node in candidate.model.graph.node:
         known = schema(candidate, node)
         if known is not None and "allowzero" in known.attributes:

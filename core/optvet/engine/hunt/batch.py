@@ -22,6 +22,7 @@ from optvet.engine.hunt.make_candidates import (
     MadeCandidate,
     Spent,
 )
+from optvet.engine.hunt.probable_causes import contrived_parts, needs
 from optvet.engine.hunt.progress_log import CandidateOutcome, ProgressLog, Seed, write_record
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.reached_code import ReachedCode
@@ -29,6 +30,7 @@ from optvet.engine.hunt.rewrites import changing_passes, rewrite_of
 from optvet.engine.hunt.shrink import shrink
 from optvet.engine.hunt.suspicions import (
     ANY,
+    CONTRIVED,
     REACHED,
     UNSEEN,
     Complaint,
@@ -323,7 +325,7 @@ def _seeds(
         if rewrite.change == UNSEEN and batch.tested.lowers:
             # Of a format that is not ONNX it is not seen what became of the operators, so nothing
             # says what a smaller model must keep.
-            seeds.append(_seed(candidate, (rewrite,), _operators(candidate), examined))
+            seeds.append(_seed(candidate, (rewrite,), _way(candidate), examined))
             continue
 
         def fires(tried: MadeCandidate, rewrite: Rewrite = rewrite) -> bool:
@@ -339,9 +341,9 @@ def _seeds(
             alike = (r for r in examined.rewrites if r.change == rewrite.change)
             shown = dict.fromkeys((*found.rewrites, *alike))
             rewrites = _unhidden(shown, hidden)
-            seeds.append(_seed(small, rewrites, _operators(small), found))
+            seeds.append(_seed(small, rewrites, _way(small), found))
         else:
-            seeds.append(_seed(candidate, (rewrite,), _operators(candidate), examined))
+            seeds.append(_seed(candidate, (rewrite,), _way(candidate), examined))
     return tuple(seeds)
 
 
@@ -352,8 +354,12 @@ def _seed(
     return Seed(candidate, rewrites, way, examined.invented, shown)
 
 
-def _operators(candidate: MadeCandidate) -> str:
-    return " ".join(n.op_type for n in ModelProto.FromString(candidate.model).graph.node)
+def _way(candidate: MadeCandidate) -> str:
+    """Its operators, or that it is contrived: a plain model shows more of what a pass does."""
+    model, feeds = ModelProto.FromString(candidate.model), candidate.feeds
+    if contrived_parts(model, feeds, needs(model, feeds, "")):
+        return CONTRIVED
+    return " ".join(n.op_type for n in model.graph.node)
 
 
 _EVERY = frozenset({"*every*"})

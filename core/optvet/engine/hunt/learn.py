@@ -12,6 +12,7 @@ from optvet.engine.hunt.progress_log import CandidateOutcome, LoggedStep
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
 from optvet.engine.hunt.suspicions import (
     ANY,
+    CONTRIVED,
     REACHED,
     UNSEEN,
     Rewrite,
@@ -155,7 +156,7 @@ _SEEDS_OF_UNSEEN = 8
 def covered_rewrites(state: HuntState, tested: TestedOptimizer) -> frozenset[Rewrite]:
     """Rewrites that need no further seed."""
     named = tested.takes_sets  # which passes they are is asked once
-    seeds = Counter(rewrite for rewrite, _ in state.seeded)
+    seeds = Counter(rewrite for rewrite, way in state.seeded if way != CONTRIVED)
     return frozenset(
         r
         for r, count in state.rewrites.items()
@@ -188,7 +189,8 @@ def covered_passes(
         prepared: Ways of seeds that do not count; mutators that prepare seeds.
         edited: Whether enough for models that come of changing other ones.
     """
-    counts = Counter(rewrite.label for rewrite, way in state.seeded if way not in prepared)
+    uncounted = prepared | {CONTRIVED}
+    counts = Counter(rewrite.label for rewrite, way in state.seeded if way not in uncounted)
     few = _SEEDS_OF_EDITS if edited else _SEEDS_OF_MANY
     most = few if prepared and tested.takes_sets else _SEEDS_OF_A_PASS
     covered = {label for label, count in counts.items() if count >= most} - {ANY}

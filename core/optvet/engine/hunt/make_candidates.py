@@ -25,6 +25,8 @@ LARGEST_BYTES = 64 << 10
 """Limit of a serialized model: small ones are quick to judge, and are reduced quickly."""
 _MOST_MUTATIONS = 3
 _TRIES = 4
+_GAP = 12
+"""Numbers in a row that are no variant, after which a mutator is taken to have no more."""
 
 Kind = Literal["sweep", "chain", "pattern", "corpus", "edit"]
 
@@ -106,27 +108,48 @@ class CandidateMaker:
         used: list[str] = []
         if recipe.kind == "edit":
             chosen = [self._mutators[recipe.number]]
-            random = ExhaustiveDraws(recipe.variant, f"{recipe.entry}/{recipe.number}")
+            random = draws = _draws_of(recipe)
         else:
-            chosen = self._draw(recipe, random)
-        vocabulary = replace(self._vocabulary, invented=recipe.invented)
+            chosen, draws = self._draw(recipe, random), None
         for mutator in chosen:
-            try:
-                call = partial(mutator.mutate, candidate, vocabulary, random)
-                changed = other_returns.check_mutated(mutator, call)
-            except OptvetError as error:
-                kind = type(error.__cause__ or error).__name__
-                complaint = Complaint((f"mutator {mutator.name!r}", kind), str(error)[:300])
-                raise BrokenMutator(complaint) from error
+            changed = self._mutate(mutator, candidate, recipe, random)
             if changed is not None:
                 candidate = changed
                 used.append(mutator.name)
-        if isinstance(random, ExhaustiveDraws) and random.rest:
-            raise Spent
+        if draws is not None and draws.rest:
+            if not self._has_later_variant(recipe):
+                raise Spent
+            return None
         if recipe.kind in ("corpus", "edit") and not used:
             return None
         data = complete(candidate)
         return None if data is None else MadeCandidate(data, candidate.feeds, tuple(used))
+
+    def _mutate(
+        self, mutator: Mutator, candidate: Candidate, recipe: CandidateRecipe, random: Random
+    ) -> Candidate | None:
+        vocabulary = replace(self._vocabulary, invented=recipe.invented)
+        try:
+            call = partial(mutator.mutate, candidate, vocabulary, random)
+            return other_returns.check_mutated(mutator, call)
+        except OptvetError as error:
+            kind = type(error.__cause__ or error).__name__
+            complaint = Complaint((f"mutator {mutator.name!r}", kind), str(error)[:300])
+            raise BrokenMutator(complaint) from error
+
+    def _has_later_variant(self, recipe: CandidateRecipe) -> bool:
+        """Whether one of the next numbers is a variant: of two ways one may have been through.
+
+        Where the first draw decides how many follow, the shorter way ends before the others do.
+        """
+        for number in range(recipe.variant + 1, recipe.variant + 1 + _GAP):
+            candidate = self._base(recipe, Random())
+            draws = _draws_of(replace(recipe, variant=number))
+            if candidate is not None:
+                self._mutate(self._mutators[recipe.number], candidate, recipe, draws)
+                if not draws.rest:
+                    return True
+        return False
 
     def _draw(self, recipe: CandidateRecipe, random: Random) -> list[Mutator]:
         if recipe.kind == "sweep" or not self._mutators:
@@ -171,6 +194,10 @@ class CandidateMaker:
                 return candidate
             candidate = found
         return candidate
+
+
+def _draws_of(recipe: CandidateRecipe) -> ExhaustiveDraws:
+    return ExhaustiveDraws(recipe.variant, f"{recipe.entry}/{recipe.number}")
 
 
 def _before(follower: Fragment, options: Sequence[Fragment], random: Random) -> Fragment:

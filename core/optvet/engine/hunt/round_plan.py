@@ -8,7 +8,7 @@ from random import Random
 
 from optvet.engine.hunt.make_candidates import CandidateRecipe
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState
-from optvet.engine.hunt.suspicions import ANY, REACHED, UNSEEN, Rewrite
+from optvet.engine.hunt.suspicions import ANY, CONTRIVED, REACHED, UNSEEN, Rewrite
 from optvet.spec.generators import Pattern
 
 ROUND = 320
@@ -180,9 +180,10 @@ class _Chooser:
 
 
 def _table(entries: Sequence[CorpusEntry]) -> _Table:
-    """Indices of the entries by pass, and by what it did."""
+    """Indices of the entries by pass, and by what it did; those of contrived models last."""
     table: _Table = {}
-    for index, entry in enumerate(entries):
+    plain_first = sorted(enumerate(entries), key=lambda pair: pair[1].way == CONTRIVED)
+    for index, entry in plain_first:
         rewrites = (Rewrite(REACHED),) if entry.way == REACHED else entry.rewrites
         for rewrite in rewrites:
             way = rewrite, entry.way if rewrite.change == UNSEEN else ""

@@ -14,6 +14,8 @@ ANY = "*"
 """Stands for the pass, where it is not known which one of the pipeline changed the model."""
 REACHED = "code"
 """Stands for the pass of a seed that is one for the lines of code that it reached."""
+CONTRIVED = "contrived"
+"""Stands for the operators of a seed that has what models of practice hardly have."""
 _WORD = re.compile(r"\w+")
 _NODE = re.compile(r"\(op_type: ?\w+(, node name: ?[^)]*)?\)")
 """By which the checker names the node where it notices that something before it is wrong."""
