@@ -18,14 +18,22 @@ from tests.engine.hunt.small import plugins_with
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.expected import outputs_of
-from optvet.engine.hunt.make_candidates import MadeCandidate, complete
+from optvet.engine.hunt.make_candidates import (
+    CandidateMaker,
+    CandidateRecipe,
+    MadeCandidate,
+    Spent,
+    complete,
+)
 from optvet.engine.hunt.quick_look import QUICK
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
 from optvet.engine.hunt.rewrites import rewrite_of
-from optvet.engine.hunt.round_plan import learned_weights
+from optvet.engine.hunt.round_plan import learned_weights, plan_round
 from optvet.engine.hunt.shrink import shrink
-from optvet.engine.hunt.state import HuntState
+from optvet.engine.hunt.state import CorpusEntry, HuntState
+from optvet.engine.hunt.suspicions import CONTRIVED, Rewrite
+from optvet.engine.hunt.vocabulary import Stock
 from optvet.engine.judge.sample import judge_sample
 from optvet.graph import candidate_of
 from optvet.graph.interface import interface_of
@@ -80,6 +88,43 @@ def test_edits_of_a_mutator_are_different_models() -> None:
         if not draws.rest:
             found.add(candidate.model.SerializeToString())
     assert len(found) == 2  # Add and Sub
+
+
+@dataclass
+class TwoWays:
+    """A mutator whose first draw decides whether there is one variant or there are four."""
+
+    name: str = "two-ways"
+    weight: float = 1.0
+
+    def mutate(self, candidate: Candidate, vocabulary: Vocabulary, random: Random) -> Candidate:
+        short = random.choice([True, False])
+        candidate.model.doc_string = "short" if short else f"long {random.randrange(4)}"
+        return candidate
+
+
+def test_the_end_of_one_way_of_a_mutator_is_not_the_end_of_the_others() -> None:
+    data = onnx.parser.parse_model(CHAIN).SerializeToString()
+    feeds = {n: np.zeros((2, 3), np.float32) for n in ("x", "u")}
+    maker = CandidateMaker(Stock(Vocabulary(()), {}), [TwoWays()])
+    recipes = [
+        CandidateRecipe("edit", 0, variant, 0, model=data, feeds=feeds) for variant in range(9)
+    ]
+    made = [maker.make(recipe, Random(0)) for recipe in recipes[:8]]
+    found = {ModelProto.FromString(each.model).doc_string for each in made if each is not None}
+    assert found == {"short", *(f"long {number}" for number in range(4))}
+    with pytest.raises(Spent):
+        maker.make(recipes[8], Random(0))
+
+
+def test_models_of_practice_are_edited_before_contrived_ones() -> None:
+    state, rewrite = HuntState(), Rewrite("drop_relu", ("Relu",))
+    data = onnx.parser.parse_model(CHAIN).SerializeToString()
+    ways = (CONTRIVED, "Neg Add Relu")
+    state.entries += [CorpusEntry(data, {}, (rewrite,), way, (way,)) for way in ways]
+    recipes = plan_round(state, 400, seed=0, fragments=0, patterns=(), mutators={"m": 100.0})
+    edited = Counter(r.invented[0] for r in recipes if r.kind == "edit")
+    assert edited["Neg Add Relu"] > 4 * edited[CONTRIVED] > 0
 
 
 @pytest.fixture

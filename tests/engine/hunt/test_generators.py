@@ -292,6 +292,57 @@ g (float[2,3] x) => (float[N,M] y) <int64[2] to = {2, 3}> { y = Reshape(x, to) }
     assert fed == {(0, 3, 0, 3), (0, 4, 0, 3), (2, 0, 2, 0), (3, 0, 2, 0)}
 
 
+def test_a_size_of_zero_takes_an_operator_set_that_has_it() -> None:
+    text = """<ir_version: 7, opset_import: ["" : 13]>
+g (float[2,3] x) => (float[N,M] y) <int64[2] to = {2, 3}> { y = Reshape(x, to) }"""
+    (mutator,) = [m for m in PLUGINS.mutators() if m.name == "empty-and-open"]
+    candidate = Candidate(onnx.parser.parse_model(text), {"x": np.ones((2, 3), np.float32)})
+    assert mutator.mutate(candidate, Vocabulary([]), Random(0)) is not None
+    onnx.checker.check_model(candidate.model, full_check=True)
+    assert [entry.version for entry in candidate.model.opset_import] == [14]
+    assert [(a.name, a.i) for a in candidate.model.graph.node[0].attribute] == [("allowzero", 1)]
+
+
+def test_what_is_put_between_and_returned_stands_before_all_readers_of_a_value() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y, float[2] z)
+        { a = Neg(x)  y = Abs(a)  z = Exp(a) }"""
+    made = [mutated("insert-returned", text, Vocabulary([]), seed) for seed in range(40)]
+    found = {
+        (" ".join(n.op_type for n in m.graph.node), tuple(m.graph.node[-1].input)) for m in made
+    }
+    kinds = ("Identity", "Neg", "Sigmoid")
+    assert found == {
+        *((f"{kind} Neg Abs Exp", ("a",)) for kind in kinds),
+        *((f"Neg {kind} Abs Exp", ("returned_0",)) for kind in kinds),
+    }
+    assert all([o.name for o in m.graph.output] == ["y", "z", "returned_0"] for m in made)
+
+
+def test_what_is_put_between_stands_where_exporters_write_it() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, float[2] u) => (float[2] y)
+        { a = Exp(u)  y = Mul(x, a) }"""
+    made = [mutated("insert-idle", text, Vocabulary([]), seed) for seed in range(200)]
+    orders = {tuple(n.op_type for n in m.graph.node) for m in made}
+    # Of x as early as x is there, of a right behind Exp; of u at the very beginning too.
+    assert {("Dropout", "Exp", "Mul"), ("Exp", "Dropout", "Mul")} <= orders
+
+
+def test_nodes_move_as_early_and_as_late_as_they_may_stand() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y)
+        <bool c = {1}> { a = Neg(x)  b = Abs(x)  d = Exp(x)
+          e = If(c) <then_branch = t () => (float[2] r) { r = Add(a, b) },
+                     else_branch = f () => (float[2] s) { s = Identity(x) }>
+          y = Add(d, e) }"""
+    made = [mutated("order-nodes", text, Vocabulary([]), seed) for seed in range(60)]
+    assert {" ".join(n.op_type for n in m.graph.node) for m in made} == {
+        "Abs Neg Exp If Add",
+        "Abs Exp Neg If Add",
+        "Neg Exp Abs If Add",
+        "Exp Neg Abs If Add",
+        "Neg Abs If Exp Add",
+    }
+
+
 def test_numbers_of_attributes_stay_within_64_bits() -> None:
     text = """<ir_version: 8, opset_import: ["" : 15]> g (float[2,3] x) => (int64[n] y)
         { y = Shape<end = 9223372036854775807>(x) }"""
