@@ -117,6 +117,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_action_vets_models_and_fails_with_a_finding(place: Path) -> None:
     models = "models/clean.onnx\n  models/faulty.onnx  \n\n"
     job = act(place, install="", models=models, arguments="--limit 1 --seed '3'")

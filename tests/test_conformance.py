@@ -20,6 +20,7 @@ def _importable(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.syspath_prepend(pytestconfig.rootpath)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PLUGINS.names("optimizer"))
 def test_every_discovered_optimizer_conforms(name: str) -> None:
     check_optimizer(PLUGINS.optimizer(name))
@@ -104,7 +105,9 @@ class Flagless(Planted):
         (Planted(default=("invalid_model",)), "the default pipeline.*is no valid ONNX model"),
         (Mislabelled(), "artifact is of format 'acme', but traits.produces is 'onnx'"),
         (Forgetful(default=("identity",)), r"outputs \['y', 'z'\], optimized \['y'\]; expected"),
-        (Careless(), "apply ignores the unknown pass 'no_such_pass"),
+        pytest.param(
+            Careless(), "apply ignores the unknown pass 'no_such_pass", marks=pytest.mark.long
+        ),
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )

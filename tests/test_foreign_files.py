@@ -169,6 +169,7 @@ def allowed(file: Path) -> str | None:
     return next((key for key in ALLOWED if name == key or name.startswith(f"{key}")), None)
 
 
+@pytest.mark.long
 def test_files_that_others_name_are_opened_by_the_one_reader() -> None:
     found = {
         file.relative_to(ROOT).as_posix(): calls

@@ -56,6 +56,7 @@ def test_classes_modules_and_functions_of_core_fit_the_eye() -> None:
     assert found == set()
 
 
+@pytest.mark.long
 def test_each_name_of_a_class_stands_for_one_type() -> None:
     homes: dict[str, list[str]] = {}
     for file in (*FILES, *sorted((ROOT / "plugins").rglob("*.py"))):
@@ -87,6 +88,7 @@ def names() -> set[str]:
     return found - WORDS - {"onnx"}  # whose library core itself is built on
 
 
+@pytest.mark.long
 def test_core_names_no_built_in_plugin_and_no_library_of_one(names: set[str]) -> None:
     found = {
         f"{file.relative_to(CORE).as_posix()} {text}"
@@ -143,6 +145,7 @@ def for_type_checkers(tree: ast.Module) -> frozenset[str]:
     return frozenset((a.asname or a.name).partition(".")[0] for n in imports for a in n.names)
 
 
+@pytest.mark.long
 def test_what_is_imported_for_type_checkers_is_not_read_at_run_time() -> None:
     planted = ast.parse(
         "if TYPE_CHECKING:\n    from a import b\ndef f(x: b) -> b:\n    return b(x)"

@@ -308,6 +308,7 @@ def test_the_public_package_imports_only_contracts_and_the_engine() -> None:
         assert rooms(package / name) <= {"spec", "engine", "report"}
 
 
+@pytest.mark.long
 def test_the_engine_never_names_a_plugin_nor_prints() -> None:
     plugins = {p.stem for p in plugin_files()}
     for room in ("spec", "graph", "engine", "report"):

@@ -171,6 +171,7 @@ def test_no_runtime_asks_anybody(runtime: str, watched: Watched, tmp_path: Path)
     assert (ran.code, ran.traces) == (0, {}), ran.output
 
 
+@pytest.mark.long
 def test_a_bundle_is_made_replayed_and_run_without_a_trace(
     watched: Watched, tmp_path: Path
 ) -> None:
@@ -206,6 +207,7 @@ def test_a_bench_that_is_drawn_leaves_the_picture_alone(watched: Watched, tmp_pa
     assert (ran.traces, plot.is_file()) == ({}, True), ran.output
 
 
+@pytest.mark.long
 def test_a_campaign_is_run_and_reported_without_a_trace(watched: Watched, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -229,6 +231,7 @@ def test_local_rows_are_read_without_a_trace(watched: Watched, tmp_path: Path) -
     assert (ran.code, ran.traces) == (0, {}), ran.output
 
 
+@pytest.mark.long
 def test_images_are_read_without_a_trace(watched: Watched, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image", exc_type=ImportError)
     (tmp_path / "images").mkdir()

@@ -125,6 +125,7 @@ def test_models_are_tests_whose_failure_is_the_finding(run_pytest: Pytest) -> No
     assert shlex.split(repeat) == ["optvet", "vet", "relu.onnx", "--optimizer", "dropping"]
 
 
+@pytest.mark.long
 def test_the_fixture_vets_what_a_test_makes(
     run_pytest: Pytest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +159,7 @@ def test_absent(vet):
     assert optvet.cli.main([*shlex.split(repeat), "--quiet"]) == 1
 
 
+@pytest.mark.long
 def test_strict_fails_what_is_undecided_or_not_taken(run_pytest: Pytest) -> None:
     names = ("--optvet-optimizer", "dropping", "--optvet-optimizer", "refusing")
     ran = run_pytest("--optvet", "nan.onnx", *names, "--optvet-strict")

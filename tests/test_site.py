@@ -45,6 +45,7 @@ class Requests(html.parser.HTMLParser):
                 self.foreign.append(value)
 
 
+@pytest.mark.long
 def test_every_page_of_the_docs_is_in_the_lists_of_the_site(site: Path) -> None:
     pages = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")}
     listed = (site / "llms.txt").read_text()

@@ -112,6 +112,7 @@ def test_known_faults_are_listed_and_shown(run: Run) -> None:
     assert "t = Transpose<!perm>(x)" in shown
 
 
+@pytest.mark.long
 def test_a_document_is_made_from_a_bundle(run: Run, write: Write, tmp_path: Path) -> None:
     bundles, documents = tmp_path / "bundles", tmp_path / "documents"
     model = write("faulty.onnx", FAULTY)

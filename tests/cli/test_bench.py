@@ -151,6 +151,7 @@ def timed(run: Run, *arguments: object) -> BenchResult:
     return BenchResult.model_validate(json.loads(ran.out))
 
 
+@pytest.mark.long
 def test_each_variant_tells_what_it_is_made_of_and_where_it_runs(
     run: Run, write: Callable[..., Path]
 ) -> None:
@@ -185,6 +186,7 @@ def test_bloat_is_seen_in_the_structure(run: Run, write: Callable[..., Path]) ->
     assert {"Sqrt", "Div"} <= variant.change.operators.keys()
 
 
+@pytest.mark.long
 def test_operators_are_shown_on_demand_within_the_screen(
     run: Run, write: Callable[..., Path]
 ) -> None:
@@ -200,6 +202,7 @@ def test_operators_are_shown_on_demand_within_the_screen(
     assert "Slowest nodes" in ran.out
 
 
+@pytest.mark.long
 def test_a_runtime_that_tells_no_placement_is_told_as_such(run: Run, clean: Path) -> None:
     ran = run("bench", clean, "--runtime", "onnx_reference", *FAR)
     assert "placement is not known: runtime onnx_reference does not report" in " ".join(

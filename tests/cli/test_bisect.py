@@ -78,6 +78,7 @@ def test_a_command_can_decide_and_skips_with_125(
     assert "the command exits with 125" in ran.out
 
 
+@pytest.mark.long
 def test_a_command_decides_on_a_library_that_no_optimizer_has(
     run: Run, wheels: Path, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_what_is_wrong_is_told_before_anything_is_installed(
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.long
 def test_an_end_that_is_not_as_the_user_says_is_an_error(
     run: Run, write: Write, wheels: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_an_end_that_is_not_as_the_user_says_is_an_error(
     assert "--bad 2.0: it is good (" in ran.err
 
 
+@pytest.mark.long
 def test_releases_that_cannot_be_used_are_skipped_and_all_of_them_are_no_answer(
     run: Run, write: Write, wheels: Path
 ) -> None:

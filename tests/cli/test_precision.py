@@ -50,6 +50,7 @@ def test_the_answer_is_shown_written_and_replayed(
     assert "NOT MET" in less.out
 
 
+@pytest.mark.long
 def test_a_form_for_another_tool_is_all_that_is_printed(run: Run, write: Write) -> None:
     model = write("model.onnx", OVERFLOW)
     ran = run("precision", model, "--limit", "4", "--recipe", "polygraphy")
@@ -62,6 +63,7 @@ def test_a_form_for_another_tool_is_all_that_is_printed(run: Run, write: Write) 
     assert "all 1 can be converted" in ran.err
 
 
+@pytest.mark.long
 def test_sums_are_accumulated_as_asked(run: Run, write: Write) -> None:
     text = (
         HEAD + "g (float[1,4096] x) => (float[1,1] y) { a = Exp(x)  b = Sign(a)  y = ReduceSum(b) }"
@@ -77,6 +79,7 @@ def test_sums_are_accumulated_as_asked(run: Run, write: Write) -> None:
     assert "sums of 1 ReduceSum are rounded to fp16 after each product" in said
 
 
+@pytest.mark.long
 def test_a_vet_of_a_quantizer_shows_few_lists_and_leads_to_this_command(
     run: Run, write: Write
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_fixed_model_is_fixed(run: Run, bundle: Path) -> None:
     assert run("replay", bundle).code == 0
 
 
+@pytest.mark.long
 def test_one_finding_in_two_models_is_told_once(
     run: Run, write: Callable[[str, str], Path], faulty: Path, clean: Path, tmp_path: Path
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_model_is_reduced_by_a_command_in_parallel_to_the_same(
     assert (tmp_path / "1.onnx").read_bytes() == (tmp_path / "3.onnx").read_bytes()
 
 
+@pytest.mark.long
 def test_many_bundles_and_folders_of_bundles_are_replayed_with_a_table(
     run: Run, bundle: Path, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def test_the_help_says_of_a_command_what_its_own_help_says(name: str) -> None:
     assert name in typer.main.get_group(app).commands
 
 
+@pytest.mark.long
 def test_a_short_vet_looks_for_garbage_not_once(tmp_path: Path) -> None:
     words = ["vet", "zoo:digits-mlp", "--limit", "1", "--quiet", "--cache-dir", str(tmp_path)]
     code = (

@@ -75,6 +75,7 @@ def test_faulty_model_exits_1_and_blames_the_pass(run: Run, faulty: Path) -> Non
     assert labels[labels.index("verified") + 1] == "next"
 
 
+@pytest.mark.long
 def test_the_next_command_is_never_the_one_that_was_run(
     run: Run, faulty: Path, clean: Path, tmp_path: Path
 ) -> None:
@@ -481,6 +482,7 @@ def test_full_stdout_exits_3(spawn: Spawn, clean: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_reader_that_is_gone_is_no_error(spawn: Spawn, faulty: Path) -> None:
     process = spawn("vet", faulty)
     assert process.stdout is not None
@@ -858,6 +860,7 @@ def test_a_long_remark_of_ours_ends_after_a_clause() -> None:
     assert first_clauses(words, 10) == words
 
 
+@pytest.mark.long
 def test_what_is_copied_is_on_one_line_at_any_width(
     run: Run, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

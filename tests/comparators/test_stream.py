@@ -65,6 +65,7 @@ def vet(tmp_path: Path) -> Vet:
     return run
 
 
+@pytest.mark.long
 def test_a_vet_compares_the_state_that_successive_frames_leave(vet: Vet) -> None:
     good = vet(("keep_00",)).impact
     assert good is not None

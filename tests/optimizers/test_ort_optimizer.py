@@ -260,6 +260,7 @@ def vet_by(optimizer: OrtOptimizer, path: Path, cross_check: tuple[str, ...] = (
     return vet_model(open_model(path, str(path), cache), settings, plugins)
 
 
+@pytest.mark.long
 def test_what_it_makes_is_of_the_format_that_it_declares() -> None:
     # Online, which is the default, is among what tests/test_conformance.py checks.
     optimizer = OrtOptimizer()

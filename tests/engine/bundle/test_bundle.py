@@ -139,7 +139,7 @@ def script_exit(bundle: Path) -> int:
     ("text", "culprit", "symptom"),
     [
         (CRASH, "fuse_transpose_into_gemm", Symptom.OPTIMIZER_ERROR),
-        (WRONG, "fuse_pad_into_conv", Symptom.WRONG_OUTPUT),
+        pytest.param(WRONG, "fuse_pad_into_conv", Symptom.WRONG_OUTPUT, marks=pytest.mark.long),
     ],
 )
 def test_the_script_of_a_fault_exits_1_and_0_without_the_culprit(

@@ -121,6 +121,7 @@ class Picky(OrtRuntime):
         return ["return model(feeds)"]
 
 
+@pytest.mark.long
 def test_a_mistake_of_the_script_itself_is_not_what_an_issue_shows(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(NET), path)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.commands import Run
 
 from optvet.engine.campaign import find_campaign, findings, metrics, open_store, trials
@@ -98,6 +99,7 @@ def test_commands_on_a_folder_that_is_no_store_say_so(run: Run, place: Path) -> 
     assert not (place / "nowhere").exists()
 
 
+@pytest.mark.long
 def test_what_a_file_asks_can_be_listed_and_asked_of_other_models(
     run: Run, models: Path, place: Path
 ) -> None:

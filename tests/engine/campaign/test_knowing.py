@@ -75,6 +75,7 @@ def test_a_file_that_is_no_baseline_is_refused_before_the_work(run: Run, place: 
     assert not (place / "c.store").exists()
 
 
+@pytest.mark.long
 def test_two_campaigns_are_told_apart_by_their_findings(
     campaign: Path, run: Run, place: Path, models: Path
 ) -> None:

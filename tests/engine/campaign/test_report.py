@@ -148,6 +148,7 @@ def test_jobs_that_differ_in_options_alone_are_told_apart(
     }
 
 
+@pytest.mark.long
 def test_what_goes_with_a_model_makes_no_columns_in_any_table(
     run: Run, models: Path, place: Path
 ) -> None:

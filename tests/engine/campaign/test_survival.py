@@ -166,6 +166,7 @@ def test_two_processes_on_one_store_share_the_jobs(
         assert store.database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_campaign_in_order(campaign: Path, place: Path, spawn: Spawn) -> None:
     process = spawn("campaign", "run", campaign, "--store", "s", "--jobs", 2)
     wait_for(lambda: answered(place / "s") >= 2)

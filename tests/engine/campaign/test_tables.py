@@ -136,6 +136,7 @@ def test_tables_of_a_real_campaign(run: Run, models: Path, place: Path) -> None:
     assert [line[1:5] for line in nodes[2:]] == [["1", "2", "1", "-50.0"], ["2", "4", "3", "-25.0"]]
 
 
+@pytest.mark.long
 def test_a_campaign_may_only_detect(run: Run, models: Path, place: Path) -> None:
     (place / "small.toml").write_text(FILE.replace("limit = 1", 'limit = 1, strategy = "none"'))
     assert run("campaign", "run", "small.toml", "-q").code == 1

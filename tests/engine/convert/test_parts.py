@@ -247,7 +247,7 @@ def test_the_tolerance_lies_between_noise_and_error() -> None:
         (f"print('{comparing.SAID}'); raise SystemExit(1)", True),
         ("raise RuntimeError('no library')", False),
         (f"print('{comparing.SAID}')", False),
-        ("import time; time.sleep(60)", False),
+        pytest.param("import time; time.sleep(60)", False, marks=pytest.mark.long),
     ],
 )
 def test_a_script_that_fails_itself_does_not_show_a_fault(

@@ -93,6 +93,7 @@ def lend_pip(folder: Path) -> None:
     (packages / "pip.pth").write_text(str(Path(spec.origin).parents[1]))
 
 
+@pytest.mark.long
 def test_where_pip_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setattr(environments, "_bootstrap", lend_pip)

@@ -69,6 +69,7 @@ def test_models_pass_the_checker_are_connected_and_are_as_large_as_asked(run: Ru
         assert model.graph.output
 
 
+@pytest.mark.long
 def test_models_run_on_the_inputs_beside_them_and_give_the_same_twice(run: Run) -> None:
     runtime = pytest.importorskip("onnxruntime")
     made = answer(run, "--count", 6, "--out", "out")

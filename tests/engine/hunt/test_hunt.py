@@ -452,6 +452,7 @@ def test_nan_that_becomes_an_integer_accuses_no_optimizer(
     assert is_disputed(Symptom.WRONG_OUTPUT, tmp_path, applied("drop_relu")) is disputed
 
 
+@pytest.mark.long
 def test_sequences_and_optional_values_are_asked_about_too(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[4] x) => (seq(float[4]) s, optional(float[4]) n)

@@ -32,6 +32,7 @@ def repaired(tmp_path: Path, wrong: str, right: str = RIGHT, head: str = HEAD) -
     return repair_model(asked, Plugins())
 
 
+@pytest.mark.long
 def test_three_faults_are_named_and_mended(tmp_path: Path) -> None:
     wrong = RIGHT.replace("0.3", "0.1").replace("0.5", "0.9").replace("0.7", "0.2")
     result = repaired(tmp_path, wrong)

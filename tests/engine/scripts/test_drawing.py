@@ -29,7 +29,7 @@ print(find_difference({{"original": None, "optimized": None}}, None, ["y"], [(4,
     # All numbers are above the 0.5 of the other model, so that chance does not choose the words.
     [
         ("random.uniform(0.6, 1)", "'y': its share of values up to 0.5 has another distribution"),
-        ("0.5", ""),
+        pytest.param("0.5", "", marks=pytest.mark.long),
     ],
 )
 def test_models_that_take_no_seeds_are_run_in_new_processes(

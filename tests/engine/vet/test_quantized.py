@@ -136,6 +136,7 @@ def test_a_dropped_quantizer_that_stands_for_relu_is_told_as_such(vet: Vet) -> N
     assert "that also clips values" in finding.message
 
 
+@pytest.mark.long
 def test_the_verdict_does_not_depend_on_the_number_of_samples(vet: Vet) -> None:
     model = quantized_model(4, signed=True)
     for pipeline, verdict in (("ties_up", "drift"), ("zero_point", "faulty")):

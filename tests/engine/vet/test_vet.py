@@ -209,6 +209,7 @@ def test_a_study_that_ended_early_does_not_claim_to_know_all_that_changed(vet: V
     assert result.changing_passes is None
 
 
+@pytest.mark.long
 def test_an_original_that_hangs_is_waited_for_twice(tmp_path: Path) -> None:
     limit_s = 1.0
     spin = planted("spin_at_run", count=2)

@@ -185,6 +185,7 @@ def test_a_hung_task_ends_at_its_limit(sandbox: Sandbox) -> None:
     assert (failure.kind, failure.message) == ("timeout", "no result after 0.3 s")
 
 
+@pytest.mark.long
 def test_a_busy_machine_makes_no_task_too_slow(sandbox: Sandbox) -> None:
     core = min(os.sched_getaffinity(0))
     spin = f"import os\nos.sched_setaffinity(0, {{{core}}})\nprint(flush=True)\nwhile True: pass"
@@ -559,6 +560,7 @@ def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path, fatal: signal.
     assert until(lambda: not any(map(alive, pids)), 2.0)
 
 
+@pytest.mark.long
 def test_a_fork_of_the_caller_keeps_no_worker_alive_and_closes_none(tmp_path: Path) -> None:
     script = tmp_path / "forks.py"
     # The child outlives its parent, with copies of all its sockets.

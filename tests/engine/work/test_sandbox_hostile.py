@@ -116,6 +116,7 @@ def test_detached_children_end_when_the_sandbox_closes(tmp_path: Path) -> None:
     assert until(lambda: not alive(int(note.read_text())))
 
 
+@pytest.mark.long
 def test_detached_children_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     with Sandbox(jobs=1, preload=PRELOAD) as sandbox:

@@ -152,6 +152,7 @@ def test_metrics_stand_in_the_order_that_the_comparator_declares() -> None:
     assert list(ordered) == ["top1_agreement", "kendall_tau", "certainty_change_top1", "zzz"]
 
 
+@pytest.mark.long
 def test_comparisons_of_many_samples_take_little_memory(plugins: Plugins, tmp_path: Path) -> None:
     comparator = plugins.comparator("classification")
     assessment = Assessment(

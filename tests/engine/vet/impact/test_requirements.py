@@ -336,6 +336,7 @@ chain (float[4,3] x) => (float[4,3] y)
 """
 
 
+@pytest.mark.long
 def test_an_error_inside_is_blamed_on_the_pass_that_makes_it(vet: Vet) -> None:
     # Pass "a" doubles a factor; pass "b" adds a little, to another value.
     required = ["layer_error<=0.4", "t:layer_error<=2", "Sigmoid:layer_error<=1"]

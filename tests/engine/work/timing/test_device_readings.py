@@ -183,9 +183,11 @@ def test_vet_tells_what_the_device_does_while_it_is_timed(plugins: Plugins, tmp_
 @pytest.mark.parametrize(
     ("runtime", "why", "skipped"),
     [
-        ("without", "there is no profiler", ["the device is asleep"]),
+        pytest.param(
+            "without", "there is no profiler", ["the device is asleep"], marks=pytest.mark.long
+        ),
         ("failing", "sh ended with 9: no permission", []),
-        ("unreadable", "the log is of another form", []),
+        pytest.param("unreadable", "the log is of another form", [], marks=pytest.mark.long),
     ],
 )
 def test_what_cannot_be_measured_is_one_line_and_no_failure(
