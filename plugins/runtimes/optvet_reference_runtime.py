@@ -74,6 +74,9 @@ class ReferenceSession:
                 raise ValueError(f"input {name!r} is missing")
             _check(name, feeds[name], kind)
         values = self._run(feeds)
+        for name, kind in self._outputs.items():
+            if kind.WhichOneof("value") == "tensor_type" and isinstance(values[name], list):
+                raise NotImplementedError(f"output {name!r} is a sequence, declared as a tensor")
         return {name: _declared(values[name], kind) for name, kind in self._outputs.items()}
 
 

@@ -18,8 +18,10 @@ _KERNELS = "kernels"
 
 
 _LACK = re.compile(
-    r"not[ _]?implemented|not supported|unsupported|no conversion rule|no corresponding \w+ type",
-    re.I,
+    r"not[ _]?implemented|not supported|unsupported|only supports?\b|no conversion rule|"
+    r"no corresponding \w+ type|provider type for .{1,200} is not set|"
+    r"support for (this|domain \S+) is (limited|till)",
+    re.I | re.S,
 )
 
 

@@ -10,6 +10,7 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from optvet.engine.judge.defined import needs_inner_values, undefined_in
+from optvet.engine.judge.operand_shapes import describe_wrong_shape
 
 
 def of(kind: str) -> Callable[[object], np.ndarray]:
@@ -60,6 +61,12 @@ CLIP = "g (float[2] x, float low, float high) => (float[2] y) { y = Clip(x, low,
 SHAPE = "g (float[0,2] x, int64[2] s) => (float[m,n] y) { y = Reshape<allowzero: int = 1>(x, s) }"
 REMAINDER = "g (float[2] x, float[2] n) => (float[2] y) { y = Mod<fmod: int = %d>(x, n) }"
 WEIGHT = "g (float[2] x) => (float[2] y) <float[2] w = {1, %s}> { y = %s(x, w) }"
+TALL = "g (float[30,1] x, float[2] s) => (float[m,n] y) { y = Resize(x, , s) }"
+TALL_BY_ROUNDING = {"x": np.zeros((30, 1)), "s": F32([2.3, 1])}
+"""30 times the float32 next to 2.3 is less than 69, and 69 in float32."""
+TOP = "g (float[2] x, int64[1] k) => (float[n] y, int64[n] j) { y, j = TopK(x, k) }"
+STEP = "g (float[2] x, int64[1] i) => (float[n] y) { y = Slice(x, i, i, i, i) }"
+MEAN = "g (float[2] x) => (float[n] y) { y = ReduceMean<keepdims: int = %d>(x) }"
 LEAST = int(np.iinfo(np.int32).min)
 
 
@@ -101,6 +108,10 @@ LEAST = int(np.iinfo(np.int32).min)
         ),
         (ROWS, {"i": np.array([[0], [2]])}, {"i": np.array([[1], [1]])}),
         (SHAPE, {"s": np.array([2, 0])}, {"s": np.array([-1, 0])}),
+        (TALL, {"x": np.zeros((30, 1)), "s": F32([2.5, 1])}, TALL_BY_ROUNDING),
+        (TOP, {"x": F32([1, 2]), "k": np.array([2])}, {"x": F32([1, 2]), "k": np.array([3])}),
+        (TOP, {"k": np.array([9])}, {"k": np.array([-1])}),
+        (STEP, {"i": np.array([-1])}, {"i": np.array([0])}),
     ],
 )
 def test_each_rule_tells_values_with_an_answer_from_those_without(
@@ -116,6 +127,7 @@ def test_each_rule_tells_values_with_an_answer_from_those_without(
         (NORM, "0.00001", "0"),
         (NORM, "1.0", "-0.00001"),
         (POOL, 1, 2),
+        (MEAN, 1, 2),
         (REMAINDER, 1, 0),
     ],
 )
@@ -198,9 +210,10 @@ def test_nothing_is_open_of_the_cases_by_which_the_standard_is_tested() -> None:
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = undefined_in(case.model, arrays, arrays)
+            found = [u.words() for u in undefined_in(case.model, arrays, arrays)]
+            found += filter(None, [describe_wrong_shape(case.model, arrays)])
         if found:
-            wrong[case.name] = [u.words() for u in found]
+            wrong[case.name] = found
     assert len(cases) > 1000
     assert wrong == {}
 

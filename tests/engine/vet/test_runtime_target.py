@@ -36,6 +36,30 @@ class Careless(OrtRuntime):
         return super().load(Artifact("onnx", model.SerializeToString()), options)
 
 
+class Lenient(OrtRuntime):
+    """The runtime that judges, and runs anything: it gives what ONNX Runtime gives of Exp."""
+
+    name = "lenient"
+    preference = 1000
+
+    def load(self, artifact: Artifact, options: OrtOptions) -> object:  # type: ignore[override]
+        model = onnx.load_from_string(artifact.data)
+        last = model.graph.node[-1]
+        last.op_type = "Exp"
+        del last.input[1:]
+        return super().load(Artifact("onnx", model.SerializeToString()), options)
+
+
+class Refusing(OrtRuntime):
+    """A runtime that takes nothing."""
+
+    name = "refusing"
+    preference = 0
+
+    def load(self, artifact: Artifact, options: OrtOptions) -> object:  # type: ignore[override]
+        raise ValueError("this is no model")
+
+
 class Trusted(OrtRuntime):
     """The runtime that everybody takes for right gives the largest number in place of all."""
 
@@ -121,11 +145,31 @@ def test_a_missing_kernel_is_no_fault(tmp_path: Path) -> None:
         vet(tmp_path, "runtime:onnxruntime", Plugins(), OLD)
 
 
-def test_a_runtime_may_refuse_what_the_standard_does_not_allow(tmp_path: Path) -> None:
-    text = NET.replace("y = Exp(b)", "y = Clip(b, , x)")
-    result = vet(tmp_path, "runtime:onnxruntime", Plugins(), text)
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        ("Clip(b, , x)", "the standard wants a scalar as input 2, which has the shape [2, 4]"),
+        ("Gather(b, i)", "an index is outside of the data"),
+    ],
+)
+def test_a_runtime_may_refuse_what_the_standard_does_not_allow(
+    tmp_path: Path, node: str, why: str
+) -> None:
+    text = NET.replace("y = Exp(b)", f"i = Constant<value_ints = [0, 2]>() y = {node}")
+    result = vet(tmp_path, "runtime:refusing", with_runtimes(Refusing(), Lenient()), text)
     assert result.verdict == "undecided"
-    assert "the standard wants a scalar as input 2, which has the shape [2, 4]" in result.reason
+    assert why in result.reason
+
+
+def test_a_runtime_that_refuses_is_accused_where_two_others_run_the_model(tmp_path: Path) -> None:
+    plugins = with_runtimes(Refusing())
+    assert vet(tmp_path, "runtime:refusing", plugins).verdict == "faulty"
+    alone = """<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+    g (float[2,4] x) => (float[2,2] y) { y = com.microsoft.CDist<metric="euclidean">(x, x) }"""
+    (tmp_path / "alone").mkdir()
+    result = vet(tmp_path / "alone", "runtime:refusing", plugins, alone)
+    assert result.verdict == "undecided"
+    assert "onnxruntime alone runs the model" in result.reason
 
 
 @pytest.mark.parametrize(
@@ -155,6 +199,9 @@ def test_what_cannot_be_tested_is_refused(
     [
         ("Could not find an implementation: NOT_IMPLEMENTED", True),
         ("No corresponding Numpy type for Tensor Type. bfloat16", True),
+        ("Resize: 'Linear' mode only supports 2-D inputs", True),
+        ("Provider type for Max node with name '' is not set.", True),
+        ("Opset 27 is under development. Support for domain ai.onnx is till opset 26.", True),
         ("index is out of range", False),
     ],
 )

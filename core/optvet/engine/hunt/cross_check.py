@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from optvet.engine.bundle.folder import read_arrays
 from optvet.engine.bundle.layout import EXPECTED, INPUTS, MODEL
 from optvet.engine.hunt.expected import Values
-from optvet.engine.judge.defined import needs_inner_values, undefined_in
+from optvet.engine.judge.defined import undefined_in
+from optvet.engine.judge.operand_shapes import describe_wrong_shape
 from optvet.engine.judge.second_opinion import is_contradicted
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.inference import Outputs
@@ -78,7 +79,7 @@ def is_disputed(
         return False
     preload = ("onnx.reference.ops", *applied.optimizer.preload, __name__)
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
-        if not refused and box.call(_is_undefined, bundle, fresh=True).value:
+        if box.call(_is_undefined, bundle, fresh=True).value:
             return True
         if refused:
             failure = box.call(_runs, bundle, fresh=True).failure
@@ -98,15 +99,14 @@ def _is_undefined(bundle: Path) -> bool:
     model = without_functions(load_model(bundle / MODEL))
     feeds = _feeds(bundle, model)
     inner: Any = {}
-    if needs_inner_values(model, feeds):
-        try:
-            with np.errstate(all="ignore"):
-                inner = ReferenceEvaluator(model).run(None, dict(feeds), intermediate=True)
-        except Exception as error:  # it raises what it likes of operators that it lacks
-            if isinstance(error, MemoryError):
-                raise
+    try:
+        with np.errstate(all="ignore"):
+            inner = ReferenceEvaluator(model).run(None, dict(feeds), intermediate=True)
+    except Exception as error:  # it raises what it likes of operators that it lacks
+        if isinstance(error, MemoryError):
+            raise
     arrays = {n: v for n, v in inner.items() if isinstance(v, np.ndarray)}
-    return bool(undefined_in(model, feeds, arrays))
+    return bool(undefined_in(model, feeds, arrays) or describe_wrong_shape(model, feeds, arrays))
 
 
 def _runs(bundle: Path) -> None:

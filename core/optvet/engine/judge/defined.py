@@ -23,7 +23,7 @@ from onnx import (
     numpy_helper,
 )
 
-from optvet.engine.judge.defined_rules import AGREED, RULES, OperatorCall, wanted_values
+from optvet.engine.judge.defined_rules import AGREED, OF_ALL, RULES, OperatorCall, wanted_values
 from optvet.graph.functions import without_functions
 from optvet.graph.types import element_types, value_info
 from optvet.graph.walk import (
@@ -125,7 +125,7 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
     operands = [known.get(name) if name else None for name in node.input]
     results = [known.get(name) if name else None for name in node.output]
     call = OperatorCall(node, operands, results, versions.get(ONNX_DOMAIN, 1))
-    for rule in RULES.get(node.op_type, ()):
+    for rule in (*RULES.get(node.op_type, ()), *OF_ALL):
         try:
             words = rule(call)
         except (LookupError, TypeError, ValueError):

@@ -334,6 +334,20 @@ def _scales_of_size(call: OperatorCall) -> str:
     return "" if _are_positive(value) else "a scale is not a positive number"
 
 
+def _size_by_rounding(call: OperatorCall) -> str:
+    """The standard does not say in which type a size is multiplied by its scale."""
+    data = call.operand(0)
+    listed = call.operand(1 if call.node.op_type == "Upsample" or call.opset < 11 else 2)
+    scales = call.attribute("scales") if listed is None else listed
+    if data is None or scales is None or len(scales) != data.ndim:
+        return ""
+    single = np.asarray(scales, np.float32)
+    sizes = np.array(data.shape)
+    rounded = np.floor(sizes.astype(np.float32) * single)
+    exact = np.floor(sizes * single.astype(np.float64))
+    return "" if np.array_equal(rounded, exact) else "a size depends on how a product is rounded"
+
+
 def _negative_axis(call: OperatorCall) -> str:
     for name in ("axis", "axes"):
         value = call.attribute(name)
@@ -463,6 +477,27 @@ def _depth(call: OperatorCall) -> str:
     return "the depth is not positive" if value is not None and bool(np.any(value <= 0)) else ""
 
 
+def _count(call: OperatorCall) -> str:
+    count, data = call.operand(1), call.operand(0)
+    if count is None or not count.size:
+        return ""
+    wanted = count.item(0)
+    size = wanted if data is None else data.shape[call.attribute("axis", -1)]
+    return "" if 0 <= wanted <= size else f"{wanted} elements of an axis of {size}"
+
+
+def _steps(call: OperatorCall) -> str:
+    value = call.operand(4)
+    return "a step is 0" if value is not None and bool(np.any(value == 0)) else ""
+
+
+def _flag(call: OperatorCall) -> str:
+    for given in call.node.attribute:
+        if given.name in _FLAGS and given.type == given.INT and given.i not in (0, 1):
+            return f"{given.name} is {given.i}, which is neither 0 nor 1"
+    return ""
+
+
 def _delta(call: OperatorCall) -> str:
     value = call.operand(2)
     return "the step is 0" if value is not None and bool(np.any(value == 0)) else ""
@@ -479,8 +514,8 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "Mod": (_divisor, _float_remainder),
     "Pow": (_power, _power_wrap),
     "BatchNormalization": (_variance,),
-    "Resize": (_scales_of_size,),
-    "Upsample": (_scales_of_size,),
+    "Resize": (_scales_of_size, _size_by_rounding),
+    "Upsample": (_scales_of_size, _size_by_rounding),
     "Reshape": (_zero_and_rest,),
     "Clip": (_bounds,),
     "MaxPool": (_padding,),
@@ -494,11 +529,25 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "ScatterND": (_places, _unique_places),
     "OneHot": (_depth,),
     "Range": (_delta,),
+    "Slice": (_steps,),
+    "TopK": (_count,),
     "ReduceMean": (_mean_of_nothing,),
     "Normalizer": (_largest_of_a_row,),
     "Squeeze": (_axes_once,),
     "Unsqueeze": (_axes_once,),
 }
+OF_ALL: tuple[Rule, ...] = (_flag,)
+"""The rules of every operator."""
+_FLAGS = frozenset(
+    """
+    align_corners allowzero antialias ceil_mode center_point_box count_include_pad detect_negative
+    detect_positive exclude_outside exclusive fmod input_forget interleaved inverse
+    is_case_sensitive is_causal keepdims largest layout linear_before_reset new_axis
+    noop_with_empty_axes one_class onesided periodic reverse saturate select_last_index sorted
+    storage_order training_mode transA transB upper zeros
+    """.split()
+)
+"""Attributes that say yes or no."""
 _OVERFLOWING = [*"Add Sum Sub Mul Neg Abs CumSum MatMul Gemm".split(), *_REDUCTIONS]
 _REDUCING = [*_REDUCTIONS, *"ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean".split()]
 _NORMALIZATIONS = (
@@ -533,7 +582,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = _collect_rules()
 AGREED = frozenset({_negative_axis, _wrap, _power_wrap})
 """Rules about what the standard does not allow or does not say, and all kernels do alike: hunts
 judge no such model, and in any other one it excuses nothing."""
-_BY_ATTRIBUTES = {_epsilon, _mean_of_nothing, _negative_axis, _padding, _places}
+_BY_ATTRIBUTES = {_count, _epsilon, _mean_of_nothing, _negative_axis, _padding, _places, _steps}
 """Rules for which no value is recorded: runtimes mostly refuse an index outside of the data, and
 hardly any model has tensors without elements."""
 _OF_INTEGERS = {_overflow, _wrap, _divisor, _power, _power_wrap, _shift}

@@ -1,24 +1,28 @@
 """Operands whose shape the ONNX standard fixes, and that no checker looks at.
 
 A runtime that refuses a model in which such an operand has another shape is right.
+
+Source: the descriptions of operators in ONNX's operator schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from optvet.graph.functions import without_functions
-from optvet.graph.walk import ONNX_DOMAIN, attribute_of, domain_of, nodes_of
+from optvet.graph.walk import ONNX_DOMAIN, attribute_of, domain_of, nodes_of, opset_versions
 
-_SCALARS: Mapping[str, tuple[int, ...]] = {
+Shape = tuple[int, ...]
+_SCALARS: Mapping[str, Sequence[int]] = {
     "Clip": (1, 2),
     "CumProd": (1,),
     "CumSum": (1,),
     "Dropout": (1, 2),
-    "NonMaxSuppression": (2, 3, 4),
     "OneHot": (1,),
     "Pad": (2,),
     "Range": (0, 1, 2),
@@ -26,7 +30,7 @@ _SCALARS: Mapping[str, tuple[int, ...]] = {
 }
 """Places of operands of one element and no dimension."""
 _REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
-_VECTORS: Mapping[str, tuple[int, ...]] = {
+_VECTORS: Mapping[str, Sequence[int]] = {
     "ConstantOfShape": (0,),
     "Expand": (1,),
     "NegativeLogLikelihoodLoss": (2,),
@@ -39,20 +43,199 @@ _VECTORS: Mapping[str, tuple[int, ...]] = {
     "Squeeze": (1,),
     "Tile": (1,),
     "TopK": (1,),
-    "Unsqueeze": (1,),
     "Upsample": (1,),
     **{f"Reduce{name}": (1,) for name in _REDUCTIONS.split()},
 }
-"""Places of operands of one dimension.
-
-Source: the descriptions of operators in ONNX's operator schemas.
-"""
+"""Places of operands of one dimension."""
 
 
-def describe_wrong_shape(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> str:
-    """The first operand of another rank than the standard allows, in words; empty if none is.
+@dataclass(frozen=True)
+class _Operands:
+    """The shapes of a node's operands, as far as they are known."""
 
-    Only shapes of inputs, weights and constants are known.
+    node: NodeProto
+    shapes: Sequence[Shape | None]
+    opset: int
+
+    def shape(self, place: int) -> Shape | None:
+        return self.shapes[place] if place < len(self.shapes) else None
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return attribute_of(self.node, name, default)
+
+
+Wanted = Iterator[tuple[int, Shape]]
+"""Places of operands, with the shape that each must have."""
+
+
+def _channels(of: _Operands) -> Wanted:
+    """One number per channel; a batch of numbers has one channel."""
+    x = of.shape(0)
+    if x:
+        channels = x[1] if len(x) > 1 else 1
+        yield from ((place, (channels,)) for place in (1, 2, 3, 4))
+
+
+def _groups(of: _Operands) -> Wanted:
+    x, groups = of.shape(0), of.attribute("num_groups", 1)
+    if x is not None and len(x) > 1:
+        yield from ((place, (x[1] if of.opset >= 21 else groups,)) for place in (1, 2))
+
+
+def _convolution(of: _Operands) -> Wanted:
+    x, weight, group = of.shape(0), of.shape(1), of.attribute("group", 1)
+    if weight and x is not None and len(x) == len(weight) > 2:
+        yield 1, (weight[0], x[1] // group, *weight[2:])
+    if weight:
+        yield 2, weight[:1]
+
+
+def _transposed_convolution(of: _Operands) -> Wanted:
+    x, weight, group = of.shape(0), of.shape(1), of.attribute("group", 1)
+    if weight and x is not None and len(x) == len(weight) > 2:
+        yield 1, (x[1], *weight[1:])
+    if weight and len(weight) > 2:
+        yield 2, (weight[1] * group,)
+
+
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def _recurrence(of: _Operands) -> Wanted:
+    x, recurrent, gates = of.shape(0), of.shape(2), _GATES[of.node.op_type]
+    size = of.attribute("hidden_size") or (recurrent[-1] if recurrent else 0)
+    if x is None or len(x) != 3 or not size:
+        return
+    ways = 2 if of.attribute("direction", b"forward") in (b"bidirectional", "bidirectional") else 1
+    batch = x[0] if of.attribute("layout", 0) else x[1]
+    state = (batch, ways, size) if of.attribute("layout", 0) else (ways, batch, size)
+    yield 1, (ways, gates * size, x[2])
+    yield 2, (ways, gates * size, size)
+    yield 3, (ways, 2 * gates * size)
+    yield 4, (batch,)
+    yield 5, state
+    if of.node.op_type == "LSTM":
+        yield 6, state
+        yield 7, (ways, 3 * size)
+
+
+def _as_the_indices(of: _Operands) -> Wanted:
+    indices = of.shape(1)
+    if indices is not None:
+        yield 2, indices
+
+
+def _slices_by_indices(of: _Operands) -> Wanted:
+    data, indices = of.shape(0), of.shape(1)
+    if data is not None and indices and indices[-1] <= len(data):
+        yield 2, (*indices[:-1], *data[indices[-1] :])
+
+
+def _as_the_starts(of: _Operands) -> Wanted:
+    starts = of.shape(1)
+    if starts is not None:
+        yield from ((place, starts) for place in (2, 3, 4))
+
+
+def _one_per_dimension(of: _Operands) -> Wanted:
+    x = of.shape(0)
+    if x is not None:
+        yield 1, (len(x),)
+
+
+def _two_per_dimension(of: _Operands) -> Wanted:
+    x, axes = of.shape(0), of.shape(3)
+    given = len(of.node.input) > 3 and of.node.input[3] != ""
+    if axes or (x is not None and not given):
+        yield 1, (2 * (axes[0] if axes else len(x or ())),)
+
+
+def _scales_or_sizes(of: _Operands) -> Wanted:
+    """What is empty counts as omitted."""
+    x, axes = of.shape(0), of.attribute("axes")
+    if x is None or of.opset < 11:
+        return
+    count = len(axes or x)
+    for place, wanted in ((1, 2 * count), (2, count), (3, count)):
+        if of.shape(place) != (0,):
+            yield place, (wanted,)
+
+
+def _classes(of: _Operands) -> Wanted:
+    x = of.shape(0)
+    if x is not None and len(x) > 1:
+        yield 1, (*x[:1], *x[2:])
+        yield 2, x[1:2]
+
+
+def _off_and_on(of: _Operands) -> Wanted:
+    yield 2, (2,)
+
+
+def _as_the_scale(of: _Operands) -> Wanted:
+    scale = of.shape(1)
+    if scale is not None:
+        yield 2, scale
+
+
+_WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
+    "BatchNormalization": _channels,
+    "Conv": _convolution,
+    "ConvTranspose": _transposed_convolution,
+    "DequantizeLinear": _as_the_scale,
+    "GRU": _recurrence,
+    "GroupNormalization": _groups,
+    "InstanceNormalization": _channels,
+    "LSTM": _recurrence,
+    "NegativeLogLikelihoodLoss": _classes,
+    "OneHot": _off_and_on,
+    "Pad": _two_per_dimension,
+    "QuantizeLinear": _as_the_scale,
+    "RNN": _recurrence,
+    "Resize": _scales_or_sizes,
+    "ScatterElements": _as_the_indices,
+    "ScatterND": _slices_by_indices,
+    "Slice": _as_the_starts,
+    "SoftmaxCrossEntropyLoss": _classes,
+    "Tile": _one_per_dimension,
+    "Upsample": _one_per_dimension,
+}
+"""What the shapes of other operands, and attributes, say of an operand's shape."""
+
+
+def _as_x(of: _Operands) -> Shape | None:
+    return of.shape(0)
+
+
+def _product(of: _Operands) -> Shape | None:
+    a, b = of.shape(0), of.shape(1)
+    if a is None or b is None or len(a) != 2 or len(b) != 2:
+        return None
+    return (a[of.attribute("transA", 0)], b[1 - of.attribute("transB", 0)])
+
+
+_BROADCAST: Mapping[str, tuple[Sequence[int], int, Callable[[_Operands], Shape | None]]] = {
+    "Gemm": ((2,), 7, _product),
+    "LayerNormalization": ((1, 2), 17, _as_x),
+    "PRelu": ((1,), 7, _as_x),
+    "RMSNormalization": ((1,), 23, _as_x),
+}
+"""Places of operands that are broadcast to a shape, the operator set since when, and the shape."""
+
+
+def describe_wrong_shape(
+    model: ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    inner: Mapping[str, np.ndarray] | None = None,
+) -> str:
+    """The first operand of another shape than the standard allows, in words; empty if none is.
+
+    Only shapes of inputs, weights, constants and the values that are given are known.
+
+    Args:
+        model: Any model.
+        feeds: Its inputs.
+        inner: Values inside of the graph, as far as they were recorded.
 
     >>> import onnx.parser
     >>> text = '<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) {'
@@ -61,24 +244,48 @@ def describe_wrong_shape(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> 
     "Clip 'y': the standard wants a scalar as input 1, which has the shape [2]"
     """
     model = without_functions(model)
-    shapes = {name: value.shape for name, value in feeds.items()}
+    shapes = {name: value.shape for name, value in {**(inner or {}), **feeds}.items()}
     shapes |= {t.name: tuple(t.dims) for t in model.graph.initializer}
     for node in nodes_of(model.graph):
         if node.op_type == "Constant" and node.output:
             value = attribute_of(node, "value")
             if isinstance(value, TensorProto):
                 shapes[node.output[0]] = tuple(value.dims)
+    opset = opset_versions(model).get(ONNX_DOMAIN, 1)
     for node in nodes_of(model.graph):
-        if domain_of(node) != ONNX_DOMAIN:
-            continue
-        for places, rank, kind in ((_SCALARS, 0, "a scalar"), (_VECTORS, 1, "one dimension")):
-            for place in places.get(node.op_type, ()):
-                name = node.input[place] if place < len(node.input) else ""
-                shape = shapes.get(name)
-                if shape is not None and len(shape) != rank:
-                    label = node.name or node.output[0]
-                    return (
-                        f"{node.op_type} {label!r}: the standard wants {kind} as input {place}, "
-                        f"which has the shape {list(shape)}"
-                    )
+        if domain_of(node) == ONNX_DOMAIN:
+            operands = _Operands(node, [shapes.get(name) for name in node.input], opset)
+            for place, wanted in _contradictions(operands):
+                label = node.name or next(iter(node.output), "")
+                return (
+                    f"{node.op_type} {label!r}: the standard wants {wanted} as input {place}, "
+                    f"which has the shape {list(operands.shape(place) or ())}"
+                )
     return ""
+
+
+def _contradictions(of: _Operands) -> Iterator[tuple[int, str]]:
+    """Places of operands that have another shape than they must, with what is wanted."""
+    operator = of.node.op_type
+    for ranks, rank, kind in ((_SCALARS, 0, "a scalar"), (_VECTORS, 1, "one dimension")):
+        for place in ranks.get(operator, ()):
+            shape = of.shape(place)
+            if shape is not None and len(shape) != rank:
+                yield place, kind
+    if operator in _WANTED:
+        for place, wanted in _WANTED[operator](of):
+            if of.shape(place) not in (None, wanted):
+                yield place, f"the shape {list(wanted)}"
+    if operator in _BROADCAST:
+        places, since, broadcast_to = _BROADCAST[operator]
+        into = broadcast_to(of) if of.opset >= since else None
+        for place in places:
+            shape = of.shape(place)
+            if shape is not None and into is not None and not _fits(shape, into):
+                yield place, f"what can be broadcast to {list(into)}"
+
+
+def _fits(shape: Shape, into: Shape) -> bool:
+    """Whether ``shape`` is broadcast to ``into`` without changing that."""
+    ends = zip(reversed(shape), reversed(into), strict=False)
+    return len(shape) <= len(into) and all(size in (1, wide) for size, wide in ends)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _StockLoop
+from onnx.reference.ops.op_optional import Optional as _StockOptional
 
 from optvet.engine.numerics.float64.float_arrays import Array, at_least_single, float_type, is_float
 from optvet.engine.numerics.float64.tree_ensembles import tree_classifier, tree_regressor
@@ -273,6 +274,13 @@ class Loop(_StockLoop):
         return (*carried, *stacked)
 
 
+class Optional(_StockOptional):
+    """Optional: the evaluator's own makes a list, which OptionalGetElement leaves as it is."""
+
+    def _run(self, x: Any = None, **_: Any) -> tuple[Any, ...]:  # type: ignore[override]
+        return ([None] if x is None else x,)
+
+
 def replacements(opsets: Mapping[str, int], double: bool = True) -> tuple[type[OpRun], ...]:
     """Replacements of the evaluator's operators at these operator sets."""
     return _replacements_of(
@@ -312,6 +320,7 @@ def _replacements_of(opset: int, ml_opset: int, double: bool) -> tuple[type[OpRu
         kernels["Resize"] = upsample
     return (
         Loop,
+        Optional,
         _operator("FusedConv", fused_conv, 1, "com.microsoft", double),
         _operator("TreeEnsembleClassifier", tree_classifier, ml_opset, "ai.onnx.ml", double),
         _operator("TreeEnsembleRegressor", tree_regressor, ml_opset, "ai.onnx.ml", double),

@@ -14,12 +14,12 @@ from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_results import Trial
-from optvet.engine.work.trials.undefined_values import wrong_shape_in
+from optvet.engine.work.trials.undefined_values import reason_to_refuse
 from optvet.graph import structure
 from optvet.spec.devices import HasExactKernels
 from optvet.spec.errors import Unsupported
 from optvet.spec.records import CrossCheck, Finding
-from optvet.spec.symptoms import Symptom
+from optvet.spec.symptoms import ScriptCheck, Symptom
 from optvet.spec.types import Failure, Sample
 
 
@@ -46,7 +46,7 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
         if sample is None:
             continue
         if isinstance(tested, RuntimeTarget):
-            if words := _wrong_shape(session, finding, sample):
+            if words := _why_open(session, finding, sample):
                 session.ledger.amend(i, {"severity": "note", "known_limit": words})
                 session.ledger.add_undecided_reason(f"{finding.message}; {words}")
                 continue
@@ -71,12 +71,15 @@ def _third_runtimes(session: VetSession, tested: RuntimeTarget) -> tuple[str, ..
     return tuple(name for name in fitting if name not in own)
 
 
-def _wrong_shape(session: VetSession, finding: Finding, sample: Sample) -> str:
-    """Why a runtime may refuse the model, in words; empty if it may not, or does not."""
-    if finding.stage == "compare":
+def _why_open(session: VetSession, finding: Finding, sample: Sample) -> str:
+    """Why the standard has no answer for the model, in words; empty if it has one.
+
+    A runtime may refuse such a model, or answer what it likes, but it may not die of it.
+    """
+    if finding.symptom.info.check is ScriptCheck.DEATH:
         return ""
-    about = (session.runner.build_spec(None), dict(sample.feeds))
-    return session.runner.sandbox.call(wrong_shape_in, *about, role="judging").value or ""
+    about = (session.runner.build_spec(None), dict(sample.feeds), session.case.reference)
+    return session.runner.sandbox.call(reason_to_refuse, *about, role="judging").value or ""
 
 
 def _until_supported(
@@ -94,7 +97,8 @@ def _withdraw_contested(
     ledger: FindingsLedger, index: int, tested: RuntimeTarget, answers: Sequence[CrossCheck]
 ) -> None:
     """Leave open who is wrong where no third runtime agrees with the one that judges."""
-    judge, judged = tested.judge.name, [a for a in answers if a.outcome != "not-judged"]
+    finding, judge = ledger.findings[index], tested.judge.name
+    judged = [a for a in answers if a.outcome != "not-judged"]
     changes: dict[str, Any] = {"cross_check": list(answers)}
     fellows = ", ".join(a.runtime for a in judged if a.same_original)
     if fellows:
@@ -103,7 +107,11 @@ def _withdraw_contested(
         others = ", ".join(a.runtime for a in judged)
         why = f"{judge} may be wrong itself: {others} gives something else than it does"
         changes |= {"severity": "note", "known_limit": why}
-        ledger.add_undecided_reason(f"{ledger.findings[index].message}; {why}")
+        ledger.add_undecided_reason(f"{finding.message}; {why}")
+    elif finding.symptom.info.check is ScriptCheck.ERROR:
+        why = f"{judge} alone runs the model, and may overlook what is wrong with it"
+        changes |= {"severity": "note", "known_limit": why}
+        ledger.add_undecided_reason(f"{finding.message}; {why}: no other runtime could judge it")
     else:
         changes["location"] = f"{judge} alone says so: no other runtime could judge it"
     ledger.amend(index, changes)

@@ -70,15 +70,22 @@ def undefined_between(
     return next((u.words() for u in found if region & {*u.values}), "")
 
 
-def wrong_shape_in(build_spec: BuildSpec, feeds: Values) -> str:
-    """See ``describe_wrong_shape``; models too large for memory are not examined.
+def reason_to_refuse(build_spec: BuildSpec, feeds: Values, config: RuntimeConfig) -> str:
+    """Why a runtime may refuse a model, in words; empty if the standard has an answer for it.
 
-    Called in a worker.
+    Models too large for memory are not examined. Called in a worker.
     """
     if build_spec.scratch is not None:
         return ""
-    model = ModelProto.FromString(read_model(build_spec.blob, build_spec.digest))
-    return describe_wrong_shape(model, feeds)
+    model = without_functions(ModelProto.FromString(read_model(build_spec.blob, build_spec.digest)))
+    try:
+        inner = record_values(model.SerializeToString(), feeds, config)
+    except Exception as error:  # runtimes raise what they like of a model with more outputs
+        if isinstance(error, MemoryError):
+            raise
+        inner = {}
+    wrong = describe_wrong_shape(model, feeds, inner)
+    return wrong or next((u.words() for u in undefined_in(model, feeds, inner)), "")
 
 
 def with_answers(

@@ -1,0 +1,96 @@
+"""Which shapes of operands the standard allows; what it is tested by is in ``test_defined``."""
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from optvet.engine.judge.operand_shapes import describe_wrong_shape
+
+
+def described(node: str, operands: dict[str, tuple[int, ...]], opset: int = 18) -> str:
+    inputs = ", ".join(f"float[{','.join(map(str, s))}] {n}" for n, s in operands.items())
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g ({inputs}) => (float y) {{ {node} }}'
+    feeds = {name: np.zeros(shape, np.float32) for name, shape in operands.items()}
+    return describe_wrong_shape(onnx.parser.parse_model(text), feeds)
+
+
+X3 = (2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("node", "right", "wrong", "wanted"),
+    [
+        ("y = PRelu(x, s)", {"x": X3, "s": (3, 1)}, {"x": X3, "s": (3,)}, "broadcast to [2, 3, 4]"),
+        (
+            "y = BatchNormalization(x, s, s, s, s)",
+            {"x": X3, "s": (3,)},
+            {"x": X3, "s": (1,)},
+            "the shape [3] as input 1, which has the shape [1]",
+        ),
+        ("y = Conv(x, w, b)", {"x": X3, "w": (5, 3, 2), "b": (5,)}, {"b": (3,)}, "the shape [5]"),
+        (
+            "y = Conv<group = 3>(x, w)",
+            {"x": X3, "w": (6, 1, 2)},
+            {"x": X3, "w": (6, 3, 2)},
+            "the shape [6, 1, 2]",
+        ),
+        (
+            "y = ConvTranspose<group = 3>(x, w, b)",
+            {"x": X3, "w": (3, 2, 2), "b": (6,)},
+            {"b": (2,)},
+            "the shape [6]",
+        ),
+        (
+            'y = LSTM<hidden_size = 5, direction = "bidirectional">(x, w, r)',
+            {"x": X3, "w": (2, 20, 4), "r": (2, 20, 5)},
+            {"r": (1, 20, 5)},
+            "the shape [2, 20, 5]",
+        ),
+        (
+            "y = RNN<hidden_size = 5, layout = 1>(x, w, r, , , h)",
+            {"x": X3, "w": (1, 5, 4), "r": (1, 5, 5), "h": (2, 1, 5)},
+            {"h": (1, 2, 5)},
+            "the shape [2, 1, 5]",
+        ),
+        (
+            "y = ScatterND(x, i, u)",
+            {"x": X3, "i": (5, 2), "u": (5, 4)},
+            {"u": (5,)},
+            "the shape [5, 4]",
+        ),
+        (
+            "y = ScatterElements(x, i, u)",
+            {"x": X3, "i": (1, 1, 1), "u": (1, 1, 1)},
+            {"u": (1, 1, 2)},
+            "the shape [1, 1, 1]",
+        ),
+        ("y = Slice(x, s, s, a)", {"x": X3, "s": (2,), "a": (2,)}, {"a": (1,)}, "the shape [2]"),
+        ("y = Pad(x, p)", {"x": X3, "p": (6,)}, {"p": (4,)}, "the shape [6]"),
+        ("y = Pad(x, p, , a)", {"x": X3, "p": (2,), "a": (1,)}, {"p": (6,)}, "the shape [2]"),
+        ("y = Resize(x, , s)", {"x": X3, "s": (3,)}, {"s": (2,)}, "the shape [3]"),
+        ("y = Resize(x, , s, n)", {"x": X3, "s": (0,), "n": (3,)}, {"n": (2,)}, "the shape [3]"),
+        ("y = Gemm(a, b, c)", {"a": (2, 3), "b": (3, 4), "c": (2, 1)}, {"c": (3, 1)}, "to [2, 4]"),
+        (
+            "y = SoftmaxCrossEntropyLoss(x, t, w)",
+            {"x": X3, "t": (2, 4), "w": (3,)},
+            {"w": (4,)},
+            "the shape [3]",
+        ),
+        ("y = OneHot(x, d, v)", {"x": X3, "d": (), "v": (2,)}, {"v": (3,)}, "the shape [2]"),
+    ],
+)
+def test_an_operand_of_another_shape_than_the_others_say_is_told(
+    node: str, right: dict[str, tuple[int, ...]], wrong: dict[str, tuple[int, ...]], wanted: str
+) -> None:
+    assert described(node, right) == ""
+    assert wanted in described(node, right | wrong)
+
+
+def test_values_inside_of_the_graph_have_known_shapes_where_they_were_recorded() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float[2] y)'
+        "{ a = Neg(x)  y = Clip(x, a) }"
+    )
+    feeds = {"x": np.zeros(2, np.float32)}
+    assert describe_wrong_shape(model, feeds) == ""
+    assert "a scalar" in describe_wrong_shape(model, feeds, {"a": feeds["x"]})
