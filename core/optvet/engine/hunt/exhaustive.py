@@ -11,6 +11,7 @@ _T = TypeVar("_T")
 _PLAIN = (bool, int, float, str)
 _EITHER = (0.0, 0.97)
 _MANY = 100
+_DECISIVE = 2
 
 
 class ExhaustiveDraws(Random):
@@ -24,8 +25,13 @@ class ExhaustiveDraws(Random):
     def __init__(self, number: int, seed: str) -> None:
         super().__init__(seed)
         self.rest = number
+        self.ways = 1
+        """In how many ways the first two things could be drawn."""
+        self._drawn = 0
 
     def _digit(self, base: int) -> int:
+        self._drawn += 1
+        self.ways *= base if self._drawn <= _DECISIVE else 1
         turned = int(super().random() * base)
         self.rest, digit = divmod(self.rest, base)
         return (digit + turned) % base

@@ -25,8 +25,8 @@ LARGEST_BYTES = 64 << 10
 """Limit of a serialized model: small ones are quick to judge, and are reduced quickly."""
 _MOST_MUTATIONS = 3
 _TRIES = 4
-_GAP = 12
-"""Numbers in a row that are no variant, after which a mutator is taken to have no more."""
+_WAYS = 12
+"""In so many ways at most, what is drawn first may decide how many draws follow."""
 
 Kind = Literal["sweep", "chain", "pattern", "corpus", "edit"]
 
@@ -117,7 +117,7 @@ class CandidateMaker:
                 candidate = changed
                 used.append(mutator.name)
         if draws is not None and draws.rest:
-            if not self._has_later_variant(recipe):
+            if not self._has_later_variant(recipe, draws.ways):
                 raise Spent
             return None
         if recipe.kind in ("corpus", "edit") and not used:
@@ -137,12 +137,14 @@ class CandidateMaker:
             complaint = Complaint((f"mutator {mutator.name!r}", kind), str(error)[:300])
             raise BrokenMutator(complaint) from error
 
-    def _has_later_variant(self, recipe: CandidateRecipe) -> bool:
-        """Whether one of the next numbers is a variant: of two ways one may have been through.
+    def _has_later_variant(self, recipe: CandidateRecipe, ways: int) -> bool:
+        """Whether another one of the ``ways`` to begin drawing has a variant left.
 
-        Where the first draw decides how many follow, the shorter way ends before the others do.
+        Where that decides how many draws follow, the shorter way ends before the others do.
         """
-        for number in range(recipe.variant + 1, recipe.variant + 1 + _GAP):
+        if ways > _WAYS:
+            return False
+        for number in range(recipe.variant + 1, recipe.variant + ways):
             candidate = self._base(recipe, Random())
             draws = _draws_of(replace(recipe, variant=number))
             if candidate is not None:
