@@ -110,6 +110,7 @@ LEAST = int(np.iinfo(np.int32).min)
         (SHAPE, {"s": np.array([2, 0])}, {"s": np.array([-1, 0])}),
         (TALL, {"x": np.zeros((30, 1)), "s": F32([2.5, 1])}, TALL_BY_ROUNDING),
         (TOP, {"x": F32([1, 2]), "k": np.array([2])}, {"x": F32([1, 2]), "k": np.array([3])}),
+        (TOP, {"x": F32([1, np.inf])}, {"x": F32([1, np.nan])}),
         (TOP, {"k": np.array([9])}, {"k": np.array([-1])}),
         (STEP, {"i": np.array([-1])}, {"i": np.array([0])}),
     ],

@@ -76,6 +76,12 @@ X3 = (2, 3, 4)
             {"w": (4,)},
             "the shape [3]",
         ),
+        (
+            "y = NonMaxSuppression(b, s)",
+            {"b": (1, 5, 4), "s": (1, 2, 5)},
+            {"b": (1, 5, 1)},
+            "the shape [1, 5, 4] as input 0",
+        ),
         ("y = OneHot(x, d, v)", {"x": X3, "d": (), "v": (2,)}, {"v": (3,)}, "the shape [2]"),
     ],
 )

@@ -486,6 +486,13 @@ def _count(call: OperatorCall) -> str:
     return "" if 0 <= wanted <= size else f"{wanted} elements of an axis of {size}"
 
 
+def _order(call: OperatorCall) -> str:
+    value = call.operand(0)
+    if value is None or not is_float(value.dtype):
+        return ""
+    return "NaN has no place in an order" if np.isnan(value.astype(np.float64)).any() else ""
+
+
 def _steps(call: OperatorCall) -> str:
     value = call.operand(4)
     return "a step is 0" if value is not None and bool(np.any(value == 0)) else ""
@@ -530,7 +537,10 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "OneHot": (_depth,),
     "Range": (_delta,),
     "Slice": (_steps,),
-    "TopK": (_count,),
+    "TopK": (_count, _order),
+    "ArgMax": (_order,),
+    "ArgMin": (_order,),
+    "Hardmax": (_order,),
     "ReduceMean": (_mean_of_nothing,),
     "Normalizer": (_largest_of_a_row,),
     "Squeeze": (_axes_once,),
@@ -582,9 +592,18 @@ RULES: Mapping[str, tuple[Rule, ...]] = _collect_rules()
 AGREED = frozenset({_negative_axis, _wrap, _power_wrap})
 """Rules about what the standard does not allow or does not say, and all kernels do alike: hunts
 judge no such model, and in any other one it excuses nothing."""
-_BY_ATTRIBUTES = {_count, _epsilon, _mean_of_nothing, _negative_axis, _padding, _places, _steps}
+_BY_ATTRIBUTES = {
+    _count,
+    _epsilon,
+    _mean_of_nothing,
+    _negative_axis,
+    _order,
+    _padding,
+    _places,
+    _steps,
+}
 """Rules for which no value is recorded: runtimes mostly refuse an index outside of the data, and
-hardly any model has tensors without elements."""
+hardly any model has tensors without elements, or asks for the largest of NaN."""
 _OF_INTEGERS = {_overflow, _wrap, _divisor, _power, _power_wrap, _shift}
 
 

@@ -168,6 +168,14 @@ def _classes(of: _Operands) -> Wanted:
         yield 2, x[1:2]
 
 
+def _boxes(of: _Operands) -> Wanted:
+    boxes, scores = of.shape(0), of.shape(1)
+    if boxes is not None and len(boxes) == 3:
+        yield 0, (*boxes[:2], 4)
+        if scores is not None and len(scores) == 3:
+            yield 1, (boxes[0], scores[1], boxes[1])
+
+
 def _off_and_on(of: _Operands) -> Wanted:
     yield 2, (2,)
 
@@ -188,6 +196,7 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "InstanceNormalization": _channels,
     "LSTM": _recurrence,
     "NegativeLogLikelihoodLoss": _classes,
+    "NonMaxSuppression": _boxes,
     "OneHot": _off_and_on,
     "Pad": _two_per_dimension,
     "QuantizeLinear": _as_the_scale,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
 from optvet.engine.judge.operand_shapes import describe_wrong_shape
@@ -13,7 +14,7 @@ from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
 from optvet.graph.functions import without_functions
-from optvet.graph.walk import between, reads
+from optvet.graph.walk import between, graphs, reads
 
 Values = Mapping[str, np.ndarray]
 
@@ -84,8 +85,21 @@ def reason_to_refuse(build_spec: BuildSpec, feeds: Values, config: RuntimeConfig
         if isinstance(error, MemoryError):
             raise
         inner = {}
-    wrong = describe_wrong_shape(model, feeds, inner)
+    wrong = describe_repeated_name(model.graph) or describe_wrong_shape(model, feeds, inner)
     return wrong or next((u.words() for u in undefined_in(model, feeds, inner)), "")
+
+
+def describe_repeated_name(graph: GraphProto) -> str:
+    """The first name that several nodes of a graph have, in words; empty if there is none.
+
+    Source: ONNX's IR, "Names Within a Graph": the name of a node is unique within its graph.
+    """
+    for each in graphs(graph):
+        names = Counter(node.name for node in each.node if node.name)
+        for name, count in names.items():
+            if count > 1:
+                return f"{count} nodes of a graph have the name {name!r}"
+    return ""
 
 
 def with_answers(
