@@ -51,6 +51,7 @@ def too_long(file: Path) -> Iterator[str]:
             yield f"{where} {node.name}"
 
 
+@pytest.mark.long
 def test_classes_modules_and_functions_of_core_fit_the_eye() -> None:
     found = {place for file in FILES for place in too_long(file)}
     assert found == set()
@@ -100,6 +101,7 @@ def test_core_names_no_built_in_plugin_and_no_library_of_one(names: set[str]) ->
     assert found == set()
 
 
+@pytest.mark.long
 def test_core_imports_no_plugin_and_no_library_of_one(names: set[str]) -> None:
     imported = set()
     for file in FILES:

@@ -31,6 +31,9 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
 
+pytestmark = pytest.mark.long
+
+
 needs_landlock = pytest.mark.skipif(
     landlock.version() < landlock.OLDEST, reason="needs Landlock of version 2"
 )
@@ -160,7 +163,6 @@ with Sandbox(jobs=1) as sandbox, temporary_folder("optvet-ours-"):
 """
 
 
-@pytest.mark.long
 def test_a_program_that_calls_optvet_clears_what_one_left(tmp_path: Path) -> None:
     (temporary := tmp_path / "temporary").mkdir()
     (theirs := temporary / "theirs").write_text("of the program")
@@ -260,7 +262,6 @@ def test_what_confinement_alone_ends_is_no_fault(
     assert vet(tmp_path).verdict == "clean"
 
 
-@pytest.mark.long
 @needs_landlock
 @pytest.mark.parametrize(
     ("strategy", "harm"),
@@ -419,7 +420,6 @@ def test_a_kernel_without_it_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "not in this kernel" in warned.message
 
 
-@pytest.mark.long
 def test_the_page_is_a_command(tmp_path: Path) -> None:
     ran = Place(tmp_path).run("doctor", "--security", timeout_s=120)
     assert ran.code == 0, ran.said

@@ -36,6 +36,9 @@ from optvet.spec.words import (
 )
 from optvet.testing import pretend_files, pretend_report
 
+pytestmark = pytest.mark.long
+
+
 PLUGINS = Plugins()
 PIECES = (
     "\x1b[2J", "\x1b]8;;http://e.vil\x07", "\x9b31m", "\r", "\n", "\t", "\x00", "\x85", "\u2028",
@@ -151,7 +154,6 @@ g (float[2,3] x) => (float[2,3] y) { y = Frobnicate(x) }
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["\n::error::owned\n##[error]x", "\x1b[2J\x1b]0;t\x07[bold]"])
 def test_the_output_of_pytest_has_no_command(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

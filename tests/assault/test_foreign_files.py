@@ -17,6 +17,9 @@ from tests.assault.test_evil_models import is_contained
 
 from optvet.engine.campaign.store import DATABASE, open_store
 
+pytestmark = pytest.mark.long
+
+
 STORED = Path(__file__).parents[1] / "engine" / "campaign" / "store-1.sql"
 ENDLESS: dict[str, Callable[[Path], object]] = {
     "pipe": os.mkfifo,
@@ -65,7 +68,7 @@ def commands(place: Place, evil: Path) -> list[list[object]]:
 
 @pytest.mark.parametrize(
     "name",
-    list(ENDLESS) if LONG else ["pipe", pytest.param("device", marks=pytest.mark.long)],
+    list(ENDLESS) if LONG else ["pipe", "device"],
 )
 def test_what_is_no_file_is_refused_by_every_reader(place: Place, name: str) -> None:
     evil = place.root / "evil.onnx"
@@ -83,9 +86,9 @@ def test_what_is_no_file_is_refused_by_every_reader(place: Place, name: str) -> 
 @pytest.mark.parametrize(
     "pattern",
     [
-        pytest.param("/proc/**/*.onnx", marks=pytest.mark.long),
-        pytest.param("/sys/**/*.onnx", marks=pytest.mark.long),
-        pytest.param("/**/*.onnx", marks=pytest.mark.long),
+        "/proc/**/*.onnx",
+        "/sys/**/*.onnx",
+        "/**/*.onnx",
     ],
 )
 def test_a_pattern_over_everything_ends_and_says_so(place: Place, pattern: str) -> None:
@@ -99,7 +102,6 @@ def test_a_pattern_over_everything_ends_and_says_so(place: Place, pattern: str) 
             assert "a folder of the kernel" in ran.err, ran.err
 
 
-@pytest.mark.long
 def test_a_hostile_store_is_told_in_every_command(place: Place) -> None:
     stores: dict[str, Callable[[Path], object]] = {
         "object": lambda s: (s / DATABASE).write_text("{}"),

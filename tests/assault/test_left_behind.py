@@ -16,6 +16,9 @@ from tests.commands import Spawn, spawn
 
 from optvet.spec import scratch
 
+pytestmark = pytest.mark.long
+
+
 __all__ = ["spawn"]
 
 HOLDS = """
@@ -106,9 +109,7 @@ def test_a_later_process_of_the_same_id_is_another_one() -> None:
     assert not scratch.is_left("some-thing")
 
 
-@pytest.mark.parametrize(
-    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT]
-)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_command_leaves_nothing(
     how: signal.Signals, spawn: Spawn, temporary: Path, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def test_every_pipeline_of_every_optimizer_is_a_row_that_fits_the_screen(
     assert any(line.startswith("load ") for line in lines)
 
 
+@pytest.mark.long
 def test_of_a_model_that_writes_the_first_token_and_the_others_are_timed(
     run: Run, write: Write
 ) -> None:
@@ -177,6 +178,7 @@ def test_each_variant_tells_what_it_is_made_of_and_where_it_runs(
     assert extended.unknown == {}
 
 
+@pytest.mark.long
 def test_bloat_is_seen_in_the_structure(run: Run, write: Callable[..., Path]) -> None:
     result = timed(run, write("m.onnx", NORMALIZED), "--pipeline", "fuse_bn_into_conv")
     (variant,) = result.variants

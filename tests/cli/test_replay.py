@@ -62,6 +62,7 @@ def bundle(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "out" / original.name))
 
 
+@pytest.mark.long
 def test_a_bundle_cannot_name_code_or_files_unless_it_is_trusted(run: Run, bundle: Path) -> None:
     seen, out = bundle / "seen", bundle / "written.bin"
     (bundle / "payload.py").write_text(PAYLOAD.format(str(seen)))
@@ -149,6 +150,7 @@ INTERRUPTS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
 )

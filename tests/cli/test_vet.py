@@ -167,6 +167,7 @@ def test_what_a_verdict_rests_on_is_shown_with_explain(run: Run, faulty: Path) -
     assert "--explain" not in whole
 
 
+@pytest.mark.long
 def test_two_findings_and_what_to_do_about_them_fit_twelve_lines(
     monkeypatch: pytest.MonkeyPatch, run: Run, write: Write
 ) -> None:
@@ -472,6 +473,7 @@ def test_disk_that_fills_up_leaves_the_old_file(
     assert [p.name for p in tmp_path.iterdir() if "report" in p.name] == ["report.json"]
 
 
+@pytest.mark.long
 def test_full_stdout_exits_3(spawn: Spawn, clean: Path) -> None:
     with open("/dev/full", "w") as full:
         process = spawn("vet", clean, stdout=full)

@@ -358,6 +358,7 @@ def test_tau_is_scipys_on_ranks(a: np.ndarray, b: np.ndarray) -> None:
         assert mine == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_accuracy_is_sklearns(seed: int) -> None:

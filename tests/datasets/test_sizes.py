@@ -84,6 +84,7 @@ def peak_bytes() -> int:
     return int(next(n for n in lines if n.startswith("VmHWM")).split()[1]) << 10
 
 
+@pytest.mark.long
 def test_an_archive_that_unpacks_to_more_than_the_limit_is_never_unpacked(
     model: Maker, tmp_path: Path
 ) -> None:
@@ -195,6 +196,7 @@ def test_what_a_plugin_made_without_asking_is_refused_too(
         made(model("uint8[N] x"), "files")
 
 
+@pytest.mark.long
 def test_the_limit_is_that_of_the_command_line(
     model: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

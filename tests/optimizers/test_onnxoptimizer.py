@@ -219,6 +219,7 @@ def test_weights_beside_the_model_are_optimized_alike_by_plugin_and_snippet(
     assert scope["optimize"](model) == made
 
 
+@pytest.mark.long
 def test_what_only_weights_beside_the_model_break_is_found(vet: Vet) -> None:
     # The library reads a weight without elements as all of the file.
     model = with_raw_weights(

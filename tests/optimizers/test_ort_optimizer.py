@@ -333,6 +333,7 @@ def test_a_fault_whose_model_cannot_be_seen_is_not_explained(
     assert fault.divergence is None
 
 
+@pytest.mark.long
 def test_an_output_that_a_later_round_finds_wrong_is_wrong(tmp_path: Path) -> None:
     # Of a constant input the normalization is infinite, so one sample alone decides nothing.
     text = NORMALIZATION.replace(

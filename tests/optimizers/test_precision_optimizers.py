@@ -265,6 +265,7 @@ def test_vet_measures_ranges_on_the_samples_and_its_bundles_carry_them(tmp_path:
     assert {optvet.replay(bundle).outcome for bundle in bundles} == {"still there"}
 
 
+@pytest.mark.long
 def test_a_file_of_inputs_that_changes_is_measured_again(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     file, sizes = tmp_path / "inputs.npz", []

@@ -144,6 +144,7 @@ def test_filters_narrow_the_table_and_the_sections(page: Page) -> None:
     assert page.locator("#count").inner_text() == "0 findings, of 4 in all"
 
 
+@pytest.mark.long
 def test_filters_survive_a_link(page: Page) -> None:
     page.locator("select[name=symptom]").select_option("wrong-output")
     page.locator("input[name=text]").fill("fold")
@@ -232,6 +233,7 @@ def test_a_script_that_got_in_would_not_run(browser: Browser, file: Path, tmp_pa
     page.close()
 
 
+@pytest.mark.long
 def test_the_keyboard_reaches_every_control_in_order(page: Page) -> None:
     reached = []
     for _ in range(40):
@@ -262,6 +264,7 @@ def test_a_screen_reader_finds_its_way(page: Page) -> None:
     assert set(links) <= set(ids)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_can_be_read_in_light_and_dark(browser: Browser, file: Path, scheme: str) -> None:
     context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
@@ -289,6 +292,7 @@ def test_a_narrow_page_scrolls_tables_and_not_itself(browser: Browser, file: Pat
     page.close()
 
 
+@pytest.mark.long
 def test_a_command_breaks_between_words_and_is_copied_as_it_is(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 800})
     command = page.locator("article .command").first
@@ -311,6 +315,7 @@ def test_without_scripts_everything_is_there(browser: Browser, file: Path) -> No
     context.close()
 
 
+@pytest.mark.long
 def test_charts_are_drawn_and_stand_below_as_tables(page: Page) -> None:
     charts = page.locator("svg.chart")
     assert charts.count() == 3

@@ -340,6 +340,7 @@ def test_ctrl_c_writes_the_smallest_model_so_far(tmp_path: Path) -> None:
     assert script_exit(bundle.path) == 1
 
 
+@pytest.mark.long
 def test_ctrl_c_while_a_bundle_is_written_does_not_cost_what_was_reduced(tmp_path: Path) -> None:
     pressed: list[str] = []
 
@@ -454,6 +455,7 @@ def test_a_script_without_its_library_says_that_it_cannot_be_run(
     assert script_exit(bundle.path) == 2
 
 
+@pytest.mark.long
 def test_a_script_that_fails_by_another_error_than_the_optimizer_is_no_proof(
     tmp_path: Path,
 ) -> None:

@@ -251,6 +251,7 @@ def test_of_what_cannot_be_read_nothing_is_made(run: Run, old: Path, name: str) 
 # --- what is executed ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_is_run_is_what_the_file_says(run: Run, place: Path) -> None:
     (place / "models").mkdir()
     onnx.save(onnx.parser.parse_model(CLEAN), place / "models" / "clean.onnx")

@@ -98,6 +98,7 @@ def test_a_matrix_of_searches_is_stored_and_reported(file: Path, run: Run) -> No
     assert sorted(len(answer.kept) for answer in kept) == [0, 0, 0, 2]
 
 
+@pytest.mark.long
 def test_what_cannot_be_met_is_a_finding_and_what_cannot_be_converted_an_error(
     file: Path, run: Run
 ) -> None:
@@ -125,6 +126,7 @@ def test_what_cannot_be_met_is_a_finding_and_what_cannot_be_converted_an_error(
     assert run("campaign", "run", *only, "--baseline", "known.json").code == 0
 
 
+@pytest.mark.long
 def test_diff_shows_lists_that_grew(file: Path, run: Run) -> None:
     run("campaign", "run", "p.toml", "--quiet", "--store", "a", "--models", "overflow.onnx")
     model = onnx.parser.parse_model(HEAD + MODELS["overflow"].replace("2000", "2"))
@@ -147,6 +149,7 @@ def test_vets_and_searches_stand_in_one_file(file: Path, run: Run) -> None:
     assert "Models in each precision" in titles
 
 
+@pytest.mark.long
 def test_a_killed_campaign_is_resumed_with_the_same_answers(
     file: Path, run: Run, spawn: Spawn
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_library_that_cannot_be_imported_is_told(sandbox: Sandbox) -> None:
     assert required[1].message == "1 libraries can be imported"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("groups", [0, 1, 2])
 def test_imports_are_tried_together_and_what_fails_again_without_what_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int

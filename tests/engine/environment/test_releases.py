@@ -93,6 +93,7 @@ def test_a_release_is_installed_once_and_kept(wheels: PackageIndex, tmp_path: Pa
     assert store.kept() == []
 
 
+@pytest.mark.long
 def test_a_wheel_that_was_built_anew_is_another_release(
     wheels: PackageIndex, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_wheel_that_was_built_anew_is_another_release(
         assert "if True and" in (folder / "acme_opt.py").read_text()
 
 
+@pytest.mark.long
 def test_the_longest_unused_release_goes_when_there_is_no_room(
     wheels: PackageIndex, tmp_path: Path
 ) -> None:

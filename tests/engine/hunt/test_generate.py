@@ -207,6 +207,7 @@ def test_an_adapted_value_has_type_shape_and_range_of_the_place() -> None:
     assert (int(low), int(high)) == (0, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -656,6 +656,7 @@ class Nowhere(Branching):
         return ["no_module_of_this_name"]
 
 
+@pytest.mark.long
 def test_a_plugin_that_cannot_say_where_its_code_is_ends_no_hunt(tmp_path: Path) -> None:
     nowhere = Nowhere(default=("drop_relu",), offered=("drop_relu",))
     plugins = Plugins().register("generator", SmallPool()).register("optimizer", nowhere)

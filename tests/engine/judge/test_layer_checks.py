@@ -138,6 +138,7 @@ def test_every_layer_is_found_again_and_right(tmp_path: Path, name: str, level: 
     assert max(layer.steps for layer in found.answer.layers) < 0.501
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", QUANTIZED_FAULTS)
 def test_planted_faults_that_reach_the_output_are_found_behind_every_optimization(
     tmp_path: Path, fault: str

@@ -86,6 +86,7 @@ def test_a_fault_on_one_sample_is_a_fault_among_any_others(
     assert cold.findings[0].culprit == ["scale_weight"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [1, 2, 3, 6])
 def test_more_samples_of_one_dataset_never_make_a_verdict_better(
     limit: int, tmp_path: Path, sandbox: Sandbox

@@ -509,6 +509,7 @@ def check(output: str) -> list[int]:
     return [int(pid) for pid in lines[2].split()[1:]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["script", "-m", "-c", "stdin", "exec"])
 def test_a_plain_script_may_use_the_sandbox_at_its_top_level(tmp_path: Path, way: str) -> None:
     (tmp_path / "plain.py").write_text(SCRIPT)

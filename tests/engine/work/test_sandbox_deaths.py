@@ -111,6 +111,7 @@ def test_a_killed_task_that_had_grown_to_its_limit_is_out_of_memory() -> None:
     assert (failure.kind, failure.signal) == ("out-of-memory", "SIGKILL")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_server_killed_by_somebody_else_costs_no_task(
     sandbox: Sandbox, tmp_path: Path, times: int
@@ -126,6 +127,7 @@ def test_a_server_killed_by_somebody_else_costs_no_task(
     assert sandbox.call(faults.echo, 1).value == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fatal", [signal.SIGKILL, signal.SIGTERM])
 def test_a_task_that_kills_the_server_is_blamed_and_others_are_not(
     sandbox: Sandbox, tmp_path: Path, fatal: int

@@ -27,6 +27,7 @@ def test_arrays_and_foreign_values_become_plain() -> None:
     assert kept == {"a": [0, 1, 2], "b": 0.5, "c": [True, "{1}"], "4": "(1+2j)"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("detail", "cut"),
     [

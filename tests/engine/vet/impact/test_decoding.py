@@ -145,6 +145,7 @@ def test_what_is_decoded_takes_the_place_of_the_outputs(vet: Vet) -> None:
     assert impact(wrong).changed == 3
 
 
+@pytest.mark.long
 def test_answers_are_kept_by_what_was_computed_and_by_what_decodes(vet: Vet) -> None:
     first = vet("drop_relu")
     assert decoding(first) == 2 * 3 * 3  # two models, three samples, three steps
