@@ -67,7 +67,8 @@ def test_launches_have_sizes_and_shares_of_the_peak() -> None:
 @pytest.mark.parametrize(
     ("log", "words"),
     [
-        ("", "no column 'ID'"),
+        ("", "profiled no kernel: its log is empty"),
+        ("==WARNING== No kernels were profiled.\n", "No kernels were profiled"),
         (log_of(columns=COLUMNS[:5]), "no column 'Block Size'"),
         ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "ERR_NVGPUCTRPERM"),
         (log_of((("0", "k", "n/a", "(1,1,1)", "Duration", "ns", "1"),)), "'n/a' as a size"),

@@ -143,7 +143,10 @@ def parse_log(text: str) -> list[KernelLaunch]:
     if errors:
         raise InputError(f"Nsight Compute: {errors[0].removeprefix('==ERROR==').strip()}")
     rows = csv.DictReader(line for line in lines if line.strip() and not line.startswith("=="))
-    missing = [name for name in (*_NEEDED, "Metric Value") if name not in (rows.fieldnames or ())]
+    if rows.fieldnames is None:
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
+        raise InputError(f"Nsight Compute profiled no kernel: {said}")
+    missing = [name for name in (*_NEEDED, "Metric Value") if name not in rows.fieldnames]
     if missing:
         raise InputError(f"Nsight Compute's table has no column {missing[0]!r}")
     found: dict[str, KernelLaunch] = {}

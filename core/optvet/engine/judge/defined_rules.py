@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,36 +14,20 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
+from optvet.engine.judge.defined_indices import (
+    count,
+    delta,
+    depth,
+    order,
+    places,
+    steps,
+    unique_places,
+)
+from optvet.engine.judge.operator_call import Array, OperatorCall, Rule
 from optvet.engine.numerics.floats import is_float
 from optvet.graph.types import INTEGERS, element_bits
 from optvet.graph.walk import attribute_of
 
-Array = np.ndarray
-
-
-@dataclass(frozen=True)
-class OperatorCall:
-    """A node, the known values of its operands and results, and its operator set."""
-
-    node: NodeProto
-    operands: Sequence[Array | None]
-    results: Sequence[Array | None]
-    opset: int
-
-    def operand(self, place: int) -> Array | None:
-        """The operand at ``place``; None if it is omitted or unknown."""
-        return self.operands[place] if place < len(self.operands) else None
-
-    def known_operands(self) -> Iterator[Array]:
-        """All operands of known value."""
-        yield from (value for value in self.operands if value is not None)
-
-    def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute of the node."""
-        return attribute_of(self.node, name, default)
-
-
-Rule = Callable[[OperatorCall], str]
 _SAYS_MORE = 28
 """The operator set from which on BitShift has an answer for any shift, and Mod for any floats."""
 
@@ -431,83 +414,11 @@ def _padding(call: OperatorCall) -> str:
     return "a window lies in the padding alone" if wide else ""
 
 
-def _unique_places(call: OperatorCall) -> str:
-    places = call.operand(1)
-    reduction = call.attribute("reduction", b"none")
-    if places is None or reduction not in (b"none", "none") or not places.size:
-        return ""
-    if call.node.op_type == "ScatterND":
-        rows = places.reshape(-1, places.shape[-1]) if places.ndim else places.reshape(1, -1)
-        data = call.operand(0)
-        if data is not None and rows.shape[1] <= data.ndim:
-            rows = np.where(rows < 0, rows + np.array(data.shape[: rows.shape[1]]), rows)
-        return _twice(np.unique(rows, axis=0).shape[0] < rows.shape[0])
-    axis, size = call.attribute("axis", 0), call.operand(0)
-    if size is not None and size.ndim:
-        places = np.where(places < 0, places + size.shape[axis], places)
-    lines = np.moveaxis(places, axis, -1).reshape(-1, places.shape[axis]) if places.ndim else None
-    if lines is None:
-        return ""
-    return _twice(any(len(set(line.tolist())) < len(line) for line in lines))
-
-
-def _places(call: OperatorCall) -> str:
-    """Indices outside the data: an error that some kernels do not check for."""
-    data, places = call.operand(0), call.operand(1)
-    if data is None or places is None or not places.size or places.dtype.kind not in "iu":
-        return ""
-    if call.node.op_type.endswith("ND"):
-        first = call.attribute("batch_dims", 0) if call.node.op_type == "GatherND" else 0
-        sizes = np.array(data.shape[first : first + places.shape[-1]] if places.ndim else ())
-        if places.ndim and len(sizes) != places.shape[-1]:
-            return ""  # for the checker to refuse
-    else:
-        axis = call.attribute("axis", 0)
-        sizes = np.array(data.shape[axis] if -data.ndim <= axis < data.ndim else 0)
-    wrong = bool(np.any((places < -sizes) | (places >= sizes)))
-    return "an index is outside of the data" if wrong else ""
-
-
-def _twice(found: bool) -> str:
-    return "an element is written twice" if found else ""
-
-
-def _depth(call: OperatorCall) -> str:
-    value = call.operand(1)
-    return "the depth is not positive" if value is not None and bool(np.any(value <= 0)) else ""
-
-
-def _count(call: OperatorCall) -> str:
-    count, data = call.operand(1), call.operand(0)
-    if count is None or not count.size:
-        return ""
-    wanted = count.item(0)
-    size = wanted if data is None else data.shape[call.attribute("axis", -1)]
-    return "" if 0 <= wanted <= size else f"{wanted} elements of an axis of {size}"
-
-
-def _order(call: OperatorCall) -> str:
-    value = call.operand(0)
-    if value is None or not is_float(value.dtype):
-        return ""
-    return "NaN has no place in an order" if np.isnan(value.astype(np.float64)).any() else ""
-
-
-def _steps(call: OperatorCall) -> str:
-    value = call.operand(4)
-    return "a step is 0" if value is not None and bool(np.any(value == 0)) else ""
-
-
 def _flag(call: OperatorCall) -> str:
     for given in call.node.attribute:
         if given.name in _FLAGS and given.type == given.INT and given.i not in (0, 1):
             return f"{given.name} is {given.i}, which is neither 0 nor 1"
     return ""
-
-
-def _delta(call: OperatorCall) -> str:
-    value = call.operand(2)
-    return "the step is 0" if value is not None and bool(np.any(value == 0)) else ""
 
 
 _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
@@ -528,19 +439,19 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "MaxPool": (_padding,),
     "AveragePool": (_padding,),
     "LpPool": (_padding,),
-    "Gather": (_places,),
-    "GatherElements": (_places,),
-    "GatherND": (_places,),
-    "Scatter": (_places, _unique_places),
-    "ScatterElements": (_places, _unique_places),
-    "ScatterND": (_places, _unique_places),
-    "OneHot": (_depth,),
-    "Range": (_delta,),
-    "Slice": (_steps,),
-    "TopK": (_count, _order),
-    "ArgMax": (_order,),
-    "ArgMin": (_order,),
-    "Hardmax": (_order,),
+    "Gather": (places,),
+    "GatherElements": (places,),
+    "GatherND": (places,),
+    "Scatter": (places, unique_places),
+    "ScatterElements": (places, unique_places),
+    "ScatterND": (places, unique_places),
+    "OneHot": (depth,),
+    "Range": (delta,),
+    "Slice": (steps,),
+    "TopK": (count, order),
+    "ArgMax": (order,),
+    "ArgMin": (order,),
+    "Hardmax": (order,),
     "ReduceMean": (_mean_of_nothing,),
     "Normalizer": (_largest_of_a_row,),
     "Squeeze": (_axes_once,),
@@ -593,14 +504,14 @@ AGREED = frozenset({_negative_axis, _wrap, _power_wrap})
 """Rules about what the standard does not allow or does not say, and all kernels do alike: hunts
 judge no such model, and in any other one it excuses nothing."""
 _BY_ATTRIBUTES = {
-    _count,
+    count,
     _epsilon,
     _mean_of_nothing,
     _negative_axis,
-    _order,
+    order,
     _padding,
-    _places,
-    _steps,
+    places,
+    steps,
 }
 """Rules for which no value is recorded: runtimes mostly refuse an index outside of the data, and
 hardly any model has tensors without elements, or asks for the largest of NaN."""

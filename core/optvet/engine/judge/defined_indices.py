@@ -1,0 +1,86 @@
+"""Rules about indices, counts, orders and steps; see ``defined_rules``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from optvet.engine.judge.operator_call import OperatorCall
+from optvet.engine.numerics.floats import is_float
+
+
+def unique_places(call: OperatorCall) -> str:
+    """Elements that are written once."""
+    places = call.operand(1)
+    reduction = call.attribute("reduction", b"none")
+    if places is None or reduction not in (b"none", "none") or not places.size:
+        return ""
+    if call.node.op_type == "ScatterND":
+        rows = places.reshape(-1, places.shape[-1]) if places.ndim else places.reshape(1, -1)
+        data = call.operand(0)
+        if data is not None and rows.shape[1] <= data.ndim:
+            rows = np.where(rows < 0, rows + np.array(data.shape[: rows.shape[1]]), rows)
+        return _twice(np.unique(rows, axis=0).shape[0] < rows.shape[0])
+    axis, size = call.attribute("axis", 0), call.operand(0)
+    if size is not None and size.ndim:
+        places = np.where(places < 0, places + size.shape[axis], places)
+    lines = np.moveaxis(places, axis, -1).reshape(-1, places.shape[axis]) if places.ndim else None
+    if lines is None:
+        return ""
+    return _twice(any(len(set(line.tolist())) < len(line) for line in lines))
+
+
+def places(call: OperatorCall) -> str:
+    """Indices outside the data: an error that some kernels do not check for."""
+    data, places = call.operand(0), call.operand(1)
+    if data is None or places is None or not places.size or places.dtype.kind not in "iu":
+        return ""
+    if call.node.op_type.endswith("ND"):
+        first = call.attribute("batch_dims", 0) if call.node.op_type == "GatherND" else 0
+        sizes = np.array(data.shape[first : first + places.shape[-1]] if places.ndim else ())
+        if places.ndim and len(sizes) != places.shape[-1]:
+            return ""  # for the checker to refuse
+    else:
+        axis = call.attribute("axis", 0)
+        sizes = np.array(data.shape[axis] if -data.ndim <= axis < data.ndim else 0)
+    wrong = bool(np.any((places < -sizes) | (places >= sizes)))
+    return "an index is outside of the data" if wrong else ""
+
+
+def _twice(found: bool) -> str:
+    return "an element is written twice" if found else ""
+
+
+def depth(call: OperatorCall) -> str:
+    """Something to tell apart."""
+    value = call.operand(1)
+    return "the depth is not positive" if value is not None and bool(np.any(value <= 0)) else ""
+
+
+def count(call: OperatorCall) -> str:
+    """As many elements as there are."""
+    count, data = call.operand(1), call.operand(0)
+    if count is None or not count.size:
+        return ""
+    wanted = count.item(0)
+    size = wanted if data is None else data.shape[call.attribute("axis", -1)]
+    return "" if 0 <= wanted <= size else f"{wanted} elements of an axis of {size}"
+
+
+def order(call: OperatorCall) -> str:
+    """Numbers that can be put in order."""
+    value = call.operand(0)
+    if value is None or not is_float(value.dtype):
+        return ""
+    return "NaN has no place in an order" if np.isnan(value.astype(np.float64)).any() else ""
+
+
+def steps(call: OperatorCall) -> str:
+    """Steps that lead on."""
+    value = call.operand(4)
+    return "a step is 0" if value is not None and bool(np.any(value == 0)) else ""
+
+
+def delta(call: OperatorCall) -> str:
+    """A step that leads on."""
+    value = call.operand(2)
+    return "the step is 0" if value is not None and bool(np.any(value == 0)) else ""
