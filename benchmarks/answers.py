@@ -109,6 +109,14 @@ def broken(node: onnx.NodeProto, given: list[Any], result: Any) -> Iterator[str]
     if second is not None and second.dtype.kind in "iu" and operator in ("Div", "Mod"):
         if (second == 0).any():
             yield "divides integers by 0"
+    if operator in ("Split", "SplitToSequence") and first is not None:
+        sizes = np.asarray(attributes.get("split", 0) if second is None else second)
+        axis = attributes.get("axis", 0)
+        if sizes.ndim == 1 and axis < first.ndim and sizes.sum() != first.shape[axis]:
+            yield f"parts of {sizes.tolist()} elements of an axis of {first.shape[axis]}"
+    if operator in ("Conv", "ConvTranspose") and len(given) > 2 and given[2] is not None:
+        if given[2].ndim != 1:
+            yield f"a bias of the shape {list(given[2].shape)}"
     if operator == "BitShift" and second is not None and (second >= 8 * second.itemsize).any():
         yield "shifts by more bits than there are"
     if operator in WHOLE and first is not None and first.dtype.kind in "iu":

@@ -64,6 +64,7 @@ WEIGHT = "g (float[2] x) => (float[2] y) <float[2] w = {1, %s}> { y = %s(x, w) }
 TALL = "g (float[30,1] x, float[2] s) => (float[m,n] y) { y = Resize(x, , s) }"
 TALL_BY_ROUNDING = {"x": np.zeros((30, 1)), "s": F32([2.3, 1])}
 """30 times the float32 next to 2.3 is less than 69, and 69 in float32."""
+PARTS = "g (float[4] x, int64[n] s) => (seq(float[m]) y) { y = SplitToSequence(x, s) }"
 TOP = "g (float[2] x, int64[1] k) => (float[n] y, int64[n] j) { y, j = TopK(x, k) }"
 STEP = "g (float[2] x, int64[1] i) => (float[n] y) { y = Slice(x, i, i, i, i) }"
 MEAN = "g (float[2] x) => (float[n] y) { y = ReduceMean<keepdims: int = %d>(x) }"
@@ -113,6 +114,16 @@ LEAST = int(np.iinfo(np.int32).min)
         (TOP, {"x": F32([1, np.inf])}, {"x": F32([1, np.nan])}),
         (TOP, {"k": np.array([9])}, {"k": np.array([-1])}),
         (STEP, {"i": np.array([-1])}, {"i": np.array([0])}),
+        (
+            PARTS,
+            {"x": F32([1, 2, 3, 4]), "s": np.array([3, 1])},
+            {"x": F32([1, 2, 3, 4]), "s": np.array([3, 2])},
+        ),
+        (
+            PARTS,  # of one number, the last part may be smaller
+            {"x": F32([1, 2, 3, 4]), "s": np.array(3)},
+            {"x": F32([1, 2, 3, 4]), "s": np.array([3])},
+        ),
     ],
 )
 def test_each_rule_tells_values_with_an_answer_from_those_without(

@@ -74,6 +74,17 @@ def order(call: OperatorCall) -> str:
     return "NaN has no place in an order" if np.isnan(value.astype(np.float64)).any() else ""
 
 
+def parts(call: OperatorCall) -> str:
+    """Sizes of parts whose sum is that of the whole; one number alone is not a list of them."""
+    data, given = call.operand(0), call.operand(1)
+    sizes = call.attribute("split") if given is None else given
+    axis = call.attribute("axis", 0)
+    if data is None or np.ndim(sizes) != 1 or not -data.ndim <= axis < data.ndim:
+        return ""
+    whole, total = data.shape[axis], int(np.sum(sizes))
+    return "" if total == whole else f"parts of {total} elements in all of an axis of {whole}"
+
+
 def steps(call: OperatorCall) -> str:
     """Steps that lead on."""
     value = call.operand(4)
