@@ -19,6 +19,7 @@ from optvet.spec.records import ErrorRecord, Finding, Replayed, VetResult
 from optvet.spec.records.bisect import Shown
 from optvet.spec.request import VetRequest
 from optvet.spec.scratch import temporary_folder
+from optvet.spec.symptoms import Symptom
 
 _MODULE = "optvet.engine.bisect.in_release"
 _LONGEST_S = 3600.0
@@ -88,9 +89,26 @@ class VetPredicate:
         words = tuple(f"{f.symptom}: {f.blamed()}" for f in (found or answer.findings))
         if found:
             return ReleaseAnswer("bad", "", answer.verdict, words)
-        if answer.verdict == "undecided":
-            return ReleaseAnswer("skipped", "the verdict is undecided", answer.verdict, words)
+        if open_question := self._open(answer):
+            return ReleaseAnswer("skipped", open_question, answer.verdict, words)
         return ReleaseAnswer("good", "", answer.verdict, words)
+
+    def _open(self, answer: VetResult) -> str:
+        """Why a release without a finding may be bad all the same; empty if it is good."""
+        if answer.verdict == "undecided":
+            return "the verdict is undecided"
+        if not self.request.measure or self.symptom not in (None, Symptom.SLOWDOWN):
+            return ""
+        timing = answer.timing
+        if timing is None:
+            return "it could not be timed"
+        limit = 1 + timing.threshold
+        if timing.verdict != "undecided" or (timing.high is not None and timing.high <= limit):
+            return ""
+        if timing.low is None or timing.high is None:
+            return f"the timing is undecided: {timing.detail}"
+        span = f"{timing.low:.2f} to {timing.high:.2f} times the time of the {timing.baseline}"
+        return f"the timing is undecided: {span}, where {limit:.2f} is the limit"
 
 
 @dataclass(frozen=True)

@@ -275,9 +275,9 @@ def _blame(
     version = bench.versions[number]
     if not isinstance(bench.predicate, VetPredicate):
         return ReleaseAtFault(version=version, note="a command decides, so no pass was looked for")
-    bench.progress(f"the pass at fault in {version}", 0, None)
     asked = request.of_vet(reduce=request.reduce, out=out)
     with bench.overlays.using(version) as overlay:
+        bench.progress(f"the pass at fault in {version}", 0, None)
         answer = vet_there(overlay, asked, symptom=request.symptom, culprit=request.culprit)
     if isinstance(answer, ErrorRecord):
         return ReleaseAtFault(version=version, note=shortened(answer.message))
@@ -341,8 +341,8 @@ class _Bench:
 
         def shown(number: int) -> list[Shown]:
             version = self.versions[number]
-            self.progress(f"replaying on {version}", usable.index(number), len(usable))
             with self.overlays.using(version) as overlay:
+                self.progress(f"replaying on {version}", usable.index(number), len(usable))
                 return [shown_there(overlay, bundle, trust=trust) for bundle in bundles]
 
         return {number: shown(number) for number in usable}
@@ -396,10 +396,11 @@ class _Bench:
 
     def _try(self, number: int, *, again: bool = False) -> ReleaseAnswer:
         version = self.versions[number]
-        done = len(self.answers)
-        self.progress(f"{self.overlays.package.distribution} {version}", done, None)
+        words = f"trying {self.overlays.package.distribution} {version}"
         try:
             with self.overlays.using(version) as overlay:
+                # After the overlay is there: installing it says so in the same place.
+                self.progress(f"{words} again" if again else words, len(self.answers), None)
                 self.counts[number] = self.counts.get(number, 0) + 1
                 return self.predicate(overlay, again=again)
         except NotInstallable as error:
