@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from optvet.engine.bundle.layout import ISSUE
@@ -96,6 +96,8 @@ def issue_texts(
 ) -> Mapping[str, bytes]:
     """The text of an issue for each new finding, by its fingerprint, out of its bundle.
 
+    It ends with the version that does not have the finding, where the two campaigns differ in it.
+
     Raises:
         UsageError: A bundle is not in the store.
     """
@@ -107,13 +109,24 @@ def issue_texts(
             continue
         for file in artifacts(store, row.trial, row.number):
             if file.name == ISSUE:
-                texts[row.fingerprint] = content_of(file)
+                since = _since(row.optimizer, found.versions)
+                texts[row.fingerprint] = content_of(file) + since.encode()
     if missing := sorted(wanted - texts.keys()):
         raise UsageError(
             f"store {store.path}: there is no bundle of finding {missing[0][:8]}, whose text would "
             "be the issue; say bundles = true in the campaign file, then run again"
         )
     return texts
+
+
+def _since(optimizer: str, versions: Mapping[str, Sequence[str]]) -> str:
+    before, after = versions.get(optimizer, ("", ""))
+    if not before or not after:
+        return ""
+    return (
+        f"\n## Since when\n\n{optimizer} {before} does not show it; {optimizer} {after} does. Both "
+        "were asked about the same models.\n"
+    )
 
 
 def _side(store: CampaignStore, campaign: StoredCampaign, release: str) -> _CampaignSide:

@@ -18,7 +18,7 @@ from optvet.engine.campaign.chains import conversions_of, with_environments
 from optvet.engine.campaign.digests import Digests, digest_of_data
 from optvet.engine.campaign.file import CampaignSource, inputs_of
 from optvet.engine.campaign.versions import (
-    build_digest,
+    build_name,
     declared_optimizer,
     releases_by_optimizer,
 )
@@ -310,7 +310,7 @@ class _Versions:
                 found[f"environment {home}"] = pythons.digest_of(home)
                 continue
             if isinstance(request, ReleaseRequest) and plugin.name in released:
-                found[plugin.name] = " ".join((request.release, build_digest(request))).strip()
+                found[plugin.name] = " ".join((request.release, build_name(request))).strip()
                 continue
             try:
                 version = str(plugin.version())

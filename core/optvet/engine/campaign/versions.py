@@ -6,6 +6,7 @@ of all, or the newest in a folder of wheels. They are installed and kept as ``bi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -149,10 +150,10 @@ def _series(package: str, text: str) -> SpecifierSet:
         ) from None
 
 
-def build_digest(request: ReleaseRequest) -> str:
-    """What tells builds of one version apart; empty for a release of the index."""
+def build_name(request: ReleaseRequest) -> str:
+    """What tells builds of one version apart, for people too; empty for a release of the index."""
     built = PackageIndex(request.wheels).build_of(request.package, request.release)
-    return ", ".join(f"{name} {size} {changed}" for name, size, changed in built)
+    return f"wheel {hashlib.sha256(repr(built).encode()).hexdigest()[:8]}" if built else ""
 
 
 def vet_release(request: ReleaseRequest, plugins: Plugins) -> VetResult | ErrorRecord:
