@@ -14,7 +14,7 @@ HEAD = '<ir_version: 8, opset_import: ["" : 18, "my" : 1]>\n'
 def found(pattern: str, body: str) -> list[tuple[list[str], bool]]:
     """Results of the nodes of each match, and whether it is certain."""
     model = onnx.parser.parse_model(HEAD + body)
-    types = dict(inferred_types(model) or {})
+    types = dict(inferred_types(model, partial=True) or {})
     types |= {value.name: value.type for value in model.graph.input}
     matches = find_matches(parse_pattern(pattern), model, types)
     return [([node.output[0] for node in m.nodes], m.certain) for m in matches]
@@ -76,6 +76,29 @@ def test_defaults_of_attributes_count() -> None:
     assert found("y = Flatten<!axis>(x)\nwhere attr(y, 'axis') == 1", body) == [(["y"], True)]
 
 
+@pytest.mark.parametrize(
+    ("node", "certain"),
+    [
+        ("ReduceMean<axes = [-1]>(x)", True),
+        ("ReduceMean<axes = [1]>(x)", True),
+        ("ReduceMean<axes = [0]>(x)", None),
+        ("ReduceMean<axes = [0, 1]>(x)", None),
+        ("ReduceMean(x)", None),
+        ("ReduceMean(x, last)", True),
+        ("ReduceMean(x, first)", None),
+        ("ReduceMean(x, any)", False),
+        ("ReduceMean<axes = [-1]>(u)", True),
+        ("ReduceMean<axes = [1]>(u)", False),
+    ],
+)
+def test_whether_a_reduction_is_over_the_last_axis_alone(node: str, certain: bool | None) -> None:
+    inputs = "float[2,3] x, int64[1] any"
+    weights = "<int64[1] last = {1}, int64[1] first = {0}>"
+    body = f"g ({inputs}) => (float y) {weights} {{ u = my.Of(x)  y = {node} }}"
+    matches = found("y = ReduceMean(*)\nwhere over_last(y)", body)
+    assert [sure for _, sure in matches] == ([] if certain is None else [certain])
+
+
 def test_branches_and_functions_are_searched_too() -> None:
     body = """
     g (bool c, float[2] x) => (float[2] y, float[2] z)
@@ -89,6 +112,7 @@ def test_branches_and_functions_are_searched_too() -> None:
     assert [names for names, _ in found("r = Neg|Relu(x)", body)] == [["p"], ["q"]]
     assert [names for names, _ in found("r = Add(x, x)", body)] == [["o"]]
     assert [names for names, _ in found("r = ?.Twice(x)", body)] == [["z"]]
+    assert found("r = Neg(x)\nwhere dtype(r) == 'float' and rank(r) == 1", body) == [(["q"], True)]
 
 
 def test_one_place_is_one_match_whatever_the_order_of_its_operands() -> None:

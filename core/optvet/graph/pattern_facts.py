@@ -138,6 +138,22 @@ def _attr(graph: PatternGraph, result: str, name: str) -> Any:
     return value
 
 
+def _over_last(graph: PatternGraph, result: str) -> bool:
+    """Whether the node that makes a result reduces its input along the last axis alone."""
+    node = graph.makers.get(result)
+    if node is None:
+        raise UnknownFact
+    given = attribute_value(node, "axes", graph.opsets)
+    # Later operator sets have an operand in place of the attribute; without both it is all axes.
+    if given is None and len(node.input) > 1 and node.input[1]:
+        given = _value(graph, node.input[1])
+    if not given:
+        return _rank(graph, node.input[0]) == 1
+    if len(given) != 1 or given[0] < 0:
+        return list(given) == [-1]
+    return bool(given[0] == _rank(graph, node.input[0]) - 1)
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "rank": _rank,
     "dim": _dim,
@@ -148,6 +164,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "value": _value,
     "readers": _readers,
     "attr": _attr,
+    "over_last": _over_last,
     "is_constant": lambda graph, name: graph.tensor(name) is not None,
     "is_input": lambda graph, name: name in graph.inputs,
     "is_output": lambda graph, name: name in graph.outputs,
@@ -157,7 +174,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 """What conditions can ask: of a value its ``rank``, ``dim(x, axis)``, ``shape``, ``elements``,
 ``dtype``, ``kind`` ("tensor", "sequence", "map", "optional"), ``value`` of a constant as a flat
 list, number of ``readers`` (a graph output is one more); of the node that makes a result its
-``attr(y, "axis")``; of the model its ``opset`` and ``ir_version``."""
+``attr(y, "axis")``, and whether it is a reduction along the last axis alone (``over_last(y)``); of
+the model its ``opset`` and ``ir_version``."""
 
 
 def attribute_value(node: NodeProto, name: str, opsets: Mapping[str, int]) -> Any:

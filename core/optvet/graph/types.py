@@ -221,11 +221,14 @@ TYPED_ELEMENTS = 1 << 10
 """Weights of up to so many elements keep their values for type inference in a reduction."""
 
 
-def inferred_types(model: ModelProto, *, strict: bool = True) -> dict[str, TypeProto] | None:
+def inferred_types(
+    model: ModelProto, *, strict: bool = True, partial: bool = False
+) -> dict[str, TypeProto] | None:
     """Types of inner values and outputs by onnx's shape inference; None if inference fails.
 
-    If ``strict``, a type that cannot be inferred is a failure too; else it is left out. Large
-    weights are not copied into native code, since only small ones affect shapes.
+    If ``strict``, a type that cannot be inferred is a failure too; else it is left out. With
+    ``partial``, values of nested graphs and tensors of unknown rank are among them. Large weights
+    are not copied into native code, since only small ones affect shapes.
     """
     light = without_large_weights(model, TYPED_ELEMENTS)
     if light is not model:
@@ -237,9 +240,25 @@ def inferred_types(model: ModelProto, *, strict: bool = True) -> dict[str, TypeP
         )
     except Exception:  # inference fails in many ways; each means None
         return None
+    if partial:
+        return {n: k for n, k in _types_of_all(inferred).items() if _has_some(k)}
     graph = inferred.graph
     known = {v.name: v.type for v in (*graph.value_info, *graph.output)}
     return {name: kind for name, kind in known.items() if is_cuttable(kind) or _is_other(kind)}
+
+
+def _types_of_all(model: ModelProto) -> dict[str, TypeProto]:
+    """Types of the values of all graphs; a name with another type in each branch has none."""
+    found: dict[str, TypeProto] = {}
+    for graph in graphs(model.graph):
+        for value in (*graph.value_info, *graph.output):
+            if found.setdefault(value.name, value.type) != value.type:
+                found[value.name] = TypeProto()
+    return found
+
+
+def _has_some(kind: TypeProto) -> bool:
+    return _is_other(kind) or kind.tensor_type.elem_type != 0
 
 
 def _is_other(kind: TypeProto) -> bool:

@@ -110,6 +110,15 @@ def test_advice_says_where_and_what_avoids_it() -> None:
     assert advise("two.onnx", model, {"other": "1.7"}, [FAULT]).advice == []
 
 
+def test_what_is_known_of_a_value_of_unknown_rank_counts() -> None:
+    fault = FAULT.model_copy(update={"trigger": "y = Relu(x)\nwhere dtype(x) == 'int64'"})
+    model = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[2,3] v, int64[n] s) => (float[a,b] y) { x = Reshape(v, s)  y = Relu(x) }
+    """)
+    assert advise("one.onnx", model, {"acme-opt": "1.7"}, [fault]).advice == []
+
+
 def test_versions_are_those_that_are_named_or_installed() -> None:
     assert versions_asked(["acme-opt==1.7"], [FAULT]) == {"acme-opt": "1.7"}
     assert versions_asked([], [FAULT]) == {}

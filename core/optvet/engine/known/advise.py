@@ -110,7 +110,7 @@ def _installed(package: str) -> str | None:
 def types_in_worker(model: ModelProto) -> dict[str, TypeProto]:
     """Types of inner values; shape inference may crash, so a worker does it."""
     with Sandbox(jobs=1, preload=("onnx", infer.__module__)) as sandbox:
-        known = sandbox.call(infer, model.SerializeToString()).value or {}
+        known = sandbox.call(infer, model.SerializeToString(), True).value or {}
     types = {name: TypeProto.FromString(data) for name, data in known.items()}
     return with_declared(types, model)
 

@@ -46,9 +46,16 @@ def _run_with_all(
     return config.runtime.load(artifact, config.options).run(feeds)
 
 
-def infer(data: bytes) -> dict[str, bytes]:
-    """Serialized types of inner values. Called in a worker: shape inference may crash."""
+def infer(data: bytes, partial: bool = False) -> dict[str, bytes]:
+    """Serialized types of inner values. Called in a worker: shape inference may crash.
+
+    With ``partial``, also of values in nested graphs and of unknown rank.
+    """
     enter("check")
     proto = onnx.load_from_string(data)
-    types = inferred_types(proto) or inferred_types(proto, strict=False) or {}
+    types = (
+        inferred_types(proto, partial=partial)
+        or inferred_types(proto, strict=False, partial=partial)
+        or {}
+    )
     return {name: bytes(kind.SerializeToString()) for name, kind in types.items()}
