@@ -223,7 +223,8 @@ def run_release(package: str, documents: Sequence[Document], overlay: Path) -> I
         check=False,
         timeout=1800,
     )
-    yield from (json.loads(x) for x in done.stdout.splitlines() if x.startswith("["))
+    # Some releases write lines of their own, such as "[W] …".
+    yield from (json.loads(x) for x in done.stdout.splitlines() if x.startswith('["'))
 
 
 def words(ranges: Sequence[tuple[str | None, str | None, str | None]]) -> str:
