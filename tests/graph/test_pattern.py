@@ -76,6 +76,13 @@ def test_defaults_of_attributes_count() -> None:
     assert found("y = Flatten<!axis>(x)\nwhere attr(y, 'axis') == 1", body) == [(["y"], True)]
 
 
+def test_a_dimension_that_varies_is_not_taken_for_one_without_elements() -> None:
+    body = "g (float[n,2] x, float[n,0] z) => (float[n,2] y, float[n,0] v) { y=Abs(x) v=Abs(z) }"
+    assert found("y = Abs(x)\nwhere is_empty(x)", body) == [(["v"], True)]
+    assert found("y = Abs(x)\nwhere is_empty(x, -1)", body) == [(["v"], True)]
+    assert found("y = Abs(x)\nwhere is_empty(x, 0) or is_empty(x, 2)", body) == []
+
+
 @pytest.mark.parametrize(
     ("node", "certain"),
     [

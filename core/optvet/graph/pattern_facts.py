@@ -90,6 +90,20 @@ def _elements(graph: PatternGraph, name: str) -> int:
     return 0 if 0 in shape else int(np.prod([_known(d) for d in shape], dtype=np.int64))
 
 
+def _is_empty(graph: PatternGraph, name: str, axis: int | None = None) -> bool:
+    """Whether a value, or one of its dimensions, has no elements.
+
+    A dimension that varies is not taken for one of 0: few are, and every model would be suspected.
+    """
+    try:
+        shape = graph.shape(name)
+    except UnknownFact:
+        return False
+    if axis is None:
+        return 0 in shape
+    return -len(shape) <= axis < len(shape) and shape[axis] == 0
+
+
 def _known(value: int | None) -> int:
     if value is None:
         raise UnknownFact
@@ -165,6 +179,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "readers": _readers,
     "attr": _attr,
     "over_last": _over_last,
+    "is_empty": _is_empty,
     "is_constant": lambda graph, name: graph.tensor(name) is not None,
     "is_input": lambda graph, name: name in graph.inputs,
     "is_output": lambda graph, name: name in graph.outputs,
@@ -172,10 +187,10 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "ir_version": lambda graph: graph.ir_version,
 }
 """What conditions can ask: of a value its ``rank``, ``dim(x, axis)``, ``shape``, ``elements``,
-``dtype``, ``kind`` ("tensor", "sequence", "map", "optional"), ``value`` of a constant as a flat
-list, number of ``readers`` (a graph output is one more); of the node that makes a result its
-``attr(y, "axis")``, and whether it is a reduction along the last axis alone (``over_last(y)``); of
-the model its ``opset`` and ``ir_version``."""
+``dtype``, ``kind`` ("tensor", "sequence", "map", "optional"), whether it or an axis of it
+``is_empty``, ``value`` of a constant as a flat list, number of ``readers`` (a graph output is one
+more); of the node that makes a result its ``attr(y, "axis")``, and whether it is a reduction along
+the last axis alone (``over_last(y)``); of the model its ``opset`` and ``ir_version``."""
 
 
 def attribute_value(node: NodeProto, name: str, opsets: Mapping[str, int]) -> Any:
