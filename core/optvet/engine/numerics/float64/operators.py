@@ -116,6 +116,12 @@ def erf(x: Array, **_: Any) -> Array:
     return np.asarray(_special().erf(x))
 
 
+def lp_normalization(x: Array, *, axis: int = -1, p: int = 2, **_: Any) -> Array:
+    """LpNormalization: the evaluator's own adds up numbers in place of magnitudes."""
+    norm = np.linalg.norm(x, p, axis=axis, keepdims=True)
+    return np.asarray(np.divide(x, norm, out=np.zeros_like(x), where=norm != 0))
+
+
 def mean_variance_normalization(x: Array, *, axes: Sequence[int], **_: Any) -> Array:
     """MeanVarianceNormalization: the function in its schema has float32 constants."""
     centred = x - x.mean(axis=tuple(axes), keepdims=True)
@@ -305,6 +311,7 @@ def _replacements_of(opset: int, ml_opset: int, double: bool) -> tuple[type[OpRu
         "GroupNormalization": group_normalization,
         "ImageScaler": image_scaler,
         "LRN": lrn,
+        "LpNormalization": lp_normalization,
         "MaxPool": max_pool,
         "MeanVarianceNormalization": mean_variance_normalization,
         "Scatter": scatter,
