@@ -7,7 +7,7 @@ The cases are the documents of known faults that some release does not have. The
 by ``dates.py``, which runs every release plainly. Each model is written to a file, and ``optvet
 bisect --no-reduce --limit 1`` is asked about it in a process of its own; its answers are kept in
 FOLDER, and not asked for again. The pipeline is the default one, or the passes of the document if
-the default does not have them.
+the default does not have them, or does not show their fault in any release ("alone").
 
 A boundary is right if every change that was found is one of those by hand, and there is one. The
 culprit is right if a finding of the release at fault blames a pass of the document. Columns: the
@@ -61,7 +61,7 @@ def pipeline_of(document: Document, alone: bool) -> list[str]:
 
 def ask(document: Document, folder: Path, alone: bool) -> dict[str, Any]:
     """What ``optvet bisect`` answers, or {"problem": why there is no answer}."""
-    answer = folder / f"{document.id}.json"
+    answer = folder / f"{document.id}{'-alone' * alone}.json"
     if answer.exists():
         return dict(json.loads(answer.read_text()))
     model = folder / f"{document.id}.onnx"
@@ -125,7 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     right = blamed = 0
     longest = 0.0
     for case in cases:
-        answer = ask(case, options.into, options.alone)
+        alone = options.alone
+        answer = ask(case, options.into, alone)
+        if not alone and "problem" not in answer and not blames(answer, case):
+            alone = True
+            answer = ask(case, options.into, alone)
         if "problem" in answer:
             print(f"{'no answer':<38} {case.id}: {answer['problem']}", flush=True)
             continue
@@ -136,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"{'right' if good else 'WRONG':<8} {'right' if culprit else 'WRONG':<7} "
             f"{answer['installed']:>9} {answer['runs']:>4} {answer['seconds']:>5.0f}  "
-            f"{case.id}: {said}",
+            f"{case.id}{', alone' * alone}: {said}",
             flush=True,
         )
     print(

@@ -47,6 +47,25 @@ def test_the_first_bad_release_and_its_pass_are_found(
 
 
 @pytest.mark.long
+def test_what_is_new_in_the_last_release_is_dated_where_all_are_bad(
+    run: Run, write: Write, wheels: Path
+) -> None:
+    for version in ALL:
+        code = library(version, faulty=version in FAULTY_IN)
+        worse = "    model.graph.node[-1].op_type = 'Neg'\n    return model"
+        head, tail = code.split("def sweep(model):\n")
+        write_wheel(
+            wheels, version, f"{head}def sweep(model):\n{tail.replace('    return model', worse)}"
+        )
+    options = ("--package", "acme-opt", "--index", wheels, "--limit", "1", "--no-reduce")
+    ran = run("bisect", write("relu.onnx", CLEAN), *options)
+    assert ran.code == 1, ran.err
+    assert "first bad acme-opt 3.0 (the last good one is 2.0)" in ran.out
+    assert "1.0 is bad too, by wrong-output: sweep" in " ".join(ran.out.split())
+    assert "culprit   tidy: wrong-output, in 3.0" in ran.out
+
+
+@pytest.mark.long
 def test_a_release_that_makes_a_model_slow_is_found(run: Run, write: Write, wheels: Path) -> None:
     for version in ALL:
         code = library(version, faulty=False, slow=version in FAULTY_IN)

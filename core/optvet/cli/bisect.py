@@ -124,6 +124,8 @@ def _changes(result: BisectResult) -> list[Text]:
         notes = [text(f"unstable  {words}", "yellow")]
     else:
         notes = []
+    if not result.predicate.startswith("verdict faulty"):
+        notes.append(text(f"bad is    {result.predicate}"))
     if result.has_several_faults:
         words = "no pass is to blame in all bad releases; ask about one with --culprit"
         notes.append(text(f"note      {words}", "yellow"))

@@ -9,7 +9,7 @@ import pytest
 from optvet.engine.bisect import predicate
 from optvet.engine.bisect.overlay import Overlay
 from optvet.engine.bisect.predicate import ReleaseAnswer, VetPredicate
-from optvet.spec.records import VetResult
+from optvet.spec.records import ErrorRecord, VetResult
 from optvet.spec.records.timing import Timing
 from optvet.spec.request import VetRequest
 
@@ -62,3 +62,10 @@ def test_time_does_not_matter_where_another_symptom_is_sought(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert answer(monkeypatch, timing(0.95, 1.2), "wrong-output").state == "good"
+
+
+def test_a_release_that_does_not_have_the_pass_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ErrorRecord.model_construct(message="unknown pipeline or pass of acme 'tidy'; did you")
+    monkeypatch.setattr(predicate, "vet_there", lambda overlay, request: error)
+    told = VetPredicate(VetRequest(model="m.onnx", pipeline="tidy"))(OVERLAY)
+    assert (told.state, told.verdict, told.error) == ("good", "no such pass", error)

@@ -28,8 +28,8 @@ def _vet(task: Mapping[str, Any]) -> Record:
     with vetted(request, plugins) as answer:
         if request.out is None:
             return answer.result
-        symptom, culprit = task["symptom"], task["culprit"]
-        found = [f for f in answer.result.findings if is_of(f, symptom, culprit)]
+        symptom, culprits = task["symptom"], task["culprits"]
+        found = [f for f in answer.result.findings if is_of(f, symptom, culprits)]
         result = answer.result.model_copy(update={"findings": found})
         bundles = write_bundles(result, request, request.out, plugins, session=answer.session)
         return with_fingerprints(result, bundles)

@@ -24,6 +24,7 @@ from optvet.spec.symptoms import Symptom
 _MODULE = "optvet.engine.bisect.in_release"
 _LONGEST_S = 3600.0
 _ABOUT_CHARS = 400
+_NO_SUCH_PASS = ("unknown pass", "unknown pipeline or pass")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class ReleaseAnswer:
         state: Good, bad, or skipped for ``reason``.
         verdict: Of ``vet``, or the exit code of a command in words.
         findings: In words.
+        culprits: The passes that the findings blame.
         error: The answer in place of a result, if there was none.
     """
 
@@ -41,6 +43,7 @@ class ReleaseAnswer:
     reason: str = ""
     verdict: str | None = None
     findings: tuple[str, ...] = ()
+    culprits: frozenset[str] = frozenset()
     error: ErrorRecord | None = None
 
 
@@ -63,19 +66,23 @@ class VetPredicate:
 
     request: VetRequest
     symptom: str | None = None
-    culprit: str | None = None
+    culprits: tuple[str, ...] = ()
+    """Any of these, if there are any."""
+    why: str = ""
+    """Why it asks for these culprits, if nobody named them."""
 
     @property
     def words(self) -> str:
         """What makes a release bad."""
         sought = [f"symptom {self.symptom}"] if self.symptom else []
-        sought += [f"culprit {self.culprit}"] if self.culprit else []
-        return " with ".join(sought) or "verdict faulty, or a requirement is not met"
+        sought += [f"culprit {' or '.join(self.culprits)}"] if self.culprits else []
+        words = " with ".join(sought) or "verdict faulty, or a requirement is not met"
+        return f"{words}; {self.why}" if self.why else words
 
     def matches(self, finding: Finding) -> bool:
         """Whether this finding makes a release bad."""
-        if self.symptom or self.culprit:
-            return is_of(finding, self.symptom, self.culprit)
+        if self.symptom or self.culprits:
+            return is_of(finding, self.symptom, self.culprits)
         counted = finding.severity in ("fault", "requirement")
         return counted or finding.symptom in self.request.fail_on
 
@@ -84,11 +91,15 @@ class VetPredicate:
         request = self.request.model_copy(update={"cache": False}) if again else self.request
         answer = vet_there(overlay, request)
         if isinstance(answer, ErrorRecord):
+            if answer.message.startswith(_NO_SUCH_PASS):
+                # What a release does not have breaks nothing in it.
+                return ReleaseAnswer("good", "", "no such pass", error=answer)
             return ReleaseAnswer("skipped", shortened(answer.message), error=answer)
         found = [f for f in answer.findings if self.matches(f)]
         words = tuple(f"{f.symptom}: {f.blamed()}" for f in (found or answer.findings))
         if found:
-            return ReleaseAnswer("bad", "", answer.verdict, words)
+            blamed = frozenset(name for f in found for name in f.culprit)
+            return ReleaseAnswer("bad", "", answer.verdict, words, blamed)
         if open_question := self._open(answer):
             return ReleaseAnswer("skipped", open_question, answer.verdict, words)
         return ReleaseAnswer("good", "", answer.verdict, words)
@@ -150,17 +161,21 @@ class CommandPredicate:
 
 
 def vet_there(
-    overlay: Overlay, request: VetRequest, *, symptom: str | None = None, culprit: str | None = None
+    overlay: Overlay,
+    request: VetRequest,
+    *,
+    symptom: str | None = None,
+    culprits: Sequence[str] = (),
 ) -> VetResult | ErrorRecord:
     """The answer of ``vet`` under a release, with bundles if the request names a folder.
 
-    Bundles are written of findings with that symptom and that culprit only, if any are named.
+    Bundles are written of findings with that symptom and those culprits only, if any are named.
 
     Raises:
         InfrastructureError: Another version than the release's was vetted.
     """
     task = {"kind": "vet", "about": request.model, "request": request.model_dump(mode="json")}
-    answer = _ask(overlay, task | {"symptom": symptom, "culprit": culprit})
+    answer = _ask(overlay, task | {"symptom": symptom, "culprits": list(culprits)})
     if not isinstance(answer, dict):
         return answer
     result = VetResult.model_validate(answer)
@@ -178,15 +193,16 @@ def shown_there(overlay: Overlay, bundle: Path, *, trust: bool) -> Shown:
         overlay, {"kind": "replay", "about": bundle.name, "bundle": str(bundle), "trust": trust}
     )
     if not isinstance(answer, dict):
-        return "no such pass" if answer.message.startswith("unknown pass") else "not judged"
+        return "no such pass" if answer.message.startswith(_NO_SUCH_PASS) else "not judged"
     outcome = Replayed.model_validate(answer).outcome
     shown: dict[str, Shown] = {"fixed": "gone", "still there": "shows", "changed": "changed"}
     return shown[outcome]
 
 
-def is_of(finding: Finding, symptom: str | None, culprit: str | None) -> bool:
-    """Whether a finding has that symptom and that culprit; None for any."""
-    return symptom in (None, finding.symptom) and (culprit is None or culprit in finding.culprit)
+def is_of(finding: Finding, symptom: str | None, culprits: Sequence[str]) -> bool:
+    """Whether a finding has that symptom, None for any, and one of those culprits, if any."""
+    blamed = not culprits or not {*culprits}.isdisjoint(finding.culprit)
+    return symptom in (None, finding.symptom) and blamed
 
 
 def shortened(message: str) -> str:

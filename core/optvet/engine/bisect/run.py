@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from optvet.engine.bisect.overlay import Overlays
@@ -74,14 +74,13 @@ def bisect(request: BisectRequest, plugins: Plugins, *, progress: Progress) -> B
     overlays = Overlays(package, store, index, lambda words: progress(words, 0, None))
     bench = _Bench(versions, overlays, _predicate(request), progress)
     width = 1 if request.measure else request.jobs or 1
-    search = ReleaseSearch(len(versions), bench.ask, width)
-    low, high = _ends(search, bench, good, bad)
-    changes = search.changes(low, high)
-    search.check_within(low, high, changes)
-    changes = search.changes(low, high)
-    stable = bench.repeat([low, high])
+    found = _search(bench, width, good, bad)
+    if narrower := _narrower(bench, found):
+        bench = replace(bench, predicate=narrower, answers={})
+        found = _search(bench, width, good, bad)
+    stable = bench.repeat([found.low, found.high])
     with _bundles(request) as out:
-        fault = _blame(request, bench, changes, low, high, out)
+        fault = _blame(request, bench, found, out)
         bundles = [out / name for name in fault.bundles[:_MOST_BUNDLES]] if fault else []
         shown = bench.replay(bundles, trust=request.trust)
     return BisectResult(
@@ -90,14 +89,31 @@ def bisect(request: BisectRequest, plugins: Plugins, *, progress: Progress) -> B
         package=package.distribution,
         optimizer=optimizer,
         predicate=bench.predicate.words,
-        releases=bench.records(search.states, shown),
-        changes=[_recorded(c, versions) for c in changes],
+        releases=bench.records(found.states, shown),
+        changes=[_recorded(c, versions) for c in found.changes],
         stable=stable,
         at_fault=fault,
         installed=len(overlays.installed),
         runs=bench.runs,
         seconds=round(time.monotonic() - started, 1),
     )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The outermost decided releases, the changes between them, and the state of each tried."""
+
+    low: int
+    high: int
+    changes: Sequence[Change]
+    states: Mapping[int, State]
+
+
+def _search(bench: _Bench, width: int, good: str, bad: str) -> _Found:
+    search = ReleaseSearch(len(bench.versions), bench.ask, width)
+    low, high = _ends(search, bench, good, bad)
+    search.check_within(low, high, search.changes(low, high))
+    return _Found(low, high, search.changes(low, high), search.states)
 
 
 def released_packages(plugins: Plugins) -> dict[str, list[tuple[str, ReleasedPackage]]]:
@@ -208,7 +224,23 @@ def _predicate(request: BisectRequest) -> Predicate:
     if request.check is not None:
         words = parse_command(request.check)
         return CommandPredicate(words, Path(request.model), request.check_timeout)
-    return VetPredicate(request.of_vet(), request.symptom, request.culprit)
+    culprits = (request.culprit,) if request.culprit else ()
+    return VetPredicate(request.of_vet(), request.symptom, culprits)
+
+
+def _narrower(bench: _Bench, found: _Found) -> VetPredicate | None:
+    """What is new in the last release where all are bad, but not all by the same passes."""
+    oldest, newest = bench.answers[found.low], bench.answers[found.high]
+    asked = bench.predicate
+    if found.changes or {oldest.state, newest.state} != {"bad"}:
+        return None
+    if not isinstance(asked, VetPredicate) or asked.symptom or asked.culprits:
+        return None
+    new = sorted(newest.culprits - oldest.culprits)
+    if not new:
+        return None
+    why = f"{bench.versions[found.low]} is bad too, by {'; '.join(oldest.findings)}"
+    return replace(asked, culprits=tuple(new), why=why)
 
 
 def _range(request: BisectRequest, versions: list[str]) -> tuple[list[str], str, str]:
@@ -256,34 +288,29 @@ def _ends(search: ReleaseSearch, bench: _Bench, good: str, bad: str) -> tuple[in
 
 
 def _blame(
-    request: BisectRequest,
-    bench: _Bench,
-    changes: Sequence[Change],
-    low: int,
-    high: int,
-    out: Path,
+    request: BisectRequest, bench: _Bench, found: _Found, out: Path
 ) -> ReleaseAtFault | None:
     """The findings of the first bad release after the last change to bad, with bundles."""
-    broke = [c.first for c in changes if c.to == "bad"]
-    mended = [c.last for c in changes if c.to == "good"]
+    broke = [c.first for c in found.changes if c.to == "bad"]
+    mended = [c.last for c in found.changes if c.to == "good"]
     if broke or mended:
         number = broke[-1] if broke else mended[-1]
-    elif bench.answers[high].state == "bad":
-        number = high
+    elif bench.answers[found.high].state == "bad":
+        number = found.high
     else:
         return None
-    version = bench.versions[number]
-    if not isinstance(bench.predicate, VetPredicate):
+    version, predicate = bench.versions[number], bench.predicate
+    if not isinstance(predicate, VetPredicate):
         return ReleaseAtFault(version=version, note="a command decides, so no pass was looked for")
     asked = request.of_vet(reduce=request.reduce, out=out)
     with bench.overlays.using(version) as overlay:
         bench.progress(f"the pass at fault in {version}", 0, None)
-        answer = vet_there(overlay, asked, symptom=request.symptom, culprit=request.culprit)
+        answer = vet_there(overlay, asked, symptom=predicate.symptom, culprits=predicate.culprits)
     if isinstance(answer, ErrorRecord):
         return ReleaseAtFault(version=version, note=shortened(answer.message))
-    found = [f for f in answer.findings if bench.predicate.matches(f)]
-    names = list(dict.fromkeys(f.bundle for f in found if f.bundle is not None))
-    return ReleaseAtFault(version=version, findings=found, bundles=names)
+    blamed = [f for f in answer.findings if predicate.matches(f)]
+    names = list(dict.fromkeys(f.bundle for f in blamed if f.bundle is not None))
+    return ReleaseAtFault(version=version, findings=blamed, bundles=names)
 
 
 @contextmanager
