@@ -46,7 +46,7 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
         if sample is None:
             continue
         if isinstance(tested, RuntimeTarget):
-            if words := _why_open(session, finding, sample):
+            if words := _why_refused(session, finding, sample):
                 session.ledger.amend(i, {"severity": "note", "known_limit": words})
                 session.ledger.add_undecided_reason(f"{finding.message}; {words}")
                 continue
@@ -71,12 +71,12 @@ def _third_runtimes(session: VetSession, tested: RuntimeTarget) -> tuple[str, ..
     return tuple(name for name in fitting if name not in own)
 
 
-def _why_open(session: VetSession, finding: Finding, sample: Sample) -> str:
-    """Why the standard has no answer for the model, in words; empty if it has one.
+def _why_refused(session: VetSession, finding: Finding, sample: Sample) -> str:
+    """Why a runtime may refuse the model, in words; empty if it may not, or does something else.
 
-    A runtime may refuse such a model, or answer what it likes, but it may not die of it.
+    It may refuse what the standard has no answer for, but not die of it.
     """
-    if finding.symptom.info.check is ScriptCheck.DEATH:
+    if finding.symptom.info.check is not ScriptCheck.ERROR:
         return ""
     about = (session.runner.build_spec(None), dict(sample.feeds), session.case.reference)
     return session.runner.sandbox.call(reason_to_refuse, *about, role="judging").value or ""
