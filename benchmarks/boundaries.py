@@ -7,7 +7,8 @@ The cases are the documents of known faults that some release does not have. The
 by ``dates.py``, which runs every release plainly. Each model is written to a file, and ``optvet
 bisect --no-reduce --limit 1`` is asked about it in a process of its own; its answers are kept in
 FOLDER, and not asked for again. The pipeline is the default one, or the passes of the document if
-the default does not have them, or does not show their fault in any release ("alone").
+the default does not have them or blames others: where it shows another fault in all releases, or in
+none the document's ("alone").
 
 A boundary is right if every change that was found is one of those by hand, and there is one. The
 culprit is right if a finding of the release at fault blames a pass of the document. Columns: the
@@ -92,6 +93,11 @@ def is_right(found: Sequence[dict[str, Any]], by_hand: set[Change]) -> bool:
     return bool(found)
 
 
+def is_of_others(answer: dict[str, Any], document: Document) -> bool:
+    """Whether the default pipeline has other faults than the document's, which hide it."""
+    return " is bad too" in answer["predicate"] or not blames(answer, document)
+
+
 def blames(answer: dict[str, Any], document: Document) -> bool:
     """Whether the release at fault has a finding with a pass of the document."""
     passes = {*document.values.get("passes", ()), *document.values.get("pipeline", ())}
@@ -127,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in cases:
         alone = options.alone
         answer = ask(case, options.into, alone)
-        if not alone and "problem" not in answer and not blames(answer, case):
+        if not alone and "problem" not in answer and is_of_others(answer, case):
             alone = True
             answer = ask(case, options.into, alone)
         if "problem" in answer:
