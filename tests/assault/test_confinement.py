@@ -366,7 +366,7 @@ g (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t,
 USES = (
     ("vet model.onnx --reduce --out bundles --limit 1", 1),
     ("convert model.onnx --via onnx_version --random 1", 0),
-    ("hunt --optimizer onnxoptimizer --pool fusions --budget 3 --out hunted -q", 1),
+    ("hunt --optimizer onnxoptimizer --pool fusions --budget 30 --out hunted -q", 1),
     ("models generate --count 1 --out generated --pool fusions --nodes 2-3", 0),
 )
 

@@ -19,6 +19,7 @@ import optvet
 from optvet.engine.campaign import find_campaign, open_store, trials
 from optvet.engine.campaign.job import run_job
 from optvet.engine.campaign.payloads import pack_model
+from optvet.spec.errors import OptvetError
 from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.precision import PrecisionResult
 
@@ -167,10 +168,11 @@ def test_a_killed_campaign_is_resumed_with_the_same_answers(
 
 
 def answered(store: Path) -> int:
-    if not (store / "campaigns.sqlite3").exists():
+    try:
+        with open_store(store, to_read=True) as opened:
+            return sum(t.answer is not None for t in trials(opened, find_campaign(opened)))
+    except OptvetError:  # it is not made yet, or not wholly
         return 0
-    with open_store(store, to_read=True) as opened:
-        return sum(t.answer is not None for t in trials(opened, find_campaign(opened)))
 
 
 def lists(store: Path) -> dict[str, list[str]]:
