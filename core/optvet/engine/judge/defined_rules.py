@@ -319,7 +319,7 @@ def _scales_of_size(call: OperatorCall) -> str:
 
 
 def _size_by_rounding(call: OperatorCall) -> str:
-    """The standard does not say in which type a size is multiplied by its scale."""
+    """The standard does not say in which type a size is multiplied; kernels do it in float32."""
     data = call.operand(0)
     listed = call.operand(1 if call.node.op_type == "Upsample" or call.opset < 11 else 2)
     scales = call.attribute("scales") if listed is None else listed
@@ -503,7 +503,7 @@ def _collect_rules() -> dict[str, tuple[Rule, ...]]:
 
 RULES: Mapping[str, tuple[Rule, ...]] = _collect_rules()
 """The rules of each operator."""
-AGREED = frozenset({_negative_axis, _wrap, _power_wrap})
+AGREED = frozenset({_negative_axis, _power_wrap, _size_by_rounding, _wrap})
 """Rules about what the standard does not allow or does not say, and all kernels do alike: hunts
 judge no such model, and in any other one it excuses nothing."""
 _BY_ATTRIBUTES = {
