@@ -34,7 +34,7 @@ def double_fork(note: str) -> None:
             time.sleep(600)
         os._exit(0)
     os.wait()
-    while not Path(note).exists():
+    while not Path(note).exists() or not Path(note).read_text():
         time.sleep(0.01)
 
 
