@@ -54,6 +54,7 @@ class JaxRuntime:
     preload: Sequence[str] = PRELOAD
     libraries: Mapping[str, str] = {"jax": "jax"}
     python_environment = ENVIRONMENT
+    other_environments: Sequence[str] = ("stablehlo",)
     options: NoJaxOptions = NoJaxOptions()
     deployed: NoJaxOptions = NoJaxOptions()
 
