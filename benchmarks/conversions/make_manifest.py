@@ -6,10 +6,15 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from conversions import faulty_conversions, right_conversions, several_faults
+from conversions import (
+    faulty_conversions,
+    right_conversions,
+    several_faults,
+    transformer_conversions,
+)
 from conversions.written import CASES
 
-MODULES = (faulty_conversions, several_faults, right_conversions)
+MODULES = (faulty_conversions, several_faults, right_conversions, transformer_conversions)
 
 if __name__ == "__main__":
     cases = [asdict(case) for case, _ in CASES.values()]
