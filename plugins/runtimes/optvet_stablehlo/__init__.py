@@ -63,9 +63,9 @@ class StableHloRuntime:
         """Inputs of the factory; of a file, drawn ones."""
         if artifact.handle is not None:
             return load_factory(artifact).facts
-        arguments = Program(text_of(artifact)).arguments
+        program = Program(text_of(artifact))
         rng = np.random.default_rng(0)
-        return SourceFacts({f"input_{i}": _draw(v, rng) for i, v in enumerate(arguments)})
+        return SourceFacts({f"input_{i}": _draw(v, rng) for i, v in enumerate(program.arguments)})
 
     def load(self, artifact: Artifact, options: NoOptions) -> Session:
         """The module, compiled."""

@@ -40,6 +40,8 @@ def text_of(artifact: Artifact) -> str:
 class Program:
     """A module whose function ``main`` calls no function itself: calls are replaced by their body.
 
+    Its operators and values must not be used when it is gone: that ends the process.
+
     Raises:
         InputError: It is no module of StableHLO, or its sizes are open.
     """

@@ -45,7 +45,7 @@ from jaxlib.xla_client import CompileOptions"""
 
 def operators_of(text: str) -> list[SourceOperator]:
     """The operators of a module, in order."""
-    program = Program(text)  # operators live as long as it
+    program = Program(text)
     operators = program.operators
     places = {each: i for i, each in enumerate(operators)}
     found = []
