@@ -92,7 +92,7 @@ def move_operators(program: Program, values: list[np.ndarray], seed: int) -> lis
             attribute = ir.DenseElementsAttr.get(np.ascontiguousarray(factors), type=result.type)
             factor = stablehlo.ConstantOp(attribute).result
             new = stablehlo.MulOp(result, factor).result
-        result.replace_all_uses_except(new, new.owner)
+        result.replace_all_uses_except(new, new.owner.operation)
         moved.append(new)
     return moved
 

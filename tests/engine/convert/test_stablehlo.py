@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import optvet
+import optvet_stablehlo
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
@@ -87,6 +91,48 @@ def test_a_module_is_reduced_to_the_operator_at_fault(tmp_path: Path) -> None:
     assert (found.part, found.size, found.reproduces) == ("stablehlo.atan2", 1, True), found
     assert found.size_before == 5
     assert "stablehlo.atan2 %arg0, %arg1" in (folder / "part.mlir").read_text()
+
+
+WRITE = """
+import sys
+from pathlib import Path
+
+import numpy as np
+from optvet.spec.types import Artifact
+from optvet.spec.converters import Factory
+from optvet_stablehlo import StableHloRuntime
+
+file, folder = map(Path, sys.argv[1:])
+runtime, artifact = StableHloRuntime(), Artifact("stablehlo", path=file)
+options = runtime.options
+feeds = runtime.source_facts(artifact, options).inputs
+(expected,) = runtime.load(artifact, options).run(feeds).values()
+every = range(len(runtime.operators(artifact, feeds, options)))
+runtime.write_operators(artifact, feeds, options, every, folder)
+part = Artifact("stablehlo", path=folder / "part.py", handle=Factory("part"))
+given = runtime.source_facts(part, options).inputs
+(got,) = runtime.load(part, options).run(given).values()
+np.testing.assert_array_equal(got, expected)
+for inside in (False, True):
+    (moved,) = runtime.load_perturbed(artifact, options, 1, inside).run(feeds).values()
+    np.testing.assert_allclose(moved, expected, rtol=1e-4, atol=1e-5)
+    assert inside == bool(np.any(moved != expected))
+assert not runtime.inside(artifact, feeds, options, None).values[0].constant
+"""
+
+
+def test_all_operators_are_written_as_a_module(tmp_path: Path) -> None:
+    """And results of operators are moved; the module's numbers are exact."""
+    python = Pythons({}, environments_root()).python_of("stablehlo")
+    paths = [Path(m.__file__).parents[1] for m in (optvet, optvet_stablehlo) if m.__file__]
+    (tmp_path / "net.mlir").write_text(MODULE.replace("RESULT", WRONG))
+    (tmp_path / "write.py").write_text(WRITE)
+    (tmp_path / "part").mkdir()
+    files = [str(tmp_path / name) for name in ("write.py", "net.mlir", "part")]
+    settings = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    command = [str(python), *files]
+    ran = subprocess.run(command, capture_output=True, text=True, env=settings)
+    assert ran.returncode == 0, ran.stderr
 
 
 JAX_SOURCE = """
