@@ -10,7 +10,8 @@ whose culprit is one of its culprits, or its sequence, and whose reduced model h
 Faults of ONNX Runtime count where its installed version still shows them: each case is run in a
 process of its own, without optvet, with all optimizations and with none. With ``--vet known`` only
 suspicions are vetted that may be a known fault which was not met yet: vetting all of them takes
-longer than making and judging models.
+longer than making and judging models; with ``--vet none`` none is. ``--ignore-code`` tells what it
+brings to edit models that run new lines of passes in Python.
 
     python benchmarks/hunt.py --budget 2m --seeds 1 onnxoptimizer
 """
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ import onnx
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.run import Wanted, hunt
-from optvet.engine.hunt.state import Suspect
+from optvet.engine.hunt.state import HuntStore, Suspect
 from optvet.engine.hunt.summary import HuntProgress
 from optvet.engine.hunt.suspicions import ANY
 from optvet.graph.features import features
@@ -64,7 +66,10 @@ def main() -> None:
     parser.add_argument("--budget", default="10m")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--vet", choices=["all", "known"], default="all")
+    parser.add_argument("--vet", choices=["all", "known", "none"], default="all")
+    parser.add_argument(
+        "--ignore-code", action="store_true", help="edit no model for the lines that it runs"
+    )
     parser.add_argument("--out", type=Path, help="keep the hunts, and go on with those that exist")
     options = parser.parse_args()
     print(machine.describe(machine.environment()), flush=True)
@@ -75,12 +80,15 @@ def main() -> None:
             found: list[Found] = []
             for seed in range(options.seeds):
                 out = place / f"{name}-{seed}"
-                wanted = MayBeKnown(cases, out) if options.vet == "known" else anything
-                summary = one(name, seed, options.budget, options.jobs, out, wanted)
+                wanted: Wanted = MayBeKnown(cases, out) if options.vet == "known" else anything
+                wanted = nothing if options.vet == "none" else wanted
+                follows = not options.ignore_code
+                summary = one(name, seed, options.budget, options.jobs, out, wanted, follows)
                 mine = [Found(f, out / f.bundle) for f in summary.findings]
                 found += mine
                 print(row(summary), flush=True)
                 print(f"    {over_time(summary)}", flush=True)
+                print(f"    {kinds(out)}", flush=True)
                 print(f"    {known(cases, mine)}", flush=True)
             print(f"{name}, all seeds: {known(cases, found)}", flush=True)
             for defect in missed(cases, found):
@@ -92,8 +100,19 @@ def anything(suspect: Suspect) -> bool:
     return True
 
 
+def nothing(suspect: Suspect) -> bool:
+    """No suspicion is vetted."""
+    return False
+
+
 def one(
-    name: str, seed: int, budget: str, jobs: int, out: Path, wanted: Wanted = anything
+    name: str,
+    seed: int,
+    budget: str,
+    jobs: int,
+    out: Path,
+    wanted: Wanted = anything,
+    follows_code: bool = True,
 ) -> HuntSummary:
     """The summary of one hunt; it is gone on with if it exists."""
     resume = (out / "hunt.sqlite").exists()
@@ -109,7 +128,7 @@ def one(
             words = f"{event.seconds:7.1f} s  {event.found.symptom}  {culprit}"
             print(words, file=sys.stderr, flush=True)
 
-    return hunt(request, Plugins(), progress=told, wanted=wanted)
+    return hunt(request, Plugins(), progress=told, wanted=wanted, follows_code=follows_code)
 
 
 def row(summary: HuntSummary) -> str:
@@ -136,6 +155,17 @@ def over_time(summary: HuntSummary) -> str:
         count = sum(f.candidate <= share * summary.candidates for f in summary.findings)
         parts.append(f"{count} after {share * summary.seconds:.0f} s")
     return f"findings: {', '.join(parts)}"
+
+
+def kinds(out: Path) -> str:
+    """How many kinds of suspicions a hunt had, and lines of the passes' code that it ran."""
+    with closing(HuntStore(out)) as store:
+        state = store.load()
+    places = {key.place for key in state.signs}
+    return (
+        f"suspicions of {len(state.signs)} kinds, at {len(places)} pairs of passes and symptom; "
+        f"{len(state.reached)} lines of the passes' code ran"
+    )
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Batch:
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
         tried: Digests of edits that were judged; see ``digests_of_edit``.
-        reached: Lines of the passes' code that some model has reached.
+        reached: Lines of the passes' code that some model has reached; None if that is not asked.
         journal: The file that gets a record for each candidate.
         log: The file that says what is being done.
     """
@@ -100,7 +100,7 @@ class Batch:
     settled: frozenset[SuspicionKey]
     avoided: frozenset[str]
     tried: frozenset[int]
-    reached: frozenset[str]
+    reached: frozenset[str] | None
     journal: Path
     log: Path
 

@@ -19,13 +19,13 @@ class ReachedCode:
     ``complaint`` is about a plugin that does not say where its code is.
     """
 
-    def __init__(self, tested: TestedOptimizer, known: Set[str]) -> None:
-        """``known`` are lines that were reached, as ``take`` gives them."""
-        self._known, self._new = {*known}, set[str]()
+    def __init__(self, tested: TestedOptimizer, known: Set[str] | None) -> None:
+        """``known`` are lines that were reached, as ``take`` gives them; None to note none."""
+        self._known, self._new = {*(known or ())}, set[str]()
         self._files: dict[str, str] = {}
         self.complaint: Complaint | None = None
         optimizer, names = tested.optimizer, dict.fromkeys((*tested.each, *tested.whole))
-        if isinstance(optimizer, TellsCode):
+        if known is not None and isinstance(optimizer, TellsCode):
             try:
                 self._files = files_of_passes(optimizer, names, tested.options)
             except Exception as error:  # the hunt goes on without, and tells it

@@ -59,11 +59,13 @@ def hunt(
     draw: Draw | None = None,
     progress: OnProgress = lambda event: None,
     wanted: Wanted = lambda suspect: True,
+    follows_code: bool = True,
 ) -> HuntSummary:
     """Hunt until the budget is used up and every suspect that is ``wanted`` is vetted.
 
     The folder of the request holds the state after every round and every suspect, so that a process
-    that dies loses only the current one.
+    that dies loses only the current one. Models that run new lines of the passes' code are edited
+    if it ``follows_code``.
 
     Raises:
         UsageError: The request cannot be answered, or the folder holds another hunt.
@@ -115,6 +117,7 @@ def hunt(
                 known,
                 progress,
                 wanted,
+                follows_code,
             )
             return hunter.run(state)
 
@@ -210,6 +213,7 @@ class _Hunter:
     known: frozenset[str]
     progress: OnProgress
     wanted: Wanted
+    follows_code: bool
 
     def run(self, state: HuntState) -> HuntSummary:
         """Hunt until the budget is used up; what there is then is written, however this ends."""
@@ -256,7 +260,7 @@ class _Hunter:
                 settled=settled,
                 avoided=avoided,
                 tried=tried,
-                reached=frozenset(state.reached),
+                reached=frozenset(state.reached) if self.follows_code else None,
                 journal=self.folder / f"{state.rounds}-{first}.journal",
                 log=self.folder / f"{state.rounds}-{first}.log",
             )
