@@ -32,7 +32,6 @@ from optvet.graph.walk import (
     attribute_of,
     bodies_of,
     domain_of,
-    graphs,
     opset_versions,
 )
 
@@ -192,10 +191,10 @@ def _weights(model: ModelProto) -> Iterator[Undefined]:
 
 def _find_wrong_declarations(model: ModelProto, values: Values) -> Iterator[Undefined]:
     """Outputs and inner values whose declared type or shape is not what the graph computes."""
-    for graph in graphs(model.graph):
-        names = [info.name for info in graph.output]
-        for name in {n for n in names if names.count(n) > 1}:
-            yield Undefined("output: listed twice", f"output {name!r}", "is listed twice")
+    # Outputs of a body are told by place: one value may be several of them.
+    names = [info.name for info in model.graph.output]
+    for name in {n for n in names if names.count(n) > 1}:
+        yield Undefined("output: listed twice", f"output {name!r}", "is listed twice")
     for info in (*model.graph.output, *model.graph.value_info):
         value = values.get(info.name)
         words = "" if value is None else _contradiction(info, value)
