@@ -234,24 +234,27 @@ def symbolic_shapes(candidate: Candidate, vocabulary: Vocabulary, random: Random
 
 
 def empty_and_open(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
-    """No element along one dimension, and sizes that are left open: 0 copies none of them.
+    """No element along one dimension, and another one left open and fed in another size.
 
-    What has no element may be fed in another size than the model's constants speak of.
+    The model's constants may speak of the size that it had; what has no element fits all the same.
     """
-    if not (empty_dimension(candidate, random) and symbolic_shapes(candidate, vocabulary, random)):
+    if not empty_dimension(candidate, random):
         return False
-    inputs = {v.name: v.type.tensor_type.shape.dim for v in candidate.model.graph.input}
     places = [
         (name, axis)
         for name, value in candidate.feeds.items()
         for axis, size in enumerate(value.shape)
-        if size and not value.size and not inputs[name][axis].HasField("dim_value")
+        if size and not value.size
     ]
-    if places and random.random() < 0.5:
-        name, axis = random.choice(places)
-        shape = list(candidate.feeds[name].shape)
-        shape[axis] += 1
-        candidate.feeds[name] = np.zeros(shape, candidate.feeds[name].dtype)
+    if not places:
+        return False
+    name, axis = random.choice(places)
+    shape = list(candidate.feeds[name].shape)
+    shape[axis] += 1
+    candidate.feeds[name] = np.zeros(shape, candidate.feeds[name].dtype)
+    for info in candidate.model.graph.input:
+        if info.name == name:
+            info.type.tensor_type.shape.dim[axis].dim_param = f"{name}_{axis}"
     return True
 
 

@@ -10,7 +10,15 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
-from optvet.graph import ONNX_DOMAIN, domain_of, schema_of, to_opset, type_of
+from optvet.graph import (
+    ONNX_DOMAIN,
+    attribute_of,
+    domain_of,
+    schema_of,
+    to_opset,
+    type_of,
+    types_of,
+)
 from optvet.plugin import Candidate, Vocabulary
 from optvet_mutators.common import (
     constants,
@@ -344,9 +352,9 @@ def change_size(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
         return False
     was = random.choice(sizes)
     now = random.choice([n for n in (0, 1, 2, was + 1) if n != was])
-    _resize(candidate, was, now)
     if not now and random.random() < 0.5:
         _let_zero_be_a_size(candidate)
+    _resize(candidate, was, now)
     return True
 
 
@@ -354,8 +362,8 @@ def empty_dimension(candidate: Candidate, random: Random) -> bool:
     """0 in place of one number wherever it is a dimension, and 0 is a size in shapes too."""
     sizes = _sizes(candidate)
     if sizes:
-        _resize(candidate, random.choice(sizes), 0)
         _let_zero_be_a_size(candidate)
+        _resize(candidate, random.choice(sizes), 0)
     return bool(sizes)
 
 
@@ -387,13 +395,15 @@ def _resize(candidate: Candidate, was: int, now: int) -> None:
 def _let_zero_be_a_size(candidate: Candidate) -> None:
     """Where an operator can take 0 in a shape for "as before", it takes it for a size.
 
-    In the first operator set in which it can do so, if the model's is older.
+    In the first operator set in which it can do so, if the model's is older. Sizes that are copied
+    or worked out are written as they are: it means something else there.
     """
     latest = {ONNX_DOMAIN: onnx.defs.onnx_opset_version()}
     nodes = [n for n in candidate.model.graph.node if domain_of(n) == ONNX_DOMAIN]
     for kind in dict.fromkeys(n.op_type for n in nodes):
         newest = schema_of(ONNX_DOMAIN, kind, latest)
         if newest is not None and "allowzero" in newest.attributes:
+            _write_shapes_out(candidate, kind, [i.name for i in newest.inputs].index("shape"))
             since = version_with(kind, "allowzero")
             if onnx_version(candidate) < since:
                 to_opset(candidate, ONNX_DOMAIN, since)
@@ -403,6 +413,22 @@ def _let_zero_be_a_size(candidate: Candidate) -> None:
             kept = [a for a in node.attribute if a.name != "allowzero"]
             del node.attribute[:]
             node.attribute.extend([*kept, helper.make_attribute("allowzero", 1)])
+
+
+def _write_shapes_out(candidate: Candidate, kind: str, slot: int) -> None:
+    """Constant shapes that operators of a kind read, with every size as a number."""
+    graph, typed = candidate.model.graph, types_of(candidate.model)
+    known = {t.name: t for t in graph.initializer}
+    for node in graph.node:
+        value = attribute_of(node, "value") if node.op_type == "Constant" else None
+        if value is not None:
+            known[node.output[0]] = value
+    for node in graph.node:
+        if node.op_type != kind or len(node.input) <= slot or node.output[0] not in typed:
+            continue
+        shape = typed[node.output[0]][1]
+        if node.input[slot] in known and None not in shape:
+            set_value(candidate, known[node.input[slot]], np.array(shape, np.int64))
 
 
 def repeat_dimension(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:

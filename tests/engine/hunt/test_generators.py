@@ -289,7 +289,26 @@ g (float[2,3] x) => (float[N,M] y) <int64[2] to = {2, 3}> { y = Reshape(x, to) }
         assert mutator.mutate(candidate, Vocabulary([]), Random(seed)) is not None
         shape = onnx.numpy_helper.to_array(candidate.model.graph.initializer[0]).tolist()
         fed.add((*candidate.feeds["x"].shape, *shape))
-    assert fed == {(0, 3, 0, 3), (0, 4, 0, 3), (2, 0, 2, 0), (3, 0, 2, 0)}
+        dims = candidate.model.graph.input[0].type.tensor_type.shape.dim
+        assert [d.HasField("dim_param") for d in dims] == [
+            n != 0 for n in candidate.feeds["x"].shape
+        ]
+    assert fed == {(0, 4, 0, 3), (3, 0, 2, 0)}
+
+
+def test_sizes_that_a_shape_copies_are_written_where_zero_becomes_a_size() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3,4] x) => (float[2,12] y) <int64[2] to = {0, -1}> { y = Reshape(x, to) }"""
+    (mutator,) = [m for m in PLUGINS.mutators() if m.name == "change-size"]
+    seen = set()
+    for seed in range(60):
+        feeds = {"x": np.ones((2, 3, 4), np.float32)}
+        candidate = Candidate(onnx.parser.parse_model(text), feeds)
+        mutator.mutate(candidate, Vocabulary([]), Random(seed))
+        (node,) = candidate.model.graph.node
+        if node.attribute:
+            seen.add(tuple(onnx.numpy_helper.to_array(candidate.model.graph.initializer[0])))
+    assert seen == {(0, 12), (2, 12)}
 
 
 def test_a_size_of_zero_takes_an_operator_set_that_has_it() -> None:
