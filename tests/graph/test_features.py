@@ -58,6 +58,15 @@ def test_a_value_whose_name_is_a_number_is_a_feature() -> None:
     assert added == ("+ model has a number for the name of an inner value",)
 
 
+def test_whether_integers_are_in_order_is_a_feature() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[2, 3] x) => (float[A, B] y) <int64[4] p = {0, 1, 1, 2}, int64[2] a = {%s}> {
+            y = Pad (x, p, , a)
+        }"""
+    ordered, other = (features(parse(text % axes)) for axes in ("0, 1", "1, 0"))
+    assert edit_between(ordered, other) == ("+ Pad input 3 has no order",)
+
+
 def test_names_and_arbitrary_numbers_are_no_features() -> None:
     assert not edit(("t = Add", "sum = Add"), ("(t)", "(sum)"))
     assert not edit(("1, 2, 3, 4, 5, 6", "1, 9, 8, 7, 6, 5"))

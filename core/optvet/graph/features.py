@@ -253,6 +253,8 @@ def _kinds_of_values(tensor: TensorProto, size: int) -> list[str]:
     except (ValueError, TypeError):
         return []
     kinds = {_kind_of_number(v) for v in values}
+    if tensor.data_type in _INTEGERS and any(a > b for a, b in pairwise(values)):
+        kinds.add("no order")
     # Of many arbitrary numbers, the signs say nothing.
     odd = {"0", "1", "-1", "infinite", "nan"}
     return sorted(kinds if tensor.data_type in _INTEGERS or size == 1 else kinds & odd)

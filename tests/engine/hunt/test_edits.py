@@ -16,6 +16,7 @@ from onnx import ModelProto
 from tests.engine.hunt.small import plugins_with
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.batch import digests_of_edit
 from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.expected import outputs_of
 from optvet.engine.hunt.make_candidates import (
@@ -36,6 +37,7 @@ from optvet.engine.hunt.suspicions import CONTRIVED, Rewrite
 from optvet.engine.hunt.vocabulary import Stock
 from optvet.engine.judge.sample import judge_sample
 from optvet.graph import candidate_of
+from optvet.graph.features import placed_features
 from optvet.graph.interface import interface_of
 from optvet.plugin import Artifact, Candidate, Fragment, PoolRequest, Vocabulary
 from optvet.spec.hunt import HuntRequest
@@ -125,6 +127,36 @@ def test_models_of_practice_are_edited_before_contrived_ones() -> None:
     recipes = plan_round(state, 400, seed=0, fragments=0, patterns=(), mutators={"m": 100.0})
     edited = Counter(r.invented[0] for r in recipes if r.kind == "edit")
     assert edited["Neg Add Relu"] > 4 * edited[CONTRIVED] > 0
+
+
+def test_the_simplest_model_that_shows_a_rewrite_is_edited_most() -> None:
+    state, rewrite = HuntState(), Rewrite("drop_relu", ("Relu",))
+    chain, short = onnx.parser.parse_model(CHAIN), onnx.parser.parse_model(CHAIN)
+    del short.graph.node[-1]
+    models = {"chain": (chain, 1), "constant": (short, 0), "short": (short, 1)}
+    for word, (model, count) in models.items():
+        feeds = {"x": np.zeros(2, np.float32)} if count else {}
+        entry = CorpusEntry(model.SerializeToString(), feeds, (rewrite,), word, (word,))
+        state.entries.append(entry)
+    recipes = plan_round(state, 400, seed=0, fragments=0, patterns=(), mutators={"m": 100.0})
+    edited = Counter(r.invented[0] for r in recipes if r.kind == "edit")
+    assert edited["short"] > 4 * edited["chain"] > 0
+    assert edited["short"] > 4 * edited["constant"] > 0
+
+
+def test_an_edit_that_leaves_another_order_of_nodes_is_another_one() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,2] x) => (float[2,2] y)
+        { %s }"""
+    early = "w = Constant<value = float[2] {1, 2}>() a = Neg(x) y = Add(a, w)"
+    late = "a = Neg(x) w = Constant<value = float[2] {1, 2}>() y = Add(a, w)"
+    digests = set()
+    for nodes in (early, late):
+        model = onnx.parser.parse_model(text % nodes)
+        now = placed_features(model)
+        recipe = CandidateRecipe("edit")
+        operators = [n.op_type for n in model.graph.node]
+        digests.add(digests_of_edit(frozenset(), recipe, frozenset(), now, operators))
+    assert len(digests) == 2
 
 
 @pytest.fixture

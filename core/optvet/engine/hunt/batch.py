@@ -6,7 +6,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -41,6 +41,7 @@ from optvet.engine.hunt.suspicions import (
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.graph.features import Placed, edit_between, placed_features, without_places
+from optvet.graph.walk import nodes_of
 from optvet.spec.generators import Mutator
 from optvet.spec.symptoms import Symptom
 
@@ -158,7 +159,9 @@ def _one(
     log.keep(candidate)
     try:
         outcome = _judge_candidate(batch, recipe, number, candidate, edit, random, log, code)
-        return replace(outcome, tried=digests)
+        # What gave no valid model was not judged: the same with other numbers may give one.
+        judged = outcome.examined is not None and outcome.examined.valid
+        return replace(outcome, tried=digests if judged else ())
     except Exception as error:
         # Whatever foreign code returns may break what reads it; it costs the model, not the hunt.
         complaint = Complaint.of("a model cannot be judged:", error)
@@ -171,34 +174,39 @@ def _compare_with_entry(
     """What was changed in the model that the candidate was made of, and the digests of that."""
     if not recipe.model:
         return (), ()
-    was, now = _features_of_entry(recipe.model), _features_of(candidate.model)
+    model = ModelProto.FromString(candidate.model)
+    was, now = _features_of_entry(recipe.model), placed_features(model)
     edit = edit_between(without_places(was), without_places(now))
-    return edit, digests_of_edit(batch, recipe, was, now) if edit else ()
+    operators = [node.op_type for node in nodes_of(model.graph)]
+    digests = digests_of_edit(batch.prepared, recipe, was, now, operators)
+    return edit, digests if edit else ()
 
 
-def _features_of(data: bytes) -> frozenset[Placed]:
+@lru_cache(maxsize=1024)
+def _features_of_entry(data: bytes) -> frozenset[Placed]:
     return placed_features(ModelProto.FromString(data))
 
 
-_features_of_entry = lru_cache(maxsize=1024)(_features_of)
-
-
 def digests_of_edit(
-    batch: Batch, recipe: CandidateRecipe, was: frozenset[Placed], now: frozenset[Placed]
+    prepared: frozenset[str],
+    recipe: CandidateRecipe,
+    was: frozenset[Placed],
+    now: frozenset[Placed],
+    operators: Sequence[str],
 ) -> tuple[int, ...]:
     """A number of 64 bits for each pass that the edit concerns, with how the model was prepared.
 
     Many entries have the same operators, and many edits of them are the same: each is judged once.
-    Among other operators, or at another node, the same edit may show what it did not.
+    Among other ``operators``, in another order of them, or at another node, the same edit may show
+    what it did not.
     """
     if recipe.kind != "edit":
         return ()
-    way = recipe.way if recipe.way in batch.prepared else ""
+    way = recipe.way if recipe.way in prepared else ""
     labels = sorted({rewrite.label for rewrite in recipe.rewrites}) or [REACHED]
     edit = sorted(
         [f"- {f} {node}" for f, node in was - now] + [f"+ {f} {node}" for f, node in now - was]
     )
-    operators = sorted({f.operator for f, _ in now})
     words = ("|".join((label, way, *edit, *operators)).encode() for label in labels)
     digests = (blake2b(w, digest_size=8).digest() for w in words)
     return tuple(int.from_bytes(d, "big", signed=True) for d in digests)

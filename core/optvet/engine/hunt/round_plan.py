@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from random import Random
+
+from onnx import ModelProto
 
 from optvet.engine.hunt.make_candidates import CandidateRecipe
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState
 from optvet.engine.hunt.suspicions import ANY, CONTRIVED, REACHED, UNSEEN, Rewrite
+from optvet.graph.walk import nodes_of
 from optvet.spec.generators import Pattern
 
 ROUND = 320
@@ -20,7 +24,7 @@ _TRIES = 400
 _LEAST = 0.2
 """What is left of the weight of one that never finds anything."""
 _FIRST = 0.75
-"""Share of the edits that are of the first model that shows a rewrite and has edits left.
+"""Share of the edits that are of the simplest model that shows a rewrite and has edits left.
 
 So it is edited in every way within a few minutes; all models have ten times as many edits as fit
 in a hunt.
@@ -180,10 +184,9 @@ class _Chooser:
 
 
 def _table(entries: Sequence[CorpusEntry]) -> _Table:
-    """Indices of the entries by pass, and by what it did; those of contrived models last."""
+    """Indices of the entries by pass, and by what it did, the simplest models first."""
     table: _Table = {}
-    plain_first = sorted(enumerate(entries), key=lambda pair: pair[1].way == CONTRIVED)
-    for index, entry in plain_first:
+    for index, entry in sorted(enumerate(entries), key=lambda pair: _complexity(pair[1])):
         rewrites = (Rewrite(REACHED),) if entry.way == REACHED else entry.rewrites
         for rewrite in rewrites:
             way = rewrite, entry.way if rewrite.change == UNSEEN else ""
@@ -192,6 +195,16 @@ def _table(entries: Sequence[CorpusEntry]) -> _Table:
     if len({*table} - {REACHED}) > 1:
         table.pop(ANY, None)
     return table
+
+
+def _complexity(entry: CorpusEntry) -> tuple[bool, bool, int]:
+    """Sorts models: contrived ones last, before them those that read nothing; by their nodes."""
+    return entry.way == CONTRIVED, not entry.feeds, _count_nodes(entry.model)
+
+
+@lru_cache(maxsize=4096)
+def _count_nodes(data: bytes) -> int:
+    return sum(1 for _ in nodes_of(ModelProto.FromString(data).graph))
 
 
 def _remove(table: _Table, name: str, way: _Way, index: int) -> None:
