@@ -75,6 +75,12 @@ def test_an_odometer_draws_every_variant_once() -> None:
     assert set(found) == expected
 
 
+def test_the_first_draws_of_an_odometer_differ_in_everything() -> None:
+    found = edits(lambda r: [r.randrange(4), r.randrange(4), r.randrange(4)])
+    assert len(set(map(str, found))) == 64
+    assert all(len({drawn[place] for drawn in found[:8]}) >= 3 for place in range(3))  # type: ignore[index]
+
+
 def test_an_odometer_counts_equal_choices_once_and_pairs_in_both_orders() -> None:
     assert sorted(edits(lambda r: r.choice([0, 1, 1, 0.0]))) == [0, 0.0, 1]  # type: ignore[type-var]
     assert len(edits(lambda r: tuple(r.sample(range(3), 2)))) == 6

@@ -19,7 +19,8 @@ class ExhaustiveDraws(Random):
 
     A function that draws in turn from n, m, … things does each of its n * m * … variants for one
     number below that, and for larger numbers leaves a ``rest``: it has been through. The order of
-    the things is that of ``seed``, so that of many things not the first ones are always taken.
+    the things is that of ``seed`` and of what was drawn before, so that of many things not the
+    first ones are always taken, and the first few numbers differ in all that is drawn.
     """
 
     def __init__(self, number: int, seed: str) -> None:
@@ -27,13 +28,15 @@ class ExhaustiveDraws(Random):
         self.rest = number
         self.ways = 1
         """In how many ways the first two things could be drawn."""
-        self._drawn = 0
+        self._drawn, self._path = 0, seed
 
     def _digit(self, base: int) -> int:
         self._drawn += 1
         self.ways *= base if self._drawn <= _DECISIVE else 1
         turned = int(super().random() * base)
         self.rest, digit = divmod(self.rest, base)
+        self._path = f"{self._path}/{digit}"
+        self.seed(self._path)
         return (digit + turned) % base
 
     def random(self) -> float:
