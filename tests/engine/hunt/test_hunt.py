@@ -401,6 +401,41 @@ def test_passes_are_told_apart_by_what_identifies_their_result(
     assert (("keep_00",) in tried) == (not together)
 
 
+class Unwritten:
+    """A runtime that leaves its outputs as the memory is."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.runs = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def load(self, model: Artifact, options: BaseModel) -> Any:
+        self.session = self.inner.load(model, options)
+        return self
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        self.runs += 1
+        return {n: v + self.runs for n, v in self.session.run(feeds).items()}
+
+
+@pytest.mark.parametrize("has_arbiter", [True, False])
+def test_an_evaluator_judges_what_a_runtime_leaves_unwritten(
+    has_arbiter: bool, tmp_path: Path
+) -> None:
+    subject = resolve_optimizer(asked(tmp_path), plugins_with("drop_relu", "keep_00"))
+    unwritten = replace(subject.candidate, runtime=Unwritten(subject.candidate.runtime))
+    arbiter = subject.arbiter if has_arbiter else None
+    tested = replace(subject, candidate=unwritten, reference=unwritten, arbiter=arbiter)
+    text = "g (float[4] x) => (float[4] y) { a = Neg(x) y = Relu(a) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    feeds, data = {"x": X}, model.SerializeToString()
+    found = examine(tested, data, feeds, lambda *step: None, frozenset(), Random(0))
+    assert (found.valid, found.by_arbiter, found.rewrites) == (has_arbiter, has_arbiter, ())
+    shown = [(s.passes, s.symptom) for s in found.suspicions]
+    assert shown == ([(("drop_relu",), "wrong-output")] if has_arbiter else [])
+
+
 def test_models_whose_result_is_not_defined_accuse_nothing(tmp_path: Path) -> None:
     suspected = [True, (("raise_error",), "optimizer-error")]
     for scale, valid in ((0.5, True), (0.0, False), (-0.5, False)):

@@ -68,9 +68,10 @@ class Confirmer:
         Raises:
             PluginError: A plugin gave what its contract does not allow.
         """
-        found = self._vet(suspect, self.tested, progress)
-        tested = self.tested.for_candidate(self.seed, suspect.number)
-        if found or tested is self.tested:
+        usual = self.tested.by_arbiter() if suspect.by_arbiter else self.tested
+        found = self._vet(suspect, usual, progress)
+        tested = usual.for_candidate(self.seed, suspect.number)
+        if found or tested is usual:
             return found
         return self._vet(suspect, tested, progress)
 
@@ -88,7 +89,8 @@ class Confirmer:
                 optimizer=tested.optimizer.name,
                 pipeline=self._pipeline(suspect),
                 optimizer_options=dict(tested.given),
-                runtime_options=dict(tested.given_to_runtime),
+                runtime=tested.candidate.runtime.name if suspect.by_arbiter else None,
+                runtime_options={} if suspect.by_arbiter else dict(tested.given_to_runtime),
                 dataset=(inputs.name,),
                 jobs=self.jobs,
                 timeout=TIMEOUT_S,

@@ -64,10 +64,14 @@ def outputs_of(session: Session, feeds: Values) -> dict[str, np.ndarray]:
     return flatten(session.run(feeds))
 
 
+class Unrepeated(Exception):
+    """A runtime gives something else each time, though nothing is drawn."""
+
+
 def truth_of(
     config: RuntimeConfig, data: bytes, feeds: Values, *, with_random: bool
 ) -> ExpectedOutput | None:
-    """What the original gives; None if it is invalid or does not agree with itself.
+    """What the original gives; None if it is invalid.
 
     Whether the standard defines that is another question, which takes as long: ``is_defined``.
 
@@ -76,6 +80,9 @@ def truth_of(
         data: The model.
         feeds: Its inputs.
         with_random: Whether models that draw random numbers can be judged.
+
+    Raises:
+        Unrepeated: It does not agree with itself.
     """
     proto = ModelProto.FromString(data)
     draws = structure.draws_random(proto)
@@ -92,7 +99,7 @@ def truth_of(
     depending = random_ops(proto) if draws else frozenset[str]()
     random = frozenset(n for n in outputs[0] if graph_output_of(n) in depending)
     if any(unlike(first, second) - random for first, second in runs):
-        return None
+        raise Unrepeated
     if any(v.size > ELEMENTS for first in outputs for v in first.values()):
         return None
     names = all_names(proto.graph.node) | {v.name for v in proto.graph.input}

@@ -312,6 +312,7 @@ def _suspect(
         key,
         candidate.mutators,
         suspicion.edit,
+        outcome.examined is not None and outcome.examined.by_arbiter,
     )
     other = found.get((key, suspicion.edit))
     # The smallest one of a round, which is quickest to reduce.

@@ -18,6 +18,7 @@ from onnx import ModelProto
 
 from optvet.engine.hunt.expected import (
     ExpectedOutput,
+    Unrepeated,
     Values,
     is_defined,
     is_repeated,
@@ -77,6 +78,7 @@ class Examined:
         suspicions: What looks wrong.
         complaint: About a mistake of the optimizer's plugin.
         invented: Names that passes gave to values that they made.
+        by_arbiter: Whether the arbiter ran the models.
     """
 
     valid: bool
@@ -85,6 +87,7 @@ class Examined:
     suspicions: tuple[Suspicion, ...] = ()
     complaint: Complaint | None = None
     invented: tuple[str, ...] = ()
+    by_arbiter: bool = False
 
 
 INVALID = Examined(False)
@@ -105,6 +108,9 @@ def examine(
 ) -> Examined:
     """Judge one candidate.
 
+    Where the runtime leaves an output unwritten, for example, the arbiter runs the models, and none
+    of them is a seed.
+
     Args:
         tested: What is tried.
         data: The model.
@@ -118,7 +124,14 @@ def examine(
         is_new: Asked afterwards: whether the model is wanted for what the optimizer did.
     """
     logged("reference", ())
-    if (truth := truth_of(tested.reference, data, feeds, with_random=not tested.lowers)) is None:
+    try:
+        truth = truth_of(tested.reference, data, feeds, with_random=not tested.lowers)
+    except Unrepeated:
+        if tested.arbiter is None:
+            return INVALID
+        found = examine(tested.by_arbiter(), data, feeds, logged, skip, random)
+        return replace(found, rewrites=(), by_arbiter=True)
+    if truth is None:
         return INVALID
     logged("optimize", ())
     source = Artifact("onnx", data)
@@ -135,8 +148,8 @@ def examine(
     if seen.verdict.symptom is not None:
         if not is_defined(tested.reference, truth):
             return INVALID
-        found = suspect((), seen.verdict.symptom, seen.verdict.message, truth.names)
-        return Examined(True, suspicions=(found,))
+        suspicion = suspect((), seen.verdict.symptom, seen.verdict.message, truth.names)
+        return Examined(True, suspicions=(suspicion,))
     if tested.lowers:
         truth = _expect_outputs_of_plain(tested, plain, truth)
     suspicions = [suspect((), Symptom.METADATA_CHANGE, k, truth.names) for k in seen.lost]

@@ -12,7 +12,7 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.hunt import HuntRequest
-from optvet.spec.optimizer_protocols import ReportsChanges, VariesInHunts
+from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges, VariesInHunts
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Pass
 
@@ -64,8 +64,20 @@ def resolve_optimizer(request: HuntRequest, plugins: Plugins) -> TestedOptimizer
         excused,
         given=request.optimizer_options,
         given_to_runtime=request.runtime_options,
+        arbiter=_find_arbiter(plugins, optimizer, candidate),
     )
     return replace(tested, rare=_under_rare_options(tested))
+
+
+def _find_arbiter(
+    plugins: Plugins, optimizer: Optimizer, judge: RuntimeConfig
+) -> RuntimeConfig | None:
+    """An evaluator of the standard, where another runtime judges models of its operators alone."""
+    traits = optimizer.traits
+    if traits.reference != "original" or traits.produces != "onnx" or traits.dialect:
+        return None
+    others = (e for e in plugins.evaluators() if e.name != judge.runtime.name)
+    return next((RuntimeConfig(e, e.options) for e in others), None)
 
 
 def _under_rare_options(tested: TestedOptimizer) -> TestedOptimizer | None:

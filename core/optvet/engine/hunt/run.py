@@ -79,7 +79,8 @@ def hunt(
     with _open_store(request, tested) as (store, state):
         jobs = request.jobs or default_jobs()
         runtimes = {tested.candidate.runtime.name: tested.candidate.runtime}
-        runtimes[tested.reference.runtime.name] = tested.reference.runtime
+        for config in filter(None, (tested.reference, tested.arbiter)):
+            runtimes[config.runtime.name] = config.runtime
         preload = ("numpy.random", "onnx", "onnx.checker", *tested.optimizer.preload)
         mutators = tuple(plugins.mutators())
         # A worker that died is replaced by a fork of a process that has all of it loaded.

@@ -55,7 +55,8 @@ class CorpusEntry:
 class Suspect:
     """A model that the optimizer seems to break; ``vet`` confirms it.
 
-    ``edit`` is what was changed of a model that does not show it.
+    ``edit`` is what was changed of a model that does not show it. ``by_arbiter`` says that the
+    arbiter ran the models.
     """
 
     number: int
@@ -65,6 +66,7 @@ class Suspect:
     key: SuspicionKey
     mutators: tuple[str, ...]
     edit: tuple[str, ...] = ()
+    by_arbiter: bool = False
 
 
 @dataclass
@@ -304,6 +306,7 @@ def _write(
             "key": s.key,
             "mutators": s.mutators,
             "edit": s.edit,
+            "by_arbiter": s.by_arbiter,
         }
         row = (s.model, pack_arrays(s.feeds), json.dumps(about))
         cursor.execute("INSERT INTO suspect (model, feeds, about) VALUES (?, ?, ?)", row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -35,6 +35,8 @@ class TestedOptimizer:
         together: Of ``each``, groups that seldom change a model: if one does not change it in a
             single call, its passes are not tried one at a time.
         rare: The same under the optimizer's rare options; None if it has none.
+        arbiter: Runs models of which the runtime gives something else each time; None if no other
+            runtime can, or may.
     """
 
     optimizer: Optimizer
@@ -49,6 +51,16 @@ class TestedOptimizer:
     given: Mapping[str, Any] = field(default_factory=dict)
     given_to_runtime: Mapping[str, Any] = field(default_factory=dict)
     rare: TestedOptimizer | None = None
+    arbiter: RuntimeConfig | None = None
+
+    def by_arbiter(self) -> TestedOptimizer:
+        """The same, with models run by the arbiter."""
+        if self.arbiter is None:
+            return self
+        rare = None if self.rare is None else self.rare.by_arbiter()
+        return replace(
+            self, candidate=self.arbiter, reference=self.arbiter, arbiter=None, rare=rare
+        )
 
     def for_candidate(self, seed: int, number: int) -> TestedOptimizer:
         """The optimizer under the options that candidate ``number`` of a hunt is tried with."""
