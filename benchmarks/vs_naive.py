@@ -17,7 +17,7 @@ are excluded on both sides (a small model came before), then included (``start-u
 model's few milliseconds). Aim: at most 1.3 times.
 optvet runs reference and candidate at once on two cores, so look at CPU as well as at wall time.
 
-*profile*: where optvet's time goes, by doing in one process, under cProfile, what workers do.
+*profile*: where optvet's CPU time goes, by doing in one process, under cProfile, what workers do.
 
 CPU time counts every process. optvet's sandbox kills its workers without waiting for them, so
 their CPU time would be missing from the parent's usage; this script makes itself the reaper of
@@ -454,7 +454,7 @@ class Inline:
         from optvet.engine.work.sandbox import Outcome
 
         # A profiler sees the thread that enables it, and the caller may be any.
-        profiler = cProfile.Profile()
+        profiler = cProfile.Profile(time.process_time)
         self.profilers.append(profiler)
         return Outcome(profiler.runcall(function, *args), None)
 
@@ -466,13 +466,14 @@ class Inline:
 
 
 def profile(path: str, strategy: str, limit: int, lines: int) -> Any:
-    """Inclusive seconds of optvet's functions, and of the native calls beneath."""
+    """Seconds of CPU in optvet's functions, and in the native calls beneath."""
     import onnxoptimizer
     import onnxruntime
 
     from optvet.engine.discovery import Plugins
     from optvet.engine.models.sources import resolve_model
     from optvet.engine.vet.run import vet_model
+    from optvet.engine.work.sandbox.worker import keep_memory
     from optvet.spec.request import VetRequest
 
     assert {onnxoptimizer, onnxruntime} <= set(sys.modules.values())  # not to be timed
@@ -486,21 +487,22 @@ def profile(path: str, strategy: str, limit: int, lines: int) -> Any:
             pairs=False,
             cache_dir=Path(folder),
         )
-        inline, profiler = Inline(), cProfile.Profile()
-        started = time.perf_counter()
+        inline, profiler = Inline(), cProfile.Profile(time.process_time)
+        keep_memory()  # as a worker does
+        started = time.process_time()
         profiler.enable()
         (model,) = resolve_model(path, plugins, Path(folder))
         vet_model(model, settings, plugins, sandbox=inline)  # type: ignore[arg-type]
         profiler.disable()
-        wall = time.perf_counter() - started
+        spent = time.process_time() - started
     stats = pstats.Stats(profiler, *inline.profilers).get_stats_profile().func_profiles
     rows = sorted(
         ((p.cumtime, p.tottime, p.ncalls, p.file_name, n) for n, p in stats.items()),
         key=lambda row: -row[1],
     )
-    own = [row for row in rows if row[1] >= 0.002 * wall][:lines]
+    own = [row for row in rows if row[1] >= 0.002 * spent][:lines]
     table = [[n, Path(f).name, calls, own_s, total] for total, own_s, calls, f, n in own]
-    return {"wall_s": wall, "own": table}
+    return {"cpu_s": spent, "own": table}
 
 
 def part_profile(reference: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -510,7 +512,7 @@ def part_profile(reference: str, options: argparse.Namespace) -> dict[str, Any]:
     for strategy in ("auto", "each"):
         cost = child("profile", path=path, strategy=strategy, limit=options.inputs, lines=18)
         answers[strategy] = cost.answer
-        print(f"\n{reference}: {strategy}, in one process: {cost.answer['wall_s']:.2f} s")
+        print(f"\n{reference}: {strategy}, in one process: {cost.answer['cpu_s']:.2f} s CPU")
         for name, file, calls, own, total in cost.answer["own"]:
             print(f"  {own:>7.3f} s own {total:>7.3f} s in all {calls:>7} calls  {name} ({file})")
     return answers

@@ -468,16 +468,17 @@ def _answer(
     asks_for_bundles = request.reduce or request.out is not None
     if kept is not None and not asks_for_bundles:
         return _named(kept, request.cache_dir)
-    from optvet.engine.bundle import with_bundles
     from optvet.engine.discovery import Plugins
     from optvet.engine.vetting import vet_request, vetted
-    from optvet.report.graph_svg import draw
 
     plugins = plugins or Plugins()
     root = request.cache_dir
     if not asks_for_bundles:
         result = vet_request(request, plugins, progress=progress, keep=keep)
         return _named(result, root)
+    from optvet.engine.bundle import with_bundles
+    from optvet.report.graph_svg import draw
+
     about = (request, request.out or BUNDLES, plugins)
     if kept is not None:
         return with_bundles(_named(kept, root), *about, draw=draw, progress=progress)

@@ -93,13 +93,15 @@ def check_file(path: str | os.PathLike[str], *, most_bytes: int | None = None) -
 def read_file(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
     """The content of a regular file of at most ``most_bytes``; raises as ``open_file``."""
     with open_file(path, most_bytes=most_bytes) as file:
-        data = bytearray()
+        pieces, size = list[bytes](), 0
         # In pieces: a file may grow, and of one of the kernel's the size is not known.
-        while piece := file.read(max(_PIECE, os.fstat(file.fileno()).st_size - len(data))):
-            data += piece
-            if len(data) > most_bytes:
+        while piece := file.read(max(_PIECE, os.fstat(file.fileno()).st_size - size)):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most_bytes:
                 raise _too_large(path, most_bytes)
-        return bytes(data)
+        # One piece as a rule, which is not copied once more.
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def read_text(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> str:

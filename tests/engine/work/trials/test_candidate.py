@@ -39,6 +39,16 @@ class Same:
         return Artifact("onnx", source.data)
 
 
+class Spoils(Same):
+    """Changes the last byte."""
+
+    name = "spoils"
+
+    def apply(self, source: Artifact, passes: Any, options: Any) -> Artifact:
+        """Other bytes, as many."""
+        return Artifact("onnx", source.data[:-1] + b"!")
+
+
 class Keeps(Same):
     """Holds the memory of its artifact mapped, and changes its size or a byte later."""
 
@@ -105,6 +115,33 @@ def test_an_artifact_does_not_pass_through_the_caller(
     assert judge != os.getpid()
     assert len(answers) == 2
     assert max(answers) < 10_000
+
+
+def inode(artifact: Artifact) -> int:
+    """Which file the judge gets."""
+    return os.fstat(handed_file() or 0).st_ino
+
+
+def test_what_a_worker_makes_again_is_written_once(spec: BuildSpec) -> None:
+    other = replace(spec, optimizer=Spoils())  # type: ignore[arg-type]
+    with Sandbox(jobs=1, limits=Limits(30.0)) as sandbox:
+        first, again = (submit(sandbox, spec, inode).result().value for _ in range(2))
+        changed = submit(sandbox, other, inode).result().value
+        # The worker that made it is gone, and another one writes it anew.
+        anew = submit(sandbox, spec, inode, fresh=True).result().value
+        sizes = [submit(sandbox, s, seen).result().value for s in (spec, other, spec)]
+    assert first == again
+    assert len({first, changed, anew}) == 3
+    assert [size for size, _ in sizes] == [spec.blob.stat().st_size] * 3
+
+
+def test_what_is_forgotten_is_written_again(
+    spec: BuildSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optvet.engine.work.trials.candidate._KEPT", 0)
+    with Sandbox(jobs=1, limits=Limits(30.0)) as sandbox:
+        first, again = (submit(sandbox, spec, seen).result().value for _ in range(2))
+    assert first == again
 
 
 @pytest.mark.parametrize("truncates", [False, True])
