@@ -32,16 +32,16 @@ def test_the_first_bad_release_and_its_pass_are_found(
     assert (out / name / "finding.json").is_file()
     shown = {r["version"]: r["bundles"] for r in answer["releases"]}
     assert shown == {v: ["shows" if v in FAULTY_IN else "gone"] for v in ALL}
-    listed = run("env", "list").out
-    assert all(f"acme-opt {version}" in listed for version in ALL)
-    assert "removed 1 release" in run("env", "clear", "acme-opt==1.0").out
-    assert "removed 3 releases" in run("env", "clear").out
-    found = optvet.bisect(model, package="acme-opt", index=wheels, limit=1, reduce=False)
+    ends = {"good": "2.0", "bad": "3.0"}
+    found = optvet.bisect(model, package="acme-opt", index=wheels, limit=1, reduce=False, **ends)
     assert repr(found).startswith("<BisectResult: acme-opt: bad since 3.0 (not yet in 2.0): tidy")
     assert [(c.last, c.first) for c in found.changes] == [("2.0", "3.0")]
     assert found.to_dict()["installed"] == found.installed > 1
     assert "3.0" in found._repr_html_()
-    assert "removed" in run("env", "clear").out
+    listed = run("env", "list").out
+    assert all(f"acme-opt {version}" in listed for version in ALL)
+    assert "removed 1 release" in run("env", "clear", "acme-opt==1.0").out
+    assert "removed 3 releases" in run("env", "clear").out
     # Nobody installed anything where optvet is.
     assert not (Path(os.__file__).parent / "site-packages" / "acme_opt.py").exists()
 
