@@ -23,6 +23,7 @@ import onnx
 import onnx.parser
 import pytest
 from tests.commands import CLEAN
+from tests.models.test_blocks import network
 
 import optvet.cli
 from optvet import InputError, Sample, VetRequest
@@ -111,6 +112,7 @@ def place(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     write(tmp_path / "converted.onnx", CLEAN.replace("z = Relu(x)", "r = Relu(x) z = Neg(r)"))
     write(tmp_path / "models" / "one.onnx", CLEAN)
     write(tmp_path / "models" / "two.onnx", CLEAN.replace("Relu", "Sigmoid"))
+    onnx.save(network(range(24)), tmp_path / "decoder.onnx")
     (tmp_path / "answers").mkdir()
     (tmp_path / "lists").mkdir()
     known = {"schema": "optvet.baseline/1", "findings": []}

@@ -32,8 +32,9 @@ def test_the_first_bad_release_and_its_pass_are_found(
     assert (out / name / "finding.json").is_file()
     shown = {r["version"]: r["bundles"] for r in answer["releases"]}
     assert shown == {v: ["shows" if v in FAULTY_IN else "gone"] for v in ALL}
-    ends = {"good": "2.0", "bad": "3.0"}
-    found = optvet.bisect(model, package="acme-opt", index=wheels, limit=1, reduce=False, **ends)
+    found = optvet.bisect(
+        model, package="acme-opt", index=wheels, good="2.0", bad="3.0", limit=1, reduce=False
+    )
     assert repr(found).startswith("<BisectResult: acme-opt: bad since 3.0 (not yet in 2.0): tidy")
     assert [(c.last, c.first) for c in found.changes] == [("2.0", "3.0")]
     assert found.to_dict()["installed"] == found.installed > 1

@@ -52,6 +52,7 @@ class ModelConfig:
         require: What metrics must be; see ``optvet.spec.requirement``.
         rtol: Relative tolerances that are required.
         atol: Absolute ones.
+        limits: What a vet of it cannot say, such as of the model that it is a part of.
         origin: The file that said so.
     """
 
@@ -66,6 +67,7 @@ class ModelConfig:
     require: tuple[str, ...] = ()
     rtol: tuple[str, ...] = ()
     atol: tuple[str, ...] = ()
+    limits: str = ""
     origin: str = ""
 
 

@@ -6,6 +6,7 @@ A model ``m.onnx`` is described by ``m.toml`` in its folder::
     comparator = "classification"           # else chosen by the task, or by the outputs
 
     require = ["top1_agreement>=0.99"]      # what the optimized model must meet; also rtol, atol
+    limits = "4 of its 24 layers"           # what a vet of it cannot say; told with each answer
 
     [comparator_options]
     topk = [1, 5]
@@ -154,6 +155,7 @@ class _Declared(_Strict):
     require: Requirements = ()
     rtol: Tolerances = ()
     atol: Tolerances = ()
+    limits: Annotated[str, Field(max_length=500)] = ""
 
 
 def config_for(path: Path) -> ModelConfig:
@@ -201,6 +203,7 @@ def _from_toml(file: Path) -> ModelConfig:
         require=declared.require,
         rtol=declared.rtol,
         atol=declared.atol,
+        limits=declared.limits,
         origin=str(file),
     )
 

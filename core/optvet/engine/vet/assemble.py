@@ -213,6 +213,8 @@ def _reported_changes(session: VetSession) -> list[str] | None:
 
 def _control_reference(session: VetSession, examiner: Examiner) -> None:
     ledger, name = session.ledger, "reference against itself"
+    if limits := session.case.model.config.limits:
+        ledger.control("model", "limited", limits)
     if examiner.random:
         names = ", ".join(sorted(examiner.random))
         words = f"random outputs compared over many draws: {names}"
