@@ -3,11 +3,13 @@
 Makes models of weights alone (a chain of MatMul and Identity, random weights, a fixed seed) in a
 temporary folder, those above 2 GiB with external data, and vets each with each optimizer in a
 process of its own, and does the same with the bare libraries (``bare``, of ONNX Optimizer: load,
-optimize, load both in ONNX Runtime, run both on two inputs, compare). Memory is the largest sum of
-PSS over the process tree, sampled ten times a second: pages that several processes map count once.
+optimize, load both in ONNX Runtime, run both on two inputs, compare). Each is also vetted as
+``blocks:``, two of its equal blocks alone, which are left in the cache; ``--blocks-only`` is for
+models of which the memory does not hold four copies. Memory is the largest sum of PSS over the
+process tree, sampled ten times a second: pages that several processes map count once.
 
     python benchmarks/large.py [--gigabytes 1.6,2.4] [--optimizers onnxoptimizer,onnxruntime]
-        [--folder DIR] [--memory SIZE]
+        [--folder DIR] [--memory SIZE] [--blocks-only]
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ class Took:
         """The first columns of the table."""
         peak = self.peak_bytes
         return (
-            f"{size / 1e9:5.2f} GB  {name:14} {verdict:9} {self.wall_s:5.0f} s {self.cpu_s:5.0f} s"
+            f"{size / 1e9:5.2f} GB  {name:20} {verdict:9} {self.wall_s:5.0f} s {self.cpu_s:5.0f} s"
             f"  {peak / 1e9:5.2f} GB  {peak / size:4.2f} x"
         )
 
@@ -154,14 +156,15 @@ def bare(path: Path) -> str:
     return took.row(size, "bare", "equal" if took.code == 0 else f"exit {took.code}")
 
 
-def vetted(path: Path, optimizer: str, options: list[str]) -> str:
-    """One line of the table."""
+def vetted(path: Path, optimizer: str, options: list[str], form: str = "") -> str:
+    """One line of the table; ``form`` is ``blocks:`` for two of the equal blocks alone."""
     folder = path.parent
     before = {f for f in folder.rglob("*") if f.is_file()}
     size = sum(f.stat().st_size for f in before)
     answer, cache = folder / "answer.json", folder / "cache"
     program = "import sys; from optvet.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, "vet", str(path), "--optimizer", optimizer]
+    command = [sys.executable, "-c", program, "vet", f"{form}{path}"]
+    command += ["--optimizer", optimizer]
     command += ["--limit", "2", "--no-cache", "--cache-dir", str(cache), "--quiet"]
     took = measured([*command, "--json", str(answer), *options])
     verdict = json.loads(answer.read_text())["verdict"] if answer.exists() else f"exit {took.code}"
@@ -169,7 +172,7 @@ def vetted(path: Path, optimizer: str, options: list[str]) -> str:
     left = {f for f in folder.rglob("*") if f.is_file()} - before
     left_bytes = sum(f.stat().st_size for f in left)
     held = "yes" if took.peak_bytes <= 4 * size + 1e9 else "NO"
-    row = took.row(size, optimizer, verdict)
+    row = took.row(size, f"{form}{optimizer}", verdict)
     return f"{row}  {held:4} {len(left)} files, {left_bytes:,} B"
 
 
@@ -181,19 +184,20 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the models are made")
     parser.add_argument("--memory", default="16G")
     parser.add_argument("--timeout", default="300")
+    parser.add_argument("--blocks-only", action="store_true")
     given = parser.parse_args()
     print(describe(environment()))
-    print(
-        f"model     optimizer      verdict    time     CPU     peak      ratio   {BOUND}; left",
-        flush=True,
-    )
+    head = "model     optimizer            verdict    time     CPU     peak      ratio"
+    print(f"{head}   {BOUND}; left", flush=True)
     for size in given.gigabytes.split(","):
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             path = make(Path(folder), int(float(size) * 1e9))
-            print(bare(path), flush=True)
+            if not given.blocks_only:
+                print(bare(path), flush=True)
             for optimizer in given.optimizers.split(","):
                 options = ["--memory", given.memory, "--timeout", given.timeout]
-                print(vetted(path, optimizer, options), flush=True)
+                for form in ("blocks:",) if given.blocks_only else ("", "blocks:"):
+                    print(vetted(path, optimizer, options, form), flush=True)
 
 
 if __name__ == "__main__":
