@@ -4,7 +4,7 @@ import onnx.parser
 import pytest
 from onnx import ModelProto
 
-from optvet.graph.features import edit_between, features, placed_features
+from optvet.graph.features import edit_between, features, integer_constants, placed_features
 
 PLAIN = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -65,6 +65,19 @@ def test_whether_integers_are_in_order_is_a_feature() -> None:
         }"""
     ordered, other = (features(parse(text % axes)) for axes in ("0, 1", "1, 0"))
     assert edit_between(ordered, other) == ("+ Pad input 3 has no order",)
+
+
+def test_short_lists_of_integers_are_told_with_their_numbers() -> None:
+    model = parse(
+        """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[2, 3] x) => (float[A, B] y)
+        <int64[9] i = {0, 0, 0, 0, 0, 0, 0, 0, 0}, float w = {3}> {
+            a = Constant <value = int64[2] {1, 0}> ()
+            p = Constant <value = int64[4] {0, 1, 1, 2}> ()
+            y = Pad (x, p, w, a)
+        }"""
+    )
+    assert integer_constants(model) == {(1, 0): 1, (0, 1, 1, 2): 1}
 
 
 def test_names_and_arbitrary_numbers_are_no_features() -> None:

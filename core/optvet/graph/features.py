@@ -28,6 +28,7 @@ from optvet.graph.walk import (
 
 _SMALL = 64
 """Values of tensors up to so many elements are looked at."""
+_SHORT = 8
 _WORD = 24
 _INTEGERS = frozenset(
     {
@@ -95,6 +96,13 @@ class _Source:
     element: int = 0
     rank: int | None = None
     dims: frozenset[int] = frozenset()
+
+
+def integer_constants(model: ModelProto) -> Counter[tuple[float, ...]]:
+    """Short lists of integers that nodes read: axes, pads, sizes, places."""
+    tensors = [*model.graph.initializer, *filter(None, map(_constant, model.graph.node))]
+    short = (t for t in tensors if t.data_type in _INTEGERS and len(t.dims) < 2)
+    return Counter(tuple(_values_of(t)) for t in short if math.prod(t.dims) <= _SHORT)
 
 
 def _of_model(model: ModelProto) -> Iterator[str]:
@@ -244,20 +252,26 @@ def _of_source(source: _Source) -> Iterator[str]:
 
 
 def _kinds_of_values(tensor: TensorProto, size: int) -> list[str]:
-    if not 0 < size <= _SMALL or tensor.external_data:
+    if not 0 < size <= _SMALL or tensor.data_type not in _INTEGERS | _FLOATS:
         return []
-    if tensor.data_type not in _INTEGERS | _FLOATS or not _holds_values(tensor):
-        return []
-    try:
-        values = numpy_helper.to_array(tensor).ravel().tolist()
-    except (ValueError, TypeError):
-        return []
+    values = _values_of(tensor)
     kinds = {_kind_of_number(v) for v in values}
     if tensor.data_type in _INTEGERS and any(a > b for a, b in pairwise(values)):
         kinds.add("no order")
     # Of many arbitrary numbers, the signs say nothing.
     odd = {"0", "1", "-1", "infinite", "nan"}
     return sorted(kinds if tensor.data_type in _INTEGERS or size == 1 else kinds & odd)
+
+
+def _values_of(tensor: TensorProto) -> list[float]:
+    """The values of a tensor; none if it does not hold them."""
+    if tensor.external_data or not _holds_values(tensor):
+        return []
+    try:
+        values: list[float] = numpy_helper.to_array(tensor).ravel().tolist()
+    except (ValueError, TypeError):
+        return []
+    return values
 
 
 def _holds_values(tensor: TensorProto) -> bool:

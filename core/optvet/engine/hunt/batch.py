@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import signal
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -40,7 +41,13 @@ from optvet.engine.hunt.suspicions import (
 )
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
-from optvet.graph.features import Placed, edit_between, placed_features, without_places
+from optvet.graph.features import (
+    Placed,
+    edit_between,
+    integer_constants,
+    placed_features,
+    without_places,
+)
 from optvet.graph.walk import nodes_of
 from optvet.spec.generators import Mutator
 from optvet.spec.symptoms import Symptom
@@ -177,8 +184,9 @@ def _compare_with_entry(
     model = ModelProto.FromString(candidate.model)
     was, now = _features_of_entry(recipe.model), placed_features(model)
     edit = edit_between(without_places(was), without_places(now))
-    operators = [node.op_type for node in nodes_of(model.graph)]
-    digests = digests_of_edit(batch.prepared, recipe, was, now, operators)
+    about = [node.op_type for node in nodes_of(model.graph)]
+    about += map(str, sorted(integer_constants(model) - _integers_of_entry(recipe.model)))
+    digests = digests_of_edit(batch.prepared, recipe, was, now, about)
     return edit, digests if edit else ()
 
 
@@ -187,18 +195,23 @@ def _features_of_entry(data: bytes) -> frozenset[Placed]:
     return placed_features(ModelProto.FromString(data))
 
 
+@lru_cache(maxsize=1024)
+def _integers_of_entry(data: bytes) -> Counter[tuple[float, ...]]:
+    return integer_constants(ModelProto.FromString(data))
+
+
 def digests_of_edit(
     prepared: frozenset[str],
     recipe: CandidateRecipe,
     was: frozenset[Placed],
     now: frozenset[Placed],
-    operators: Sequence[str],
+    about: Sequence[str],
 ) -> tuple[int, ...]:
     """A number of 64 bits for each pass that the edit concerns, with how the model was prepared.
 
     Many entries have the same operators, and many edits of them are the same: each is judged once.
-    Among other ``operators``, in another order of them, or at another node, the same edit may show
-    what it did not.
+    Among other operators, in another order of them, or at another node, the same edit may show what
+    it did not; so may other integers that operators read. ``about`` are operators and integers.
     """
     if recipe.kind != "edit":
         return ()
@@ -207,7 +220,7 @@ def digests_of_edit(
     edit = sorted(
         [f"- {f} {node}" for f, node in was - now] + [f"+ {f} {node}" for f, node in now - was]
     )
-    words = ("|".join((label, way, *edit, *operators)).encode() for label in labels)
+    words = ("|".join((label, way, *edit, *about)).encode() for label in labels)
     digests = (blake2b(w, digest_size=8).digest() for w in words)
     return tuple(int.from_bytes(d, "big", signed=True) for d in digests)
 
