@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optvet.plugin import Artifact, InputError, load_factory
+from optvet.plugin import Artifact, InputError, load_factory, read_text
 
 STABLEHLO = "stablehlo"
 _TYPES = {"i1": "bool", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
@@ -27,7 +27,7 @@ def text_of(artifact: Artifact) -> str:
         return artifact.data.decode()
     assert artifact.path is not None
     if artifact.handle is None:
-        return artifact.path.read_text()
+        return read_text(artifact.path)
     text = load_factory(artifact).model
     if not isinstance(text, str):
         raise InputError(
