@@ -681,6 +681,9 @@ def test_models_that_reach_new_code_of_a_pass_are_edited(tmp_path: Path) -> None
     ]
     assert len(seeds) >= 3
     assert any(map(_look, seeds))
+    hunt(asked(tmp_path / "other", "40"), plugins, follows_code=False)
+    with closing(HuntStore(tmp_path / "other")) as store:
+        assert store.load().reached == set()
 
 
 class Nowhere(Branching):
