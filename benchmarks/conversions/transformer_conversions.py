@@ -30,7 +30,7 @@ _RMS = (
 # Wrong in one place ------------------------------------------------------------------------------
 
 
-@fault("rms_norm", "semantics")
+@fault("rms_norm add_ Add Sqrt", "semantics")
 def rms_norm_epsilon_outside() -> Source:
     text = _RMS.format(root="r = Sqrt(v) s = Add(r, e)", divisor="s")
     return _rms_norm(text)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.plugin import Artifact, ConversionStage, Unsupported, UsageError, version_of
 from optvet_tensorflow.frozen import GRAPH, Frozen
 from optvet_tensorflow.home import ENVIRONMENT, EXTRA, PRELOAD
-from optvet_tensorflow.lite import TFLITE, bytes_of
+from optvet_tensorflow.lite import TFLITE, bytes_of, names_in_order
 from optvet_tensorflow.program import TF, TensorFlowProgram, program_of, tensorflow
 
 _OPTIMIZE = ConversionStage("optimize", "optimize", "onnx")
@@ -202,14 +203,28 @@ class LiteToOnnx(_ToOnnx):
 
     def convert(self, source: Artifact, options: OnnxOptions, folder: Path) -> Iterator[Artifact]:
         """The raw model, and the optimized one."""
+        return self.convert_on(source, options, folder, ())
+
+    def convert_on(
+        self,
+        source: Artifact,
+        options: OnnxOptions,
+        folder: Path,
+        inputs: Sequence[Mapping[str, np.ndarray]],
+    ) -> Iterator[Artifact]:
+        """The same, with inputs and outputs in the order of the source of a chain."""
         import tf2onnx
 
         tensorflow()
         file = folder / "model.tflite"
-        file.write_bytes(bytes_of(source))
+        data = bytes_of(source)
+        file.write_bytes(data)
+        # A converter's own file has its inputs and outputs in any order, and tf2onnx keeps it.
+        known = source.data and inputs
+        names = names_in_order(data, inputs[0]) if known else (None, None)
         with _watching() as watched:
             try:
-                proto = tf2onnx.convert.from_tflite(str(file), opset=options.opset)[0]
+                proto = tf2onnx.convert.from_tflite(str(file), *names, opset=options.opset)[0]
             except Exception:
                 if watched.raw:
                     yield Artifact("onnx", watched.raw)

@@ -239,6 +239,14 @@ def _place_inputs(interpreter: Any, feeds: Mapping[str, np.ndarray]) -> dict[int
     return {by_name[n]: v for n, v in zip(ordered, feeds.values(), strict=True)}
 
 
+def names_in_order(data: bytes, feeds: Mapping[str, np.ndarray]) -> tuple[list[str], list[str]]:
+    """Names of inputs and outputs in the order of the source that a converter was given."""
+    interpreter = _interpreter(data)
+    names = {d["index"]: str(d["name"]) for d in interpreter.get_input_details()}
+    outputs = sorted((str(d["name"]) for d in interpreter.get_output_details()), key=_natural)
+    return [names[index] for index in _place_inputs(interpreter, feeds)], outputs
+
+
 def _natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts ``output_2`` before ``output_10``."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

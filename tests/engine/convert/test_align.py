@@ -121,3 +121,20 @@ def test_an_attribute_counts_with_its_default() -> None:
     wanted = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "ceil_mode": 0}
     found = differing_attributes(proto, proto.graph.node[0], wanted)
     assert found == {"pads": ("[0, 0, 2, 2]", "[1, 1, 1, 1]")}
+
+
+@pytest.mark.parametrize(
+    ("given", "differ"),
+    [
+        ("", {"output_padding", "pads"}),
+        ('auto_pad = "SAME_UPPER"', {"output_padding"}),
+        ("pads = [1, 1, 1, 1], output_padding = [1, 1]", set()),
+    ],
+)
+def test_a_list_that_is_not_set_is_ones_or_zeros(given: str, differ: set[str]) -> None:
+    proto = model(
+        "g (float[1,1,4,4] x, float[1,1,3,3] w) => (float[1,1,N,M] y) "
+        f"{{ y = ConvTranspose <{given or 'group = 1'}> (x, w) }}"
+    )
+    wanted = {"strides": [1, 1], "pads": [1, 1, 1, 1], "output_padding": [1, 1], "group": 1}
+    assert set(differing_attributes(proto, proto.graph.node[0], wanted)) == differ

@@ -160,6 +160,7 @@ def only_finding(result: ConversionResult) -> ConversionFinding:
         ("cnn", "keras_export"),
         ("cnn", "tflite"),
         ("cnn", "tflite,tflite2onnx"),
+        ("pair", "tflite,tflite2onnx"),
         ("recurrent", "keras_export"),
         ("pair", "tf2onnx"),
         ("pair", "tflite"),

@@ -16,10 +16,12 @@ from tests.engine.repair import planted
 from tests.engine.repair.lossy import Lossy
 
 from optvet import UsageError
+from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import keep_servers
 from optvet.plugin import Artifact
+from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.repair import Patch, RepairResult
 from optvet.spec.repair import RepairRequest
 
@@ -291,3 +293,36 @@ def test_a_wrong_operator_of_a_framework_is_written_anew(tmp_path: Path) -> None
     kinds = [n.op_type for n in onnx.load(out / "repaired.onnx").graph.node]
     assert "Where" in kinds
     assert kinds.count("Gemm") == 2
+
+
+UPSAMPLED = """
+import torch
+
+
+def net():
+    return torch.nn.ConvTranspose2d(2, 3, 3, 2, 1, output_padding=1)
+
+
+net.example_inputs = (torch.linspace(-3, 3, 50).reshape(1, 2, 5, 5),)
+"""
+
+
+def test_an_edit_that_changes_the_size_of_an_output_declares_it(tmp_path: Path) -> None:
+    for module in ("torch", "onnxscript"):
+        pytest.importorskip(module, reason=f"needs {module}")
+    (tmp_path / "net.py").write_text(UPSAMPLED)
+    source, kept = f"{tmp_path / 'net.py'}:net", tmp_path / "kept"
+    convert_model(ConvertRequest(model=source, via=("torch_script",), out=kept), Plugins())
+    (file,) = kept.glob("*fold.onnx")
+    model = onnx.load(file)
+    (node,) = (n for n in model.graph.node if n.op_type == "ConvTranspose")
+    left = [a for a in node.attribute if a.name != "output_padding"]
+    del node.attribute[:]
+    node.attribute.extend(left)
+    for axis in (2, 3):
+        model.graph.output[0].type.tensor_type.shape.dim[axis].dim_value = 9
+    onnx.save(model, tmp_path / "wrong.onnx")
+    given = {"model": source, "converted": tmp_path / "wrong.onnx", "out": tmp_path / "repaired"}
+    result = repair_model(RepairRequest.model_validate(given), Plugins())
+    assert (result.verdict, [e.kind for e in result.edits]) == ("repaired", ["attribute"])
+    assert "output_padding" in result.edits[0].about

@@ -44,6 +44,9 @@ FEW = 4
 _CHARS = 40
 _LAYERS = ("Pool", "Normalization")
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+_UNSET = (0, 1, "NOTSET")
+_UNSET_LISTS = {"strides": (1,), "dilations": (1,), "pads": (0,), "output_padding": (0,)}
+"""What ONNX means by lists that are not set; of others, any of ``_UNSET``."""
 _HIDDEN = "the source's runtime does not show what it computes inside"
 
 
@@ -246,16 +249,19 @@ def attribute_differences(
         if now is None and schema is not None:
             default = schema.attributes[name].default_value
             now = onnx.helper.get_attribute_value(default) if default.type else None
-        if not _is_same(now, value):
+        if not (_is_meant(node, name, value) if now is None else _is_same(now, value)):
             found[name] = (now, value)
     return found
 
 
+def _is_meant(node: NodeProto, name: str, wanted: Any) -> bool:
+    """Whether ONNX may mean ``wanted`` where an attribute is not set."""
+    automatic = name == "pads" and attribute_of(node, "auto_pad", b"NOTSET") != b"NOTSET"
+    meant = _UNSET if automatic else _UNSET_LISTS.get(name, _UNSET)
+    return all(v in meant for v in (wanted if isinstance(wanted, (list, tuple)) else [wanted]))
+
+
 def _is_same(now: Any, wanted: Any) -> bool:
-    if now is None:
-        # Without a value ONNX means ones, zeros or nothing.
-        listed = wanted if isinstance(wanted, (list, tuple)) else [wanted]
-        return all(v in (0, 1, "NOTSET") for v in listed)
     now = now.decode() if isinstance(now, bytes) else now
     if isinstance(wanted, (list, tuple)):
         return list(now) == list(wanted)

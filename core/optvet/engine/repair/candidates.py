@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto, helper
 
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.edits import BEFORE, fresh_name, tensor_of
@@ -17,6 +18,7 @@ from optvet.spec.records.repair import (
     Operation,
     SetAttribute,
     SetInput,
+    SetOutputType,
     SetWeight,
 )
 
@@ -49,6 +51,34 @@ def attribute(node: str, name: str, value: Any) -> SetAttribute:
     if isinstance(value, (list, tuple)):
         value = list(value)
     return SetAttribute(node=node, name=name, value=value)
+
+
+def declaration(model: ModelProto, name: str, wanted: np.ndarray) -> Iterator[SetOutputType]:
+    """That an output is declared as ``wanted`` is, if it is not."""
+    for output in model.graph.output:
+        kind = output.type.tensor_type
+        declared = tuple(d.dim_value or None for d in kind.shape.dim)
+        fits = len(declared) == wanted.ndim and all(
+            a in (None, b) for a, b in zip(declared, wanted.shape, strict=True)
+        )
+        same = kind.elem_type == helper.np_dtype_to_tensor_dtype(wanted.dtype)
+        if output.name == name and not (fits and same):
+            yield SetOutputType(output=name, type=wanted.dtype.name, axes=wanted.ndim)
+
+
+def declare_output(aligned: AlignedRun, candidate: RepairCandidate) -> RepairCandidate:
+    """The candidate, which declares the wrong output as the source gives it.
+
+    The checker refuses a model that gives what it does not declare.
+    """
+    every = [operation for edit in candidate.edits for operation in edit.operations]
+    if any(isinstance(operation, SetOutputType) for operation in every):
+        return candidate
+    wanted = aligned.inside.values[aligned.place].value
+    more = list(declaration(aligned.model, aligned.output, wanted))
+    *before, last = candidate.edits
+    edit = last.model_copy(update={"operations": [*last.operations, *more]})
+    return replace(candidate, edits=(*before, edit))
 
 
 def give_constant(

@@ -11,7 +11,7 @@ import onnx
 
 from optvet.engine.convert.locate import source_inside
 from optvet.engine.repair.aligned_run import AlignedRun, aligned_run_of
-from optvet.engine.repair.candidates import RepairCandidate
+from optvet.engine.repair.candidates import RepairCandidate, declare_output
 from optvet.engine.repair.propose.attributes import attributes, constants, other_attributes
 from optvet.engine.repair.propose.fitted import fitted, links
 from optvet.engine.repair.propose.kernels import kernels
@@ -97,9 +97,9 @@ def proposals(
             aligned_runs.append(aligned)
     if not aligned_runs:
         return []
-    return list(
-        _rank([window_of(aligned, config) for aligned in aligned_runs], TriedCandidates(tried))
-    )
+    windows = [window_of(aligned, config) for aligned in aligned_runs]
+    ranked = _rank(windows, TriedCandidates(tried))
+    return [declare_output(aligned_runs[0], candidate) for candidate in ranked]
 
 
 def _rank(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[RepairCandidate]:

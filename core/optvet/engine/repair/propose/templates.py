@@ -7,16 +7,16 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from optvet.engine.repair.aligned_run import AlignedRun
-from optvet.engine.repair.candidates import RepairCandidate, propose
+from optvet.engine.repair.candidates import RepairCandidate, declaration, propose
 from optvet.engine.repair.propose.forms import OperatorForm, UnknownForm
 from optvet.engine.repair.propose.known_forms import ALIASES, FORMS, POINTWISE
 from optvet.engine.repair.propose.regions import replaceable_values
 from optvet.graph.walk import ONNX_DOMAIN, opset_versions
 from optvet.spec.converters import SourceOperand, SourceValue
-from optvet.spec.records.repair import Operation, ReplaceRegion, SetOutputType
+from optvet.spec.records.repair import Operation, ReplaceRegion
 
 _OPERATORS = 6
 _NAMES = 2
@@ -102,13 +102,4 @@ def replacement(
     """Compute ``value`` by ``model``; an output is then declared as the source's is."""
     encoded = base64.b64encode(model.SerializeToString()).decode()
     yield ReplaceRegion(node=value, inputs=inputs, model=encoded)
-    wanted = operator.value
-    for output in aligned.model.graph.output:
-        kind = output.type.tensor_type
-        declared = tuple(d.dim_value or None for d in kind.shape.dim)
-        fits = len(declared) == wanted.ndim and all(
-            a in (None, b) for a, b in zip(declared, wanted.shape, strict=True)
-        )
-        same = kind.elem_type == helper.np_dtype_to_tensor_dtype(wanted.dtype)
-        if output.name == value and not (fits and same):
-            yield SetOutputType(output=value, type=wanted.dtype.name, axes=wanted.ndim)
+    yield from declaration(aligned.model, value, operator.value)
