@@ -33,7 +33,7 @@ from optvet_stablehlo.parts import operators_of, script_for, write_operators
 _JAX = "jax"
 
 
-class NoOptions(BaseModel):
+class StableHloOptions(BaseModel):
     """There is nothing to choose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,14 +52,14 @@ class StableHloRuntime:
     libraries: Mapping[str, str] = {"jax": "jax", "jaxlib": "jaxlib"}
     python_environment = ENVIRONMENT
     other_environments: Sequence[str] = ("jax",)
-    options: NoOptions = NoOptions()
-    deployed: NoOptions = NoOptions()
+    options: StableHloOptions = StableHloOptions()
+    deployed: StableHloOptions = StableHloOptions()
 
     def version(self) -> str:
         """Version of JAX."""
         return version_of("jax", extra=EXTRA)
 
-    def source_facts(self, artifact: Artifact, options: NoOptions) -> SourceFacts:
+    def source_facts(self, artifact: Artifact, options: StableHloOptions) -> SourceFacts:
         """Inputs of the factory; of a file, drawn ones."""
         if artifact.handle is not None:
             return load_factory(artifact).facts
@@ -67,12 +67,12 @@ class StableHloRuntime:
         rng = np.random.default_rng(0)
         return SourceFacts({f"input_{i}": _draw(v, rng) for i, v in enumerate(program.arguments)})
 
-    def load(self, artifact: Artifact, options: NoOptions) -> Session:
+    def load(self, artifact: Artifact, options: StableHloOptions) -> Session:
         """The module, compiled."""
         return XlaSession(Program(text_of(artifact)))
 
     def load_perturbed(
-        self, artifact: Artifact, options: NoOptions, seed: int, inside: bool
+        self, artifact: Artifact, options: StableHloOptions, seed: int, inside: bool
     ) -> Session:
         """The module with its weights, or the result of every operator, moved by a roundoff."""
         text = text_of(artifact)
@@ -83,13 +83,13 @@ class StableHloRuntime:
         return XlaSession(program)
 
     def inside(
-        self, artifact: Artifact, feeds: Feeds, options: NoOptions, seed: int | None
+        self, artifact: Artifact, feeds: Feeds, options: StableHloOptions, seed: int | None
     ) -> SourceInside:
         """What every operator of the module gives."""
         return values_of(text_of(artifact), feeds, seed)
 
     def operators(
-        self, artifact: Artifact, feeds: Feeds, options: NoOptions
+        self, artifact: Artifact, feeds: Feeds, options: StableHloOptions
     ) -> Sequence[SourceOperator]:
         """Operators of the function, those of the functions that it calls among them."""
         return operators_of(text_of(artifact))
@@ -98,7 +98,7 @@ class StableHloRuntime:
         self,
         artifact: Artifact,
         feeds: Feeds,
-        options: NoOptions,
+        options: StableHloOptions,
         kept: Sequence[int],
         folder: Path,
     ) -> str:
@@ -133,17 +133,19 @@ class JaxExport:
     libraries: Mapping[str, str] = {"jax": "jax"}
     python_environment = ENVIRONMENT
     other_environments: Sequence[str] = ("jax",)
-    options: NoOptions = NoOptions()
+    options: StableHloOptions = StableHloOptions()
 
     def version(self) -> str:
         """Version of JAX."""
         return version_of("jax", extra=EXTRA)
 
-    def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
+    def stages(self, options: StableHloOptions) -> Sequence[ConversionStage]:
         """One stage."""
         return [ConversionStage("export", "export", STABLEHLO)]
 
-    def convert(self, source: Artifact, options: NoOptions, folder: Path) -> Iterator[Artifact]:
+    def convert(
+        self, source: Artifact, options: StableHloOptions, folder: Path
+    ) -> Iterator[Artifact]:
         """The module, for the sizes of the example."""
         import jax
 

@@ -38,7 +38,7 @@ listed = returned if isinstance(returned, (list, tuple)) else [returned]
 return {i: value.to_host() for i, value in enumerate(listed)}"""
 
 
-class IreeOptions(BaseModel):
+class IreeCompileOptions(BaseModel):
     """How IREE compiles."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,20 +56,22 @@ class IreeConverter:
     preload: Sequence[str] = ()
     libraries: Mapping[str, str] = {"iree-base-compiler": "iree.compiler"}
     python_environment = ENVIRONMENT
-    options: IreeOptions = IreeOptions()
+    options: IreeCompileOptions = IreeCompileOptions()
 
     def version(self) -> str:
         """Version of the compiler."""
         return version_of("iree-base-compiler", extra=EXTRA)
 
-    def stages(self, options: IreeOptions) -> Sequence[ConversionStage]:
+    def stages(self, options: IreeCompileOptions) -> Sequence[ConversionStage]:
         """Import, compile."""
         return (
             ConversionStage("import", "convert", _IMPORTED),
             ConversionStage("compile", "optimize", _COMPILED),
         )
 
-    def convert(self, source: Artifact, options: IreeOptions, folder: Path) -> Iterator[Artifact]:
+    def convert(
+        self, source: Artifact, options: IreeCompileOptions, folder: Path
+    ) -> Iterator[Artifact]:
         """Linear algebra on tensors, and what it is compiled to."""
         module = _compiled(
             text_of(source).encode(), "--iree-input-type=stablehlo", "--compile-to=input"
@@ -79,7 +81,7 @@ class IreeConverter:
         yield Artifact(_COMPILED, data=_compiled(module, "--compile-from=input", level))
 
 
-class NoIreeOptions(BaseModel):
+class IreeModuleOptions(BaseModel):
     """There is nothing to choose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -93,14 +95,14 @@ class IreeModuleRuntime:
     preload: Sequence[str] = ()
     libraries: Mapping[str, str] = {"iree-base-runtime": "iree.runtime"}
     python_environment = ENVIRONMENT
-    options: NoIreeOptions = NoIreeOptions()
-    deployed: NoIreeOptions = NoIreeOptions()
+    options: IreeModuleOptions = IreeModuleOptions()
+    deployed: IreeModuleOptions = IreeModuleOptions()
 
     def version(self) -> str:
         """Version of the virtual machine."""
         return version_of("iree-base-runtime", extra=EXTRA)
 
-    def load(self, artifact: Artifact, options: NoIreeOptions) -> Session:
+    def load(self, artifact: Artifact, options: IreeModuleOptions) -> Session:
         """The module in a virtual machine."""
         code = artifact.data
         if artifact.format == _IMPORTED:

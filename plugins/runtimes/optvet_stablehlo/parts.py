@@ -10,7 +10,7 @@ import numpy as np
 
 from optvet.plugin import InputError, PartScript, SourceOperator
 from optvet_stablehlo.inside import recorded, results_of
-from optvet_stablehlo.iree import CONVERT, IMPORTS, NEEDS, RUN, IreeOptions
+from optvet_stablehlo.iree import CONVERT, IMPORTS, NEEDS, RUN, IreeCompileOptions
 from optvet_stablehlo.modules import Program, form_of, is_constant, line_of, name_of, reads_of
 
 _SOURCE = '''\
@@ -86,7 +86,7 @@ def script_for(converter: str, options: Mapping[str, object]) -> PartScript | No
     """A script that compiles by IREE itself; None for other converters."""
     if converter != "iree":
         return None
-    level = IreeOptions.model_validate(dict(options)).level
+    level = IreeCompileOptions.model_validate(dict(options)).level
     imports = f"{_EXPECTED_IMPORTS}\n{IMPORTS}"
     needs = ("jax", *NEEDS)
     return PartScript("IREE", needs, imports, _EXPECTED, CONVERT.format(level=level), run=RUN)

@@ -133,8 +133,31 @@ def examine(
         return replace(found, rewrites=(), by_arbiter=True)
     if truth is None:
         return INVALID
+    request = _ExamineRequest(skip, labelled, known, covered, is_new)
+    return _examine_passes(tested, data, truth, logged, random, request)
+
+
+@dataclass(frozen=True)
+class _ExamineRequest:
+    """What is wanted of one candidate; see ``examine``."""
+
+    skip: frozenset[str]
+    labelled: bool
+    known: Set[Rewrite]
+    covered: Set[str]
+    is_new: Callable[[], bool]
+
+
+def _examine_passes(
+    tested: TestedOptimizer,
+    data: bytes,
+    truth: ExpectedOutput,
+    logged: OnStep,
+    random: Random,
+    request: _ExamineRequest,
+) -> Examined:
     logged("optimize", ())
-    source = Artifact("onnx", data)
+    source, skip = Artifact("onnx", data), request.skip
     try:
         plain = tested.optimizer.apply(source, tested.base, tested.options)
         logged("run", ())
@@ -159,7 +182,7 @@ def examine(
     wrong = {name for s in trial.suspicions for name in s.passes}
     alone = len(trial.suspicions)
     if tested.takes_sets:
-        rewrites += trial.sets(tuple(p for p in tested.whole if p not in skip), labelled)
+        rewrites += trial.sets(tuple(p for p in tested.whole if p not in skip), request.labelled)
     elif tested.whole and not (skip | wrong) & {*tested.whole}:
         rewrites += trial.whole(tested.whole)
     if len(trial.suspicions) == alone:
@@ -171,7 +194,9 @@ def examine(
     if unequal and not is_repeated(tested.reference, data, truth):
         return INVALID
     # What becomes a seed must be defined too; few models are either.
-    fresh = is_new() or any(r not in known and r.label not in covered for r in rewrites)
+    fresh = request.is_new() or any(
+        r not in request.known and r.label not in request.covered for r in rewrites
+    )
     if (every or fresh) and not is_defined(tested.reference, truth):
         return INVALID
     invented = tuple(trial.invented)[:_INVENTED]
