@@ -158,13 +158,13 @@ def over_time(summary: HuntSummary) -> str:
 
 
 def kinds(out: Path) -> str:
-    """How many kinds of suspicions a hunt had, and lines of the passes' code that it ran."""
+    """How many kinds of suspicions a hunt had, and lines of passes in Python that it ran."""
     with closing(HuntStore(out)) as store:
         state = store.load()
     places = {key.place for key in state.signs}
+    ran = f"; {len(state.reached)} lines of the passes' code ran" if state.reached else ""
     return (
-        f"suspicions of {len(state.signs)} kinds, at {len(places)} pairs of passes and symptom; "
-        f"{len(state.reached)} lines of the passes' code ran"
+        f"suspicions of {len(state.signs)} kinds, at {len(places)} pairs of passes and symptom{ran}"
     )
 
 

@@ -114,6 +114,12 @@ class Plugins:
         other._entries = [_moved_into(names, entry) for entry in self._entries]
         return other
 
+    def nearest_to(self, names: Sequence[str]) -> Plugins:
+        """A copy in which plugins are used in the first of these environments that they fit."""
+        other = copy.copy(self)
+        other._entries = [_moved_near(names, entry) for entry in self._entries]
+        return other
+
     def home_of(self, plugin: object) -> str:
         """The environment of its own that a plugin is used in; empty for optvet's."""
         return next((e.elsewhere for e in self._entries if e.plugin is plugin), "")
@@ -291,6 +297,14 @@ def _moved_into(names: AbstractSet[str], entry: Loaded) -> Loaded:
     known = environments_of(entry.plugin) if entry.elsewhere else ()
     home = next((name for name in known if name in names), None)
     return entry if home is None else replace(entry, problem=None, absent=None, elsewhere=home)
+
+
+def _moved_near(names: Sequence[str], entry: Loaded) -> Loaded:
+    """A plugin that is used in another environment, in one that is used in any case."""
+    if not entry.elsewhere or entry.problem is not None:
+        return entry
+    known = environments_of(entry.plugin)
+    return replace(entry, elsewhere=next((n for n in names if n in known), entry.elsewhere))
 
 
 def _find_preferred(family: Family, entries: Iterable[Loaded]) -> str:

@@ -149,6 +149,10 @@ def test_a_plugin_is_used_in_another_environment_that_has_its_library(tmp_path: 
     for names, home in ((["litert"], "litert"), (["litert", "tf"], "tf")):
         usable = Pythons({name: chosen[name] for name in names}, tmp_path).among(Plugins())
         assert usable.home_of(usable.runtime("tflite")) == home
+    # Of two environments, the one that a chain uses in any case.
+    near = usable.nearest_to(["jax", "litert"])
+    assert near.home_of(near.runtime("tflite")) == "litert"
+    assert near.home_of(near.converter("tf2onnx")) == "tf"
     listed = {e.name: e.plugins for e in list_environments(Plugins().all(), Pythons({}, tmp_path))}
     assert "tflite" in listed["litert"]
     assert "tf2onnx" not in listed["litert"]

@@ -37,6 +37,11 @@ def open_conversion(
     if "onnx" in formats:
         runtimes.append(plugins.reference_runtime())
     converters = [link.converter for link in links]
+    # What runs between them may fit several environments: the fewest are started.
+    plugins = plugins.nearest_to([*filter(None, map(plugins.home_of, (*converters, *runtimes)))])
+    others = map(plugins.runtime, plugins.names("runtime"))
+    abroad = (r for r in others if plugins.home_of(r) and r not in runtimes)
+    runtimes += [r for r in abroad if r.accepts.intersection(formats)]
     homes = dict.fromkeys(("", *map(plugins.home_of, (*converters, *runtimes))))
     jobs = request.jobs or min(8, os.cpu_count() or 1)
     # A source that is code is trusted with the files and the network that it needs.

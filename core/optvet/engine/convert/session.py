@@ -51,7 +51,8 @@ class Conversion:
 
     def sandbox_of(self, plugin: object) -> Sandbox:
         """Where the library of a plugin is."""
-        return self.abroad.get(self.plugins.home_of(plugin), self.sandbox)
+        home = self.plugins.home_of(plugin)
+        return self.abroad[home] if home else self.sandbox
 
     @property
     def source_is_here(self) -> bool:
