@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from optvet_blocks import BlocksSource
 from optvet_blocks.repeats import BlockRow, leave_out_repeats
 
 SIDE = 4
@@ -107,6 +110,20 @@ def test_branches_side_by_side_are_all_left() -> None:
     for node in reversed([*branches, joined]):
         model.graph.node.insert(1, node)
     assert leave_out_repeats(model) == []
+
+
+def test_other_weights_beside_the_same_file_are_another_model(tmp_path: Path) -> None:
+    paths = [tmp_path / name / "deep.onnx" for name in ("used", "trained")]
+    for path, seeds in zip(paths, (range(5), range(5, 10)), strict=True):
+        path.parent.mkdir()
+        whole = network(seeds)
+        onnx.save(whole, path, save_as_external_data=True, location="data", size_threshold=0)
+    found = []
+    for _ in range(2):
+        (file,) = BlocksSource().fetch(str(paths[0]), tmp_path / "cache")
+        found.append(answers(onnx.load(file)))
+        shutil.copyfile(paths[1].with_name("data"), paths[0].with_name("data"))
+    assert not np.array_equal(found[0][0], found[1][0])
 
 
 def test_what_another_part_reads_is_not_left_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -44,10 +45,10 @@ class BlocksSource:
         path = Path(reference).expanduser()
         if not reference or not path.is_file():
             raise UsageError(f"no such file: {reference!r}; give blocks: a model's path")
-        folder = cache / "blocks" / _stamp(path)
-        target = folder / path.name
+        model = _read(path)
+        target = cache / "blocks" / _stamp(path, model) / path.name
         if not target.is_file():
-            _store(path, target)
+            _store(model, path, target)
         return [target]
 
 
@@ -57,18 +58,27 @@ def optvet_model_sources() -> Iterable[ModelSource]:
     return [BlocksSource()]
 
 
-def _stamp(path: Path) -> str:
-    about = path.stat()
-    words = f"{path.absolute()}|{about.st_size}|{about.st_mtime_ns}|{KEPT}"
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
-
-
-def _store(path: Path, target: Path) -> None:
-    """Write the cut model, and beside it what a vet of it cannot say."""
+def _read(path: Path) -> ModelProto:
+    """The model without the weights that lie in other files."""
     try:
-        model = load_model(path, weights=False)
+        return load_model(path, weights=False)
     except Exception as error:
         raise InputError(f"{path} is no ONNX model: {error}") from error
+
+
+def _stamp(path: Path, model: ModelProto) -> str:
+    """Names the model's file and those of its weights, as they are now."""
+    outside = {e.value for t in _tensors(model) for e in t.external_data if e.key == "location"}
+    words = [f"{path.absolute()}|{KEPT}"]
+    for file in (path, *(path.parent / name for name in sorted(outside))):
+        with contextlib.suppress(OSError):  # A file that is not there is missed when it is read.
+            about = file.stat()
+            words.append(f"{file.name}|{about.st_size}|{about.st_mtime_ns}")
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+
+def _store(model: ModelProto, path: Path, target: Path) -> None:
+    """Write the model cut, and beside it what a vet of it cannot say."""
     before = len(model.graph.node)
     repeats = leave_out_repeats(model)
     if not repeats:
