@@ -22,6 +22,10 @@ which is Python's habit, takes an eighth of what a short command takes. A vet's 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
+    import optvet_resident
+
+    if (code := optvet_resident.ask(sys.argv[1:])) is not None:
+        return code
     gc.set_threshold(_ALLOCATIONS)
     with leaving_at_once():
         from optvet.cli import main as run

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -23,14 +23,14 @@ from optvet.engine.work.sandbox.landlock import VARIABLE as CONFINE
 from optvet.engine.work.sandbox.landlock import with_users_own
 from optvet.engine.work.sandbox.messages import STATUS, memory_file
 from optvet.engine.work.sandbox.outcome import Limits
+from optvet.engine.work.sandbox.standby import MARK, ForkedServer, start_standby
+from optvet.engine.work.sandbox.threads import one_thread
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.scratch import run_folder, temporary_variables
 
 START_S = 120.0
 _LOG_CHARS = 2000
 _SWEEP_S = 2.0
-_MARK = "OPTVET_SANDBOX"
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Server:
@@ -46,15 +46,21 @@ class Server:
             stack.callback(theirs.close)
             log = memory_file(stack)
             self._log_fd = os.dup(log)
-            serve = f"server.serve({theirs.fileno()}, {preload!r}, {os.getpid()})"
-            environment = _environment(os.environ, () if interpreter is None else OWN_VARIABLES)
-            self._process = subprocess.Popen(
-                command(interpreter, serve),
+            without = () if interpreter is None else OWN_VARIABLES
+            environment = one_thread({n: v for n, v in os.environ.items() if n not in without})
+            variables = {**environment, **temporary_variables(), MARK: self._mark}
+            forked = None
+            if interpreter is None:
+                forked = start_standby(preload, theirs, log, variables)
+            self._process: subprocess.Popen[bytes] | ForkedServer = forked or subprocess.Popen(
+                command(
+                    interpreter, f"server.serve({theirs.fileno()}, {preload!r}, {os.getpid()})"
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                env={**environment, **temporary_variables(), _MARK: self._mark},
+                env=variables,
                 start_new_session=True,  # Ctrl-C is for the caller, who then closes the sandbox.
             )
 
@@ -135,7 +141,7 @@ class Server:
             self._process.kill()
             self._process.wait()
         if self.ready and self._process.returncode != 0:
-            _sweep(f"{_MARK}={self._mark}".encode())
+            _sweep(f"{MARK}={self._mark}".encode())
         os.close(self._log_fd)
 
     def log(self) -> str:
@@ -257,12 +263,6 @@ def _folder() -> str:
         return os.getcwd()
     except OSError:
         return "/"
-
-
-def _environment(base: Mapping[str, str], without: Sequence[str]) -> dict[str, str]:
-    """``base`` with the thread counts of OpenMP, OpenBLAS and MKL set to 1 unless it sets them."""
-    kept = {name: value for name, value in base.items() if name not in without}
-    return {**dict.fromkeys(_THREADS, "1"), **kept}
 
 
 def _sweep(mark: bytes) -> None:
