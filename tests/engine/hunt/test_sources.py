@@ -19,9 +19,9 @@ from optvet.engine.environment.environments import MADE, environments_root
 from optvet.engine.hunt.file_issues import file_issues
 from optvet.engine.hunt.findings_report import read_summary, report_of
 from optvet.engine.hunt.run import hunt
-from optvet.engine.hunt.sources.look import write_source
 from optvet.engine.hunt.sources.plan import SourceRecipe, recipe_of
-from optvet.engine.hunt.sources.target import FUNCTION, resolve_converter
+from optvet.engine.hunt.sources.steps import FUNCTION, MakeSource, write_source
+from optvet.engine.hunt.sources.target import resolve_converter
 from optvet.engine.hunt.versions import environment_of
 from optvet.plugin import Artifact, Factory, Feeds, PartScript, SourcePart, SourceStep
 from optvet.spec.errors import UsageError
@@ -195,13 +195,14 @@ def test_numbers_that_the_hunt_put_in_are_contrived_and_those_of_a_source_are_no
     extended = Plugins().extend("runtime", NanRuntime()).extend("converter", PlainConverter())
     tested = resolve_converter(asked(tmp_path / "out", "1"), extended)
     recipe = SourceRecipe((SourceStep("double", "float32", 0),))
+    make = MakeSource(tested.maker, tested.format)
 
     def contrived(sample: str) -> list[str]:
-        written = write_source(tested, recipe, 0, sample, tmp_path)
+        written = write_source(make, recipe, 0, sample, tmp_path)
         assert written is not None
         return written[1]
 
-    assert write_source(tested, recipe, 0, "example", tmp_path) == ("part.py", [])
+    assert write_source(make, recipe, 0, "example", tmp_path) == ("part.py", [])
     facts = describe(tested.maker, Artifact(tested.format, path=tmp_path / "part.py", handle=PART))
     infinite = next(
         i.sample.id
@@ -251,13 +252,21 @@ def test_the_order_depends_on_the_seed() -> None:
     assert random.getstate() == state
 
 
-def test_a_converter_of_another_environment_is_not_hunted_in_from_here(
+def test_each_plugin_is_used_in_its_own_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("torch")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    made = environments_root() / "litert" / MADE
-    made.parent.mkdir(parents=True)
-    made.touch()
-    request = HuntRequest(optimizer="converter:litert_torch", out=tmp_path / "out")
-    with pytest.raises(UsageError, match=r"in the environment 'litert'.*hunt from there"):
-        resolve_converter(request, Plugins())
+    for name in ("litert", "jax", "tf"):
+        made = environments_root() / name / MADE
+        made.parent.mkdir(parents=True)
+        made.touch()
+
+    def homes(converter: str) -> tuple[str, str, str]:
+        tested = resolve_converter(asked(tmp_path, "1", optimizer=converter), Plugins())
+        return tested.maker_home, tested.converter_home, tested.target_home
+
+    # PyTorch is here, and TFLite is run where litert_torch is.
+    assert homes("converter:litert_torch") == ("", "litert", "litert")
+    assert homes("converter:jax2onnx") == ("jax", "jax", "")
+    assert homes("converter:torch_script") == ("", "", "")

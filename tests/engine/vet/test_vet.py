@@ -14,13 +14,14 @@ from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
+from optvet.engine.numerics.inject import INJECTIONS
 from optvet.engine.vet.find.blame import SHORT_WAITS_S
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Limits, Sandbox, enter
 from optvet.engine.work.sandbox.remote import PATIENCE
 from optvet.engine.work.trials.building import BuildSpec
-from optvet.engine.work.trials.noise_floor import INJECTIONS, JITTERS, SEEDS
+from optvet.engine.work.trials.noise_floor import JITTERS, SEEDS
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,

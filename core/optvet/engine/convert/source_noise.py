@@ -19,10 +19,10 @@ from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outpu
 from optvet.engine.convert.undefined_inputs import TIED_ROUNDOFFS, open_rows
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.numerics.floats import is_float, unit_roundoff
+from optvet.engine.numerics.inject import INJECTIONS
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
-from optvet.engine.work.trials.noise_floor import INJECTIONS
 from optvet.spec.converters import Perturbs, SourceFacts
 from optvet.spec.types import Artifact, Failure, Sample
 

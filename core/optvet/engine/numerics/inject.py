@@ -36,6 +36,8 @@ from optvet.graph.walk import (
 from optvet.graph.weights import constant_tensors
 from optvet.spec.significance import KEPT_BITS
 
+INJECTIONS = 4
+"""Draws from which noise is measured."""
 ROUNDOFFS = 2.0
 """Largest error that is added, in unit roundoffs: that of a good kernel of one operator."""
 

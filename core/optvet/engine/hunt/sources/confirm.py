@@ -8,30 +8,24 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from optvet.engine.bundle.layout import ISSUE
 from optvet.engine.convert.opening_conversion import open_conversion
-from optvet.engine.convert.parts import script_shows, write_part_bundle
+from optvet.engine.convert.parts import python_of, script_shows, write_part_bundle
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.sources.issue import issue_of
-from optvet.engine.hunt.sources.look import (
-    SourceBatch,
-    SourceOutcome,
-    look_at_batch,
-    read_outcomes,
-    write_source,
-)
+from optvet.engine.hunt.sources.look import Looker
 from optvet.engine.hunt.sources.plan import SourceRecipe
-from optvet.engine.hunt.sources.target import FUNCTION, TestedConverter
+from optvet.engine.hunt.sources.steps import FUNCTION, SourceOutcome, write_source
+from optvet.engine.hunt.sources.target import TestedConverter
+from optvet.engine.hunt.versions import environment_of
 from optvet.engine.scripts.parts import VERSIONS
-from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import SplitsSource
+from optvet.spec.converters import CutsSource, SplitsSource
 from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.files import write_file
 from optvet.spec.records import HuntFinding
@@ -50,19 +44,17 @@ class SourceConfirmer:
     """Vets suspicions about one converter.
 
     Attributes:
-        tested: The converter.
-        options: Its options, as the user gave them.
+        looker: Looks at sources.
+        options: Options of the converter, as the user gave them.
         plugins: The installed plugins.
-        sandbox: Makes sources.
         out: The folder of the hunt.
         jobs: Worker processes at a time.
         seed: Seed of the inputs.
     """
 
-    tested: TestedConverter
+    looker: Looker
     options: Mapping[str, Any]
     plugins: Plugins
-    sandbox: Sandbox
     out: Path
     jobs: int
     seed: int
@@ -81,8 +73,8 @@ class SourceConfirmer:
             recipe, outcome = self._reduce(recipe, outcome, scratch)
             place = scratch / "part"
             place.mkdir()
-            about = (self.tested, recipe, self.seed, outcome.sample, place)
-            written = self.sandbox.call(write_source, *about).value
+            about = (self.looker.make, recipe, self.seed, outcome.sample, place)
+            written = self.looker.maker.call(write_source, *about).value
             if written is None:
                 return None
             request = self._request(f"{place / written[0]}:{FUNCTION}")
@@ -92,24 +84,23 @@ class SourceConfirmer:
                 if fault is None:
                     return None
                 bundle = scratch / "bundle"
-                self._write_bundle(request, result, fault, place, bundle)
+                python = self._write_bundle(request, result, fault, place, bundle)
             except PluginError:
                 raise
             except OptvetError:
                 return None  # such as: the source does not run on this input
-            if not script_shows(bundle, _TIMEOUT_S):
+            if not script_shows(bundle, _TIMEOUT_S, python):
                 return None
-            return self._keep(number, recipe, result, fault, bundle, written[1])
+            versions = _versions(self.looker.tested, Path(python))
+            return self._keep(number, recipe, fault, bundle, versions, written[1])
 
     def _reduce(
         self, recipe: SourceRecipe, outcome: SourceOutcome, scratch: Path
     ) -> tuple[SourceRecipe, SourceOutcome]:
         """The smallest part of a recipe that looks wrong in the same way."""
         smaller = list(recipe.smaller())
-        batch = SourceBatch(self.tested, smaller, self.seed, scratch / "smaller")
-        if smaller:
-            self.sandbox.call(look_at_batch, batch, 0)
-        for each, seen in zip(smaller, read_outcomes(batch.journal), strict=False):
+        looked = self.looker.look(smaller, self.seed, scratch / "smaller") if smaller else []
+        for each, seen in zip(smaller, looked, strict=True):
             if (seen.symptom, seen.words) == (outcome.symptom, outcome.words):
                 return each, seen
         return recipe, outcome
@@ -117,7 +108,7 @@ class SourceConfirmer:
     def _request(self, model: str) -> ConvertRequest:
         return ConvertRequest(
             model=model,
-            via=(self.tested.converter.name,),
+            via=(self.looker.tested.converter.name,),
             converter_options=dict(self.options),
             random=0,
             edges=False,
@@ -135,21 +126,25 @@ class SourceConfirmer:
         fault: ConversionFinding,
         part: Path,
         bundle: Path,
-    ) -> None:
+    ) -> str:
+        """Write the bundle; returns the interpreter that its script runs under."""
         bundle.mkdir()
         with open_conversion(request, self.plugins) as conversion:
             # Its script converts by the library itself, whichever runtime is to blame.
             converts = fault.model_copy(update={"kind": "convert"})
-            write_part_bundle(conversion, result, converts, part, bundle)
+            operators = not isinstance(conversion.source.runtime, SplitsSource)
+            write_part_bundle(conversion, result, converts, part, bundle, operators=operators)
+            python = python_of(conversion)
         write_file(bundle / ANSWER, result.to_json(), advice="make room")
+        return python
 
     def _keep(
         self,
         number: int,
         recipe: SourceRecipe,
-        result: ConversionResult,
         fault: ConversionFinding,
         bundle: Path,
+        versions: Mapping[str, str],
         contrived: list[str],
     ) -> HuntFinding:
         """The finding, with its bundle moved to where findings are kept."""
@@ -162,9 +157,10 @@ class SourceConfirmer:
         told = [str(fault.symptom), *culprit, "", *operators, words]
         fingerprint = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
         name = f"{fault.symptom}-{fingerprint[:8]}"
-        versions = _versions(self.tested)
         write_file(bundle / VERSIONS, json.dumps(versions, indent=2) + "\n", advice="make room")
-        title = f"{self.tested.converter.name}: {fault.symptom} of {', '.join(recipe.operators)}"
+        title = (
+            f"{self.looker.tested.converter.name}: {fault.symptom} of {', '.join(recipe.operators)}"
+        )
         write_file(bundle / ISSUE, issue_of(title, fault, bundle, versions), advice="make room")
         target = self.out / FINDINGS / name
         target.parent.mkdir(exist_ok=True)
@@ -195,11 +191,13 @@ def _first_fault(result: ConversionResult, outcome: SourceOutcome) -> Conversion
     return min(faults, key=lambda f: str(f.symptom) != outcome.symptom, default=None)
 
 
-def _versions(tested: TestedConverter) -> dict[str, str]:
+def _versions(tested: TestedConverter, python: Path) -> Mapping[str, str]:
     """Versions of the distributions that the script needs."""
-    maker = tested.maker.runtime
-    script = None
+    maker, options = tested.maker.runtime, tested.options.model_dump(mode="json")
+    ask = None
     if isinstance(maker, SplitsSource):
-        script = maker.script(tested.converter.name, tested.options.model_dump(mode="json"))
-    needed = ("onnx", "numpy") if script is None else (*script.needs, "numpy")
-    return {name: metadata.version(name) for name in needed}
+        ask = maker.script
+    elif isinstance(maker, CutsSource):
+        ask = maker.operators_script
+    script = None if ask is None else ask(tested.converter.name, options)
+    return environment_of(python, ("numpy", *(script.needs if script else ("onnx",)))).versions

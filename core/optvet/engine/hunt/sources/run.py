@@ -11,30 +11,20 @@ from pathlib import Path
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.probable_causes import probable_causes
 from optvet.engine.hunt.sources.confirm import SourceConfirmer
-from optvet.engine.hunt.sources.look import (
-    SourceBatch,
-    SourceOutcome,
-    look_at_batch,
-    operators_of,
-    read_outcomes,
-)
+from optvet.engine.hunt.sources.look import Looker, open_looker
 from optvet.engine.hunt.sources.plan import SourceRecipe, recipe_of
 from optvet.engine.hunt.sources.state import SourceHuntState, is_needless, key_of, open_state
+from optvet.engine.hunt.sources.steps import SourceOutcome
 from optvet.engine.hunt.sources.target import TestedConverter, resolve_converter
 from optvet.engine.hunt.summary import SUMMARY, HuntProgress, OnProgress
 from optvet.engine.vet.session import default_jobs
-from optvet.engine.work.sandbox import Limits, Sandbox, keep_servers
-from optvet.engine.work.trials.server_modules import preload_for
-from optvet.spec.converters import MakesSources
-from optvet.spec.errors import InfrastructureError, UsageError
+from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.files import replacing
 from optvet.spec.hunt import OPERATORS_CONVERTED, HuntRequest, budget_of
 from optvet.spec.records import HuntFinding, HuntSummary
 from optvet.spec.scratch import temporary_folder
 
 _BATCH = 10
-_BATCH_S = 600.0
-_MEMORY_BYTES = 8 << 30
 _MOST_COMPLAINTS = 5
 
 
@@ -46,53 +36,30 @@ def hunt_in_converter(request: HuntRequest, plugins: Plugins, progress: OnProgre
         KeyboardInterrupt: Ctrl-C; the folder holds all that was found.
     """
     tested = resolve_converter(request, plugins)
-    identity = {
-        "optimizer": request.optimizer,
-        "version": tested.converter.version(),
-        "options": request.optimizer_options,
-        "seed": request.seed,
-    }
-    state = open_state(request.folder, identity, resume=request.resume)
     jobs = request.jobs or default_jobs()
-    maker = tested.maker.runtime
-    assert isinstance(maker, MakesSources)
-    preload = (
-        *preload_for(None, maker, tested.target.runtime),
-        *tested.converter.preload,
-        *maker.source_preload,
-        look_at_batch.__module__,
-    )
     keep_servers()  # each suspicion is vetted with processes of its own
     with (
-        Sandbox(
-            jobs=jobs,
-            limits=Limits(_BATCH_S, _MEMORY_BYTES),
-            preload=tuple(dict.fromkeys(preload)),
-        ) as sandbox,
+        open_looker(tested, plugins, jobs) as looker,
         temporary_folder("optvet-hunt-") as folder,
     ):
-        operators = _operators(sandbox, tested)
+        identity = {
+            "optimizer": request.optimizer,
+            "version": looker.version(),
+            "options": request.optimizer_options,
+            "seed": request.seed,
+        }
+        state = open_state(request.folder, identity, resume=request.resume)
         confirmer = SourceConfirmer(
-            tested,
+            looker,
             request.optimizer_options,
             plugins,
-            sandbox,
             request.folder.absolute(),
             jobs,
             request.seed,
         )
-        hunter = SourceHunter(
-            request, tested, operators, sandbox, Path(folder), jobs, confirmer, progress
-        )
+        operators = looker.operators()
+        hunter = SourceHunter(request, looker, operators, Path(folder), jobs, confirmer, progress)
         return hunter.run(state)
-
-
-def _operators(sandbox: Sandbox, tested: TestedConverter) -> dict[str, list[str]]:
-    outcome = sandbox.call(operators_of, tested)
-    if outcome.value:
-        return outcome.value
-    why = "it knows none" if outcome.failure is None else outcome.failure.message
-    raise UsageError(f"{tested.name}: no operators to make sources of: {why}")
 
 
 @dataclass(frozen=True)
@@ -100,9 +67,8 @@ class SourceHunter:
     """Does rounds of a hunt in a converter, and vets suspicions."""
 
     request: HuntRequest
-    tested: TestedConverter
+    looker: Looker
     operators: Mapping[str, Sequence[str]]
-    sandbox: Sandbox
     folder: Path
     jobs: int
     confirmer: SourceConfirmer
@@ -116,11 +82,11 @@ class SourceHunter:
                 self._save(state)
         finally:
             self._save(state)
-        return summary_of(self.request, self.tested, self.operators, state)
+        return summary_of(self.request, self.looker.tested, self.operators, state)
 
     def _save(self, state: SourceHuntState) -> None:
         state.save(self.request.folder)
-        summary = summary_of(self.request, self.tested, self.operators, state)
+        summary = summary_of(self.request, self.looker.tested, self.operators, state)
         with replacing(self.request.folder / SUMMARY) as file:
             file.write(f"{summary.to_json()}\n".encode())
 
@@ -141,16 +107,14 @@ class SourceHunter:
         numbers = range(state.number, state.number + size)
         recipes = [recipe_of(n, self.request.seed, self.operators) for n in numbers]
         parts = [recipes[at : at + _BATCH] for at in range(0, size, _BATCH)]
-        batches = [
-            SourceBatch(self.tested, part, self.request.seed, self.folder / f"{state.number}-{i}")
-            for i, part in enumerate(parts)
-        ]
+        places = [self.folder / f"{state.number}-{i}" for i in range(len(parts))]
         with ThreadPoolExecutor(self.jobs, "optvet-hunt") as threads:
             try:
-                outcomes = [o for found in threads.map(self._outcomes, batches) for o in found]
+                looked = threads.map(self._look, parts, places)
+                outcomes = [outcome for found in looked for outcome in found]
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
-                self.sandbox.close()
+                self.looker.close()
                 raise
         suspects = []
         for number, recipe, outcome in zip(numbers, recipes, outcomes, strict=True):
@@ -164,23 +128,8 @@ class SourceHunter:
                 self._save(state)
         return state
 
-    def _outcomes(self, batch: SourceBatch) -> list[SourceOutcome]:
-        """Outcomes in order; a source that ends the worker is one that looks wrong."""
-        done: list[SourceOutcome] = []
-        while len(done) < len(batch.recipes):
-            failure = self.sandbox.call(look_at_batch, batch, len(done)).failure
-            done = read_outcomes(batch.journal)
-            if failure is None:
-                break
-            if failure.kind in ("error", "killed"):
-                raise InfrastructureError(
-                    f"a batch of sources failed: {failure.message}; run it again with --resume"
-                )
-            with batch.journal.open("a", encoding="utf-8") as file:
-                file.write(SourceOutcome("died", words=failure.signal or failure.kind).line())
-            done = read_outcomes(batch.journal)
-        batch.journal.unlink(missing_ok=True)
-        return done
+    def _look(self, recipes: Sequence[SourceRecipe], place: Path) -> list[SourceOutcome]:
+        return self.looker.look(recipes, self.request.seed, place)
 
     def _vet(
         self, state: SourceHuntState, number: int, recipe: SourceRecipe, outcome: SourceOutcome
@@ -259,7 +208,7 @@ def summary_of(
     return HuntSummary(
         schema="optvet.hunt/1",
         optimizer=tested.name,
-        version=tested.converter.version(),
+        version=str(state.identity["version"]),
         optimizer_options=dict(request.optimizer_options),
         seed=request.seed,
         budget=request.budget,

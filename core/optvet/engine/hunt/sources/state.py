@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from optvet.engine.hunt.sources.look import SourceOutcome
 from optvet.engine.hunt.sources.plan import SourceRecipe
+from optvet.engine.hunt.sources.steps import SourceOutcome
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.files import replacing
 from optvet.spec.foreign import read_text

@@ -14,9 +14,6 @@ from optvet.spec.converters import Converter, MakesSources, TellsSource
 from optvet.spec.errors import UsageError
 from optvet.spec.hunt import CONVERTER, HuntRequest
 
-FUNCTION = "part"
-"""The function of a made source."""
-
 
 def is_converter(request: HuntRequest) -> bool:
     """Whether the hunt is in a converter."""
@@ -33,6 +30,9 @@ class TestedConverter:
         maker: Makes sources, and runs them.
         format: Of these sources.
         target: Runs what the converter makes.
+        maker_home: The environment of its own that ``maker`` is used in; empty for optvet's.
+        converter_home: That of the converter.
+        target_home: That of ``target``.
     """
 
     converter: Converter
@@ -40,6 +40,9 @@ class TestedConverter:
     maker: RuntimeConfig
     format: str
     target: RuntimeConfig
+    maker_home: str = ""
+    converter_home: str = ""
+    target_home: str = ""
 
     @property
     def name(self) -> str:
@@ -68,11 +71,9 @@ def resolve_converter(request: HuntRequest, plugins: Plugins) -> TestedConverter
         raise UsageError("--known: findings of converters have no baselines; leave it out")
     everywhere = Pythons({}, environments_root()).among(plugins)
     converter = everywhere.converter(request.optimizer.removeprefix(CONVERTER))
-    if home := everywhere.home_of(converter):
-        raise UsageError(
-            f"{request.optimizer}: it runs in the environment {home!r}, and sources are made in "
-            "this one; install optvet beside it, and hunt from there"
-        )
+    home = everywhere.home_of(converter)
+    # What makes and runs sources may fit several environments: the fewest are started.
+    plugins = everywhere.nearest_to([home] if home else [])
     options = parse_options(
         f"converter {converter.name!r}", converter.options, request.optimizer_options
     )
@@ -85,9 +86,17 @@ def resolve_converter(request: HuntRequest, plugins: Plugins) -> TestedConverter
         raise UsageError(
             f"{request.optimizer}: it takes {takes}, and sources are made for {known}{more}"
         )
+    maker, format = found
     target = plugins.reference_runtime(converter.produces)
     return TestedConverter(
-        converter, options, found[0], found[1], RuntimeConfig(target, target.options)
+        converter,
+        options,
+        maker,
+        format,
+        RuntimeConfig(target, target.options),
+        plugins.home_of(maker.runtime),
+        home,
+        plugins.home_of(target),
     )
 
 

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.forced import plain
-from optvet.engine.numerics.inject import injected_bytes
+from optvet.engine.numerics.inject import INJECTIONS, injected_bytes
 from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
@@ -48,7 +48,6 @@ from optvet.spec.types import Artifact, Sample
 JITTERS = 2
 SEEDS, MORE_SEEDS, WIDE_SEEDS = range(JITTERS, 5), range(5, 15), range(100, 106)
 """Further draws before a fault is reported; the last two where a rounded value decides."""
-INJECTIONS = 4
 MAX_MACS = 2e10
 """Models with more multiply-adds than this are not evaluated in float64: it takes too long."""
 

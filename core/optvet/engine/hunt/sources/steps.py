@@ -1,0 +1,327 @@
+"""The steps of a quick look at what a converter makes of a source; they run in workers.
+
+Each step runs where the library of its plugin is, and keeps what it found in a file for the next.
+What they see is a suspicion.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+from onnx import load_from_string
+from pydantic import BaseModel
+
+from optvet.engine.convert.compare_outputs import judge_pair
+from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of, is_finite
+from optvet.engine.convert.match_interface import fed_to, match_outputs
+from optvet.engine.convert.undefined_inputs import undefined_inside
+from optvet.engine.convert.worker_steps import (
+    Converted,
+    Observed,
+    convert,
+    describe,
+    observe,
+    open_session,
+)
+from optvet.engine.hunt.probable_causes import EMPTY, SPECIAL
+from optvet.engine.hunt.sources.plan import SourceRecipe
+from optvet.engine.judge.defined import undefined_in
+from optvet.engine.judge.failures import CONVERTER
+from optvet.engine.judge.sample import SampleVerdict, Setting, judge_failure, unlike
+from optvet.engine.runtime_target import lacks_kernel
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer
+from optvet.engine.work.trials.raised_errors import normalized_message
+from optvet.spec.converters import Converter, Factory, MakesSources, SourceFacts
+from optvet.spec.errors import InputError, OptvetError
+from optvet.spec.foreign import read_text
+from optvet.spec.protocols import Feeds
+from optvet.spec.runtime_protocols import Runtime
+from optvet.spec.types import Artifact, Failure, Sample
+
+FUNCTION = "part"
+"""The function of a made source."""
+_QUICK = Setting(maker=CONVERTER, quick=1024.0)
+"""Kernels of two libraries, without measured noise."""
+_KEPT = "case.pickle"
+
+State = Literal["open", "invalid", "refused", "right", "suspect", "died", "broken"]
+
+
+@dataclass(frozen=True)
+class SourceOutcome:
+    """What became of a recipe.
+
+    Attributes:
+        state: "open": further steps decide; "invalid": no source, or one that cannot be judged;
+            "died": the worker did; "broken": the file that was made cannot be loaded.
+        seconds: CPU time.
+        symptom: What looks wrong.
+        words: Its message without names and numbers.
+        sample: The input that shows it.
+    """
+
+    state: State
+    seconds: float = 0.0
+    symptom: str = ""
+    words: str = ""
+    sample: str = ""
+
+    def line(self) -> str:
+        """A line of a journal."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+OPEN = SourceOutcome("open")
+
+
+@dataclass(frozen=True)
+class SourceCase:
+    """A source on its way through the steps.
+
+    Attributes:
+        source: The source.
+        facts: How it is called.
+        inputs: What it is called with.
+        expected: Its outputs, by sample.
+        converted: What the converter made of it.
+        observed: What that does.
+    """
+
+    source: Artifact
+    facts: SourceFacts
+    inputs: Sequence[ConversionInput]
+    expected: dict[str, Outputs]
+    converted: Converted = field(default_factory=lambda: Converted(()))
+    observed: Observed = field(default_factory=Observed)
+
+    @property
+    def samples(self) -> list[Sample]:
+        """Those that are judged."""
+        judged = (i for i in self.inputs if i.sample.id in self.expected and not i.outside_domain)
+        return [i.sample for i in judged]
+
+    def keep(self, place: Path) -> SourceOutcome:
+        """Keep it for the next step."""
+        (place / _KEPT).write_bytes(pickle.dumps(self))
+        return OPEN
+
+
+def _kept(place: Path) -> SourceCase:
+    case = pickle.loads((place / _KEPT).read_bytes())
+    assert isinstance(case, SourceCase)
+    return case
+
+
+class LookStep(Protocol):
+    """A step, with the plugins that it needs."""
+
+    def take(self, recipe: SourceRecipe, seed: int, place: Path) -> SourceOutcome:
+        """Take it for a recipe, whose files are in ``place``."""
+        ...
+
+
+@dataclass(frozen=True)
+class MakeSource:
+    """Make a source, and run it."""
+
+    maker: RuntimeConfig
+    format: str
+
+    def take(self, recipe: SourceRecipe, seed: int, place: Path) -> SourceOutcome:
+        """Write it, and run it twice on inputs."""
+        maker = self.maker.runtime
+        assert isinstance(maker, MakesSources)
+        folder = place / "source"
+        folder.mkdir(parents=True)
+        name = maker.make_source(recipe.steps, recipe.dynamic, folder)
+        if name is None:
+            return SourceOutcome("invalid")
+        source = Artifact(self.format, path=folder / name, handle=Factory(FUNCTION))
+        try:
+            facts = describe(self.maker, source)
+            inputs = inputs_of(facts, seed=seed, random=1, edges=True, sizes=True)
+            expected = self._run(source, inputs)
+        except InputError as error:
+            return SourceOutcome("broken", words=f"{', '.join(recipe.operators)}: {error}"[:300])
+        if not expected:
+            return SourceOutcome("invalid")
+        return SourceCase(source, facts, inputs, expected).keep(place)
+
+    def _run(self, source: Artifact, inputs: Sequence[ConversionInput]) -> dict[str, Outputs]:
+        """Outputs of the source, unless these differ from run to run."""
+        expected: dict[str, Outputs] = {}
+        enter("run")
+        session = open_session(self.maker, source)
+        for each in inputs:
+            feeds = each.sample.feeds
+            try:
+                one = infer(self.maker.runtime, session, feeds)
+                # In one session: whatever draws random numbers draws others.
+                two = infer(self.maker.runtime, session, feeds)
+            except OptvetError:
+                raise
+            except Exception:
+                if each.origin == "example":
+                    return {}
+                continue
+            if unlike(one, two) or any(v.dtype.kind not in "fiubV" for v in one.values()):
+                return {}
+            expected[each.sample.id] = one
+        return expected
+
+
+@dataclass(frozen=True)
+class ConvertSource:
+    """Convert the source."""
+
+    converter: Converter
+    options: BaseModel
+
+    def take(self, recipe: SourceRecipe, seed: int, place: Path) -> SourceOutcome:
+        """Keep what is made; a refusal is no fault."""
+        case = _kept(place)
+        made = place / "made"
+        made.mkdir()
+        converted = convert(self.converter, case.source, self.options, made)
+        if converted.failure is not None or not converted.artifacts:
+            return SourceOutcome("refused")
+        return replace(case, converted=converted).keep(place)
+
+
+@dataclass(frozen=True)
+class ObserveResult:
+    """Run what was made."""
+
+    target: RuntimeConfig
+
+    def take(self, recipe: SourceRecipe, seed: int, place: Path) -> SourceOutcome:
+        """Run it on the inputs of the source."""
+        case = _kept(place)
+        observed = observe(self.target, case.converted.artifacts[-1], case.samples, True)
+        return replace(case, observed=observed).keep(place)
+
+
+@dataclass(frozen=True)
+class JudgeResult:
+    """Compare both."""
+
+    maker: RuntimeConfig
+
+    def take(self, recipe: SourceRecipe, seed: int, place: Path) -> SourceOutcome:
+        """The first sample that looks wrong, and has a defined answer."""
+        case = _kept(place)
+        artifact, observed = case.converted.artifacts[-1], case.observed
+        for sample in case.samples:
+            verdict = _verdict(observed, case.expected[sample.id], sample.id, case.facts)
+            if verdict.right or verdict.symptom is None:
+                continue
+            if verdict.failed and lacks_kernel("", verdict.message) and not observed.complaint:
+                return SourceOutcome("refused")
+            # What cannot be loaded has no answer on any input.
+            is_loaded = observed.load is None
+            if is_loaded and undefined_inside(self.maker, case.source, [sample]):
+                continue
+            if _is_undefined(artifact, sample.feeds):
+                continue
+            words = normalized_message(verdict.message) if verdict.failed else ""
+            return SourceOutcome("suspect", 0.0, str(verdict.symptom), words, sample.id)
+        return SourceOutcome("right")
+
+
+def _is_undefined(artifact: Artifact, feeds: Feeds) -> bool:
+    """Whether the standard has no answer for what was made: runtimes differ, and none is wrong."""
+    if artifact.format != "onnx":
+        return False
+    try:
+        return bool(undefined_in(load_from_string(artifact.data), fed_to(artifact, feeds)))
+    except (DecodeError, ValueError):
+        return False  # it is no model, or takes other inputs: that is judged
+
+
+def _verdict(
+    observed: Observed, expected: Outputs, sample: str, facts: SourceFacts
+) -> SampleVerdict:
+    if observed.load is not None:
+        stage: Literal["check", "load"] = "check" if observed.complaint else "load"
+        return judge_failure(observed.load, CONVERTER, stage, earlier=observed.complaint)
+    run = observed.runs[sample]
+    if isinstance(run, Failure):
+        return judge_failure(run, CONVERTER, "run")
+    return judge_pair(match_outputs(expected, run, facts=facts), None, _QUICK)
+
+
+@dataclass(frozen=True)
+class SourceBatch:
+    """Recipes for a worker, each with its place, which take ``steps`` until one decides.
+
+    The worker appends an outcome for each to ``journal``.
+    """
+
+    steps: Sequence[LookStep]
+    recipes: Sequence[tuple[SourceRecipe, Path]]
+    seed: int
+    journal: Path
+
+
+def look_at_batch(batch: SourceBatch, start: int) -> None:
+    """Take the steps with the recipes from ``start`` on."""
+    with batch.journal.open("a", encoding="utf-8") as file:
+        for recipe, place in batch.recipes[start:]:
+            began, outcome = _cpu_seconds(), OPEN
+            for step in batch.steps:
+                outcome = step.take(recipe, batch.seed, place)
+                if outcome.state != "open":
+                    break
+            file.write(replace(outcome, seconds=_cpu_seconds() - began).line())
+            file.flush()
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process, and of those that it has waited for: some compilers are one."""
+    return sum(os.times()[:4])
+
+
+def read_outcomes(journal: Path) -> list[SourceOutcome]:
+    """The outcomes in a journal; a line that was being written is left out."""
+    if not journal.exists():
+        return []
+    lines = read_text(journal).split("\n")[:-1]
+    return [SourceOutcome(**json.loads(line)) for line in lines]
+
+
+def operators_of(maker: Runtime) -> dict[str, list[str]]:
+    """Operators that sources are made of, with their element types."""
+    assert isinstance(maker, MakesSources)
+    return {name: list(types) for name, types in maker.source_operators().items() if types}
+
+
+def write_source(
+    make: MakeSource, recipe: SourceRecipe, seed: int, sample: str, folder: Path
+) -> tuple[str, list[str]] | None:
+    """Write a source whose example is what one of its inputs was; its file, and what is contrived.
+
+    An edge value that is infinite or NaN is contrived: the source's own example shows nothing, and
+    it was put in here.
+    """
+    maker = make.maker.runtime
+    assert isinstance(maker, MakesSources)
+    name = maker.make_source(recipe.steps, recipe.dynamic, folder)
+    if name is None:
+        return None
+    source = Artifact(make.format, path=folder / name, handle=Factory(FUNCTION))
+    inputs = inputs_of(describe(make.maker, source), seed=seed, random=1, edges=True, sizes=True)
+    shown = next(i for i in inputs if i.sample.id == sample)
+    feeds: Feeds = shown.sample.feeds
+    contrived = [EMPTY] if any(0 in value.shape for value in feeds.values()) else []
+    if shown.origin == "edge" and not all(map(is_finite, feeds.values())):
+        contrived.append(SPECIAL)
+    name = maker.make_source(recipe.steps, recipe.dynamic, folder, feeds)
+    return None if name is None else (name, contrived)
