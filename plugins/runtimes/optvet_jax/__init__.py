@@ -20,6 +20,7 @@ from optvet.plugin import (
     SourceFacts,
     SourceInside,
     SourceOperator,
+    SourceStep,
     hookimpl,
     version_of,
 )
@@ -52,6 +53,7 @@ class JaxRuntime:
     accepts = frozenset({JAX})
     source_formats: Mapping[str, str] = {".py": JAX}
     preload: Sequence[str] = PRELOAD
+    source_preload: Sequence[str] = ("optvet_jax.made_sources",)
     libraries: Mapping[str, str] = {"jax": "jax"}
     python_environment = ENVIRONMENT
     other_environments: Sequence[str] = ("stablehlo",)
@@ -106,6 +108,24 @@ class JaxRuntime:
     def operators_script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For jax2onnx."""
         return script_for(converter, options)
+
+    def source_operators(self) -> Mapping[str, Sequence[str]]:
+        """Functions of JAX."""
+        from optvet_jax.made_sources import operators
+
+        return operators()
+
+    def make_source(
+        self,
+        steps: Sequence[SourceStep],
+        dynamic: bool,
+        folder: Path,
+        feeds: Feeds | None = None,
+    ) -> str | None:
+        """A function that calls them one after the other."""
+        from optvet_jax.made_sources import write_source
+
+        return write_source(steps, dynamic, folder, feeds)
 
 
 class JaxSession:

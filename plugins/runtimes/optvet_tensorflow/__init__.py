@@ -19,6 +19,7 @@ from optvet.plugin import (
     SourceInside,
     SourceOperator,
     SourcePart,
+    SourceStep,
     hookimpl,
     may_be_rounded,
     version_of,
@@ -57,6 +58,7 @@ class TensorFlowRuntime:
         "": "may hold operators of TensorFlow that read and write files and call Python",
     }
     preload: Sequence[str] = PRELOAD
+    source_preload: Sequence[str] = ("optvet_tensorflow.made_sources",)
     libraries: Mapping[str, str] = {"tensorflow": "tensorflow"}
     python_environment = ENVIRONMENT
     options: NoTensorFlowOptions = NoTensorFlowOptions()
@@ -106,8 +108,26 @@ class TensorFlowRuntime:
         return write_part(program_of(artifact), feeds, name, folder)
 
     def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
-        """For Keras's own export, and tf2onnx."""
+        """For Keras's own export, tf2onnx, and TensorFlow's converter to TFLite."""
         return script_for(converter, options)
+
+    def source_operators(self) -> Mapping[str, Sequence[str]]:
+        """Layers of Keras."""
+        from optvet_tensorflow.made_sources import operators
+
+        return operators()
+
+    def make_source(
+        self,
+        steps: Sequence[SourceStep],
+        dynamic: bool,
+        folder: Path,
+        feeds: Feeds | None = None,
+    ) -> str | None:
+        """A functional model of these layers, whose number of rows is always open."""
+        from optvet_tensorflow.made_sources import write_source
+
+        return write_source(steps, dynamic, folder, feeds)
 
     def operators(
         self, artifact: Artifact, feeds: Feeds, options: NoTensorFlowOptions

@@ -38,6 +38,27 @@ _CALLS = {
     "keras_export": 'model.export(str(target), format="onnx", verbose=False{opset})',
     "tf2onnx": "tf2onnx.convert.from_keras(model{opset}, output_path=str(target))",
 }
+_LITE = "return tf.lite.TFLiteConverter.from_keras_model(model).convert()"
+_LITE_IMPORTS = "import keras\nimport numpy as np\nimport tensorflow as tf"
+_RUN_LITE = """\
+import re
+
+from ai_edge_litert.interpreter import Interpreter
+
+
+def natural(detail):
+    return [int(t) if t.isdigit() else t for t in re.split(r"(\\d+)", detail["name"])]
+
+interpreter = Interpreter(model_content=model)
+details = sorted(interpreter.get_input_details(), key=natural)
+for detail, value in zip(details, feeds.values(), strict=True):
+    interpreter.resize_tensor_input(detail["index"], value.shape)
+interpreter.allocate_tensors()
+for detail, value in zip(details, feeds.values(), strict=True):
+    interpreter.set_tensor(detail["index"], value)
+interpreter.invoke()
+outputs = sorted(interpreter.get_output_details(), key=natural)
+return {i: interpreter.get_tensor(detail["index"]) for i, detail in enumerate(outputs)}"""
 _OPSETS = {"keras_export": "opset_version", "tf2onnx": "opset"}
 
 
@@ -59,7 +80,13 @@ def write_part(program: TensorFlowProgram, feeds: Feeds, name: str, folder: Path
 
 
 def script_for(converter: str, options: Mapping[str, object]) -> PartScript | None:
-    """A script that converts by Keras or tf2onnx itself; None for other converters."""
+    """A script that converts by Keras, tf2onnx or TensorFlow; None for other converters.
+
+    None as well for options of TensorFlow's converter that are not the usual ones.
+    """
+    if converter == "tflite" and not any(options.values()):
+        needs = ("tensorflow", "keras", "ai-edge-litert", "onnx")
+        return PartScript("TFLite", needs, _LITE_IMPORTS, _EXPECTED, _LITE, run=_RUN_LITE)
     if converter not in _CALLS:
         return None
     opset = options.get("opset")

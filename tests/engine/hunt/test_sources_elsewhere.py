@@ -13,7 +13,12 @@ from optvet.engine.hunt.run import hunt
 from optvet.engine.scripts.parts import PART_SCRIPT
 from optvet.spec.hunt import HuntRequest
 
-CONVERTERS = {"litert_torch": "litert"}
+CONVERTERS = {
+    "litert_torch": "litert",
+    "jax2onnx": "jax",
+    "tf2onnx": "tf",
+    "tflite": "tf",
+}
 """Converters with the environments that they need."""
 
 
