@@ -96,9 +96,12 @@ def ask(arguments: Sequence[str]) -> int | None:
     path = socket_path(os.environ)
     if list(arguments[:1]) == ["serve"] or not is_private(path.parent):
         return None
+    try:
+        request = _request(arguments)
+    except OSError:  # A closed stream, whose number a socket would get, or a deleted folder.
+        return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
         try:
-            request = _request(arguments)
             channel.settimeout(_WAIT_S)
             channel.connect(str(path))
             if peer_of(channel)[1] != os.getuid():
@@ -108,7 +111,7 @@ def ask(arguments: Sequence[str]) -> int | None:
             if channel.recv(1) != RUNS:
                 return None
             channel.sendall(GO)
-        except OSError:  # No such process, one that has just ended, or a closed stream.
+        except OSError:  # No such process, or one that has just ended.
             return None
         channel.settimeout(None)
         return _wait(channel)
@@ -148,7 +151,10 @@ def _wait(channel: socket.socket) -> int:
     signal.signal(signal.SIGTSTP, stop)
     answer = b""
     while len(answer) < CODE.size:
-        if not (more := channel.recv(CODE.size - len(answer))):
+        more = b""
+        with contextlib.suppress(ConnectionResetError):
+            more = channel.recv(CODE.size - len(answer))
+        if not more:
             os.write(2, b"optvet serve has ended, and the command with it\n")
             return 3
         answer += more

@@ -160,6 +160,13 @@ def test_a_served_command_has_its_own_folder_variables_and_words(shared: Service
     assert out.startswith("optvet ")
 
 
+def test_a_command_without_a_stream_runs_by_itself(shared: Service) -> None:
+    """Its sockets would get the number of the stream."""
+    with shared._start(f"import os; os.close(1); {SERVED}", "--version") as process:
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 70
+
+
 def test_a_command_with_other_variables_runs_by_itself(shared: Service) -> None:
     assert shared.run("--version", OMP_NUM_THREADS="7")[0] == 70
     assert "another OMP_NUM_THREADS" in shared.await_line("a command ran by itself")
