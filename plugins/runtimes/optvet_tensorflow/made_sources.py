@@ -26,7 +26,10 @@ _TRIES = 12
 _MOST_GIVEN = 3
 _PARTS = 64
 """Floats are multiples of a 64th."""
-_WITHOUT_EFFECT = frozenset({"name", "dtype", "seed", "trainable", "stateful", "implementation"})
+_LEFT_OUT = frozenset(
+    {"name", "dtype", "seed", "trainable", "stateful", "implementation", "sparse"}
+)
+"""Settings without an effect on numbers, or that give something else than an array of them."""
 _ACTIVATIONS = ("relu", "elu", "gelu", "silu", "softmax", "tanh", "selu", "softplus", "mish")
 _WORDS: Mapping[str, Sequence[Any]] = {
     "padding": ("same", "valid", "causal"),
@@ -154,7 +157,7 @@ def _layer(name: str, draw: random.Random) -> str:
 
 def _may_differ(parameter: Parameter) -> bool:
     name, default = parameter.name, parameter.default
-    if name in _WITHOUT_EFFECT or name.endswith(("initializer", "regularizer", "constraint")):
+    if name in _LEFT_OUT or name.endswith(("initializer", "regularizer", "constraint")):
         return False
     return name in _WORDS or isinstance(default, (bool, int, float, tuple))
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import resource
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -51,6 +53,8 @@ FUNCTION = "part"
 _QUICK = Setting(maker=CONVERTER, quick=1024.0)
 """Kernels of two libraries, without measured noise."""
 _KEPT = "case.pickle"
+_MOST_CPU_S = 60
+"""CPU time that a source may take in a worker: a converter that never ends is one that dies."""
 
 State = Literal["open", "invalid", "refused", "right", "suspect", "died", "broken"]
 
@@ -276,12 +280,21 @@ def look_at_batch(batch: SourceBatch, start: int) -> None:
     with batch.journal.open("a", encoding="utf-8") as file:
         for recipe, place in batch.recipes[start:]:
             began, outcome = _cpu_seconds(), OPEN
+            _limit_cpu(_MOST_CPU_S)
             for step in batch.steps:
                 outcome = step.take(recipe, batch.seed, place)
                 if outcome.state != "open":
                     break
             file.write(replace(outcome, seconds=_cpu_seconds() - began).line())
             file.flush()
+    _limit_cpu(None)
+
+
+def _limit_cpu(seconds: int | None) -> None:
+    """End this process once it has used so much more CPU time."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    soft = hard if seconds is None else int(time.process_time()) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
 def _cpu_seconds() -> float:
