@@ -24,6 +24,7 @@ from optvet.plugin import (
     Symptom,
     Traits,
     hookimpl,
+    version_of,
 )
 
 _NON_STANDARD = frozenset(
@@ -78,9 +79,7 @@ class OnnxOptimizer:
 
     def version(self) -> str:
         """Version of the installed package."""
-        import onnxoptimizer
-
-        return str(onnxoptimizer.__version__)
+        return version_of("onnxoptimizer", extra="optvet")
 
     def passes(self) -> Sequence[Pass]:
         """All passes that the library registers."""

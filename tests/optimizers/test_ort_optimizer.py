@@ -416,3 +416,9 @@ def test_code_names_only_the_passes_of_its_level_that_are_off() -> None:
     basic = optimizer.snippet(pipelines["basic"], optimizer.options)
     assert "disabled = []\n" in basic
     assert "ORT_ENABLE_BASIC" in basic
+
+
+def test_the_version_is_that_of_the_package_though_it_is_not_imported() -> None:
+    import onnxruntime
+
+    assert OrtOptimizer().version() == onnxruntime.__version__

@@ -25,6 +25,7 @@ from optvet.graph import (
     to_bfloat16,
 )
 from optvet.plugin import Artifact, Pass, Traits, UnknownName
+from optvet_onnxruntime.installed_version import installed_version
 from optvet_onnxruntime.other_forms import autocast_command, polygraphy_script
 
 By = Literal["node", "operator", "layer", "block"]
@@ -69,9 +70,7 @@ class OrtFp16:
 
     def version(self) -> str:
         """Version of ONNX Runtime."""
-        import onnxruntime
-
-        return str(onnxruntime.__version__)
+        return installed_version()
 
     def for_model(self, source: Artifact, options: HalfOptions) -> OrtFp16:
         """One pass for each part that may be of float16."""

@@ -36,6 +36,7 @@ from optvet.plugin import (
     write_file,
 )
 from optvet_onnxruntime.half import By
+from optvet_onnxruntime.installed_version import installed_version
 from optvet_onnxruntime.quantizer import Width, calibration_reader
 
 
@@ -114,9 +115,7 @@ class _NodeQuantizer:
 
     def version(self) -> str:
         """Version of ONNX Runtime."""
-        import onnxruntime
-
-        return str(onnxruntime.__version__)
+        return installed_version()
 
     def for_model(self, source: Artifact, options: Any) -> Self:
         """One pass for each part that may be quantized."""

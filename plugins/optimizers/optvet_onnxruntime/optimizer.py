@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from optvet.plugin import Artifact, Pass, Sensitive, Traits
 from optvet_onnxruntime.installed_passes import PassRow, list_installed
+from optvet_onnxruntime.installed_version import installed_version
 from optvet_onnxruntime.pass_log import Ablations, changed_in_log, optimization_log
 from optvet_onnxruntime.pass_names import ALL_PASSES, UNNAMED_IN_LOG
 from optvet_onnxruntime.released import RELEASED
@@ -93,9 +94,7 @@ class OrtOptimizer:
 
     def version(self) -> str:
         """Version of the installed package."""
-        import onnxruntime
-
-        return str(onnxruntime.__version__)
+        return installed_version()
 
     def passes(self) -> Sequence[Pass]:
         """Rules and transformers of the installed binary, level by level."""

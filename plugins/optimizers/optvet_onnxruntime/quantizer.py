@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet.plugin import Artifact, ConversionStage, PartScript, Unsupported, version_of
+from optvet.plugin import Artifact, ConversionStage, PartScript, Unsupported
+from optvet_onnxruntime.installed_version import installed_version
 
 _IMPORTS = """\
 from onnxruntime import quantization
@@ -76,7 +77,7 @@ class _OrtQuantizer:
 
     def version(self) -> str:
         """Version of ONNX Runtime."""
-        return version_of("onnxruntime", extra="optvet")
+        return installed_version()
 
     def stages(self, options: Any) -> Sequence[ConversionStage]:
         """Preparation, and quantization."""

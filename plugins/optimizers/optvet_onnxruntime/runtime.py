@@ -24,6 +24,7 @@ from optvet.plugin import (
 )
 from optvet_onnxruntime import nvidia
 from optvet_onnxruntime.diagnose import GPU_WHEEL, check_providers, check_requirement, check_wheels
+from optvet_onnxruntime.installed_version import installed_version
 from optvet_onnxruntime.providers import (
     CPU_PROVIDER,
     check_placement,
@@ -121,9 +122,7 @@ class OrtRuntime:
 
     def version(self) -> str:
         """Version of the installed package."""
-        import onnxruntime
-
-        return str(onnxruntime.__version__)
+        return installed_version()
 
     def check_options(self, options: OrtOptions) -> None:
         """Whether this build has the execution providers."""

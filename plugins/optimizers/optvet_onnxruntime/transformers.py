@@ -29,6 +29,7 @@ from optvet.plugin import (
     UnknownName,
     UsageError,
 )
+from optvet_onnxruntime.installed_version import installed_version
 from optvet_onnxruntime.released import RELEASED
 
 _LOSSY = {"enable_gelu_approximation": 1e-2}
@@ -69,11 +70,9 @@ class OrtTransformers:
 
     def version(self) -> str:
         """Version of the installed package; without sympy, the tool fails on most models."""
-        import onnxruntime
-
         if importlib.util.find_spec("sympy") is None:
             raise MissingLibrary("sympy", "optvet[transformers]")
-        return str(onnxruntime.__version__)
+        return installed_version()
 
     def check_options(self, options: OrtTransformersOptions) -> None:
         """Whether there is such a model type, and torch where the level needs it."""
