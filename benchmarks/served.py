@@ -54,7 +54,9 @@ def service(place: str) -> Iterator[Callable[[], float]]:
 
 def run_alone(words: Sequence[str]) -> Cost:
     """A command without a service."""
-    return vs_naive.run_measured([*OPTVET, *words], answers=False, XDG_RUNTIME_DIR="/nowhere")
+    with tempfile.TemporaryDirectory() as nobody:
+        command = [*OPTVET, *words]
+        return vs_naive.run_measured(command, answers=False, XDG_RUNTIME_DIR=nobody)
 
 
 def run_served(words: Sequence[str], place: str, spent: Callable[[], float]) -> Cost:

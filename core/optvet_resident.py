@@ -41,7 +41,8 @@ _WAIT_S = 2.0
 
 def socket_path(variables: Mapping[str, str]) -> Path:
     """Where the resident process of this Python environment and user listens."""
-    place = variables.get("XDG_RUNTIME_DIR") or variables.get("TMPDIR") or "/tmp"
+    places = [variables.get("XDG_RUNTIME_DIR"), variables.get("TMPDIR")]
+    place = next((p for p in places if p and os.path.isdir(p)), "/tmp")
     return Path(place, f"optvet-serve-{os.getuid()}", f"{hash_of(sys.prefix):016x}")
 
 
