@@ -47,12 +47,12 @@ FAULTY = (
 faulty (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }
 """
 )
-# Three seconds each time that it is run.
+# A thirtieth of a second each time that it is run.
 SLOW = (
     HEAD
     + """
 slow (float[2,3] x) => (float[2,3] y) {
-  count = Constant <value = int64 {3000000}> ()
+  count = Constant <value = int64 {30000}> ()
   go = Constant <value = bool {1}> ()
   y = Loop (count, go, x) <body = body (int64 i, bool c, float[2,3] a) => (bool d, float[2,3] b) {
     d = Identity(c)  b = Abs(a)
@@ -94,7 +94,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CampaignS
     folder = tmp_path / "models"
     folder.mkdir()
     onnx.save(onnx.parser.parse_model(FAULTY), folder / "00-faulty.onnx")
-    # Large models come first; these also take seconds, so that a node dies at work on one.
+    # Large models come first; these also take longer, so that a node dies at work on one.
     for name in ("slow-a", "slow-b"):
         onnx.save(onnx.parser.parse_model(SLOW), folder / f"{name}.onnx")
     for number in range(3, 10):

@@ -204,5 +204,5 @@ def test_install_names_what_pip_says(wheels: PackageIndex, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("whom", ["$$", "$PPID"])
 def test_a_signal_is_told_whether_it_ends_the_command_or_its_guard(whom: str) -> None:
-    killed = run_below(["sh", "-c", f"kill -KILL {whom}; sleep 60"], {"PATH": "/usr/bin:/bin"})
+    killed = run_below(["sh", "-c", f"kill -KILL {whom}; sleep 1"], {"PATH": "/usr/bin:/bin"})
     assert killed.status == 128 + signal.SIGKILL
