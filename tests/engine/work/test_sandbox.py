@@ -400,6 +400,14 @@ def test_jobs_run_at_once_and_no_more_than_allowed() -> None:
         assert 1.0 <= time.monotonic() - start < 1.95
 
 
+def test_tasks_one_after_the_other_share_a_process() -> None:
+    with Sandbox(jobs=2, preload=PRELOAD) as sandbox:
+        first = sandbox.call(os.getpid).value
+        for future in [sandbox.submit(faults.hang, 0.05) for _ in range(2)]:
+            assert future.result().ok
+        assert {sandbox.call(os.getpid).value for _ in range(4)} == {first}
+
+
 def test_many_threads_may_submit_at_once(sandbox: Sandbox) -> None:
     wrong: list[object] = []
 

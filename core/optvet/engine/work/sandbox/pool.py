@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import heapq
 import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -65,7 +67,9 @@ class Sandbox:
     ) -> None:
         self.limits = limits
         self._jobs = max(1, jobs)
-        self._tasks: queue.SimpleQueue[_PoolTask | None] = queue.SimpleQueue()
+        self._waiting: deque[_PoolTask] = deque()
+        self._slots: list[queue.SimpleQueue[_PoolTask | None]] = []
+        self._free: list[int] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -117,14 +121,32 @@ class Sandbox:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
             # Not before the first task: if all answers are cached, no process is needed.
             self._servers = self._servers or take_servers(self._preload, self._interpreter)
-            self._tasks.put(task)
-            # A thread for each task up to the number of jobs: few tasks, few processes.
-            if len(self._threads) < self._jobs:
-                name = f"optvet-sandbox-{len(self._threads)}"
-                thread = threading.Thread(target=self._slot, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._hand_over(task)
         return cast("Future[Outcome[T]]", task.future)
+
+    def _hand_over(self, task: _PoolTask) -> None:
+        """Give a task to the first free slot, to a new one if none is free, or let it wait.
+
+        The first: tasks one after the other share a process, and what one imports, the next has.
+        """
+        if self._free:
+            self._slots[heapq.heappop(self._free)].put(task)
+        elif (number := len(self._slots)) < self._jobs:
+            self._slots.append(queue.SimpleQueue())
+            self._slots[number].put(task)
+            name = f"optvet-sandbox-{number}"
+            thread = threading.Thread(target=self._slot, args=(number,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        else:
+            self._waiting.append(task)
+
+    def _release(self, number: int) -> None:
+        """Give a slot the task that waits longest; else it is free."""
+        if self._waiting:
+            self._slots[number].put(self._waiting.popleft())
+        else:
+            heapq.heappush(self._free, number)
 
     def call(
         self,
@@ -156,15 +178,14 @@ class Sandbox:
                 return
             self._closed = True
             idle = not self._running
+            waiting = [*self._waiting]
+            self._waiting.clear()
         atexit.unregister(self.close)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                waiting = self._tasks.get_nowait()
-                if waiting is not None:
-                    waiting.future.cancel()
-                    waiting.future.set_running_or_notify_cancel()
-        for _ in self._threads:
-            self._tasks.put(None)
+        for task in waiting:
+            task.future.cancel()
+            task.future.set_running_or_notify_cancel()
+        for slot in self._slots:
+            slot.put(None)
         if idle:  # Workers end with their threads, before anybody else gets the server.
             self._join()
         if self._servers is not None:
@@ -183,19 +204,22 @@ class Sandbox:
         """Close."""
         self.close()
 
-    def _slot(self) -> None:
+    def _slot(self, number: int) -> None:
         """Run tasks one after the other, keeping a warm worker for each role."""
         assert self._servers is not None
         with contextlib.ExitStack() as stack:
             kept = stack.enter_context(_IdleWorkers(self._servers, self.limits))
-            while (task := self._tasks.get()) is not None:
+            while (task := self._slots[number].get()) is not None:
                 if task.future.set_running_or_notify_cancel():
                     with self._gate.admit(task.alone):
-                        self._finish(task, kept)
+                        self._finish(task, kept, number)
+                else:
+                    with self._lock:
+                        self._release(number)
                 # Else arguments and result of a finished task stay in memory until the next task.
                 del task
 
-    def _finish(self, task: _PoolTask, kept: _IdleWorkers) -> None:
+    def _finish(self, task: _PoolTask, kept: _IdleWorkers, number: int) -> None:
         """Set the outcome of the task, or the exception, on its future."""
         with self._lock:
             closed = self._closed
@@ -210,6 +234,7 @@ class Sandbox:
                 # Before its result is known, upon which the caller may close the sandbox.
                 with self._lock:
                     self._running -= 1
+                    self._release(number)
         except BaseException as error:
             task.future.set_exception(self._make_closed_error() if self._closed else error)
         else:
