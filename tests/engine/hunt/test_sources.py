@@ -20,9 +20,18 @@ from optvet.engine.hunt.file_issues import file_issues
 from optvet.engine.hunt.findings_report import read_summary, report_of
 from optvet.engine.hunt.run import hunt
 from optvet.engine.hunt.sources.plan import SourceRecipe, recipe_of
-from optvet.engine.hunt.sources.steps import FUNCTION, MakeSource, write_source
+from optvet.engine.hunt.sources.steps import (
+    FUNCTION,
+    MakeSource,
+    SourceBatch,
+    SourceOutcome,
+    look_at_batch,
+    read_outcomes,
+    write_source,
+)
 from optvet.engine.hunt.sources.target import resolve_converter
 from optvet.engine.hunt.versions import environment_of
+from optvet.engine.work.sandbox import Sandbox
 from optvet.plugin import Artifact, Factory, Feeds, PartScript, SourcePart, SourceStep
 from optvet.spec.errors import UsageError
 from optvet.spec.hunt import HuntRequest
@@ -225,6 +234,30 @@ def test_what_a_hunt_in_a_converter_cannot_use_is_refused(plugins: Plugins, tmp_
     with pytest.raises(UsageError, match="holds no hunt"):
         hunt(asked(out, "1", resume=True), plugins)
     assert not out.exists()
+
+
+class SpinsOnDoubles:
+    """A step that never ends for one operator."""
+
+    def take(self, recipe: SourceRecipe, seed: int, place: Path) -> SourceOutcome:
+        while recipe.operators == ("double",):
+            pass
+        return SourceOutcome("right")
+
+
+def test_a_source_that_never_ends_ends_its_worker_and_not_the_hunt(tmp_path: Path) -> None:
+    names = ("negate", "double", "square")
+    recipes = [SourceRecipe((SourceStep(name, "float32", 0),)) for name in names]
+    assert recipes[1].operators == ("double",)
+    listed = [(recipe, tmp_path) for recipe in recipes]
+    batch = SourceBatch((SpinsOnDoubles(),), listed, 0, tmp_path / "journal", most_cpu_s=1)
+    with Sandbox(jobs=1) as sandbox:
+        failure = sandbox.call(look_at_batch, batch, 0).failure
+        assert failure is not None
+        assert failure.signal == "SIGXCPU"
+        assert [o.state for o in read_outcomes(batch.journal)] == ["right"]
+        assert sandbox.call(look_at_batch, batch, 2).ok
+    assert [o.state for o in read_outcomes(batch.journal)] == ["right", "right"]
 
 
 def test_every_operator_comes_once_before_any_comes_twice() -> None:

@@ -53,8 +53,6 @@ FUNCTION = "part"
 _QUICK = Setting(maker=CONVERTER, quick=1024.0)
 """Kernels of two libraries, without measured noise."""
 _KEPT = "case.pickle"
-_MOST_CPU_S = 60
-"""CPU time that a source may take in a worker: a converter that never ends is one that dies."""
 
 State = Literal["open", "invalid", "refused", "right", "suspect", "died", "broken"]
 
@@ -266,13 +264,15 @@ def _verdict(
 class SourceBatch:
     """Recipes for a worker, each with its place, which take ``steps`` until one decides.
 
-    The worker appends an outcome for each to ``journal``.
+    The worker appends an outcome for each to ``journal``. A source that takes more than
+    ``most_cpu_s`` ends it: a converter that never ends is one that dies.
     """
 
     steps: Sequence[LookStep]
     recipes: Sequence[tuple[SourceRecipe, Path]]
     seed: int
     journal: Path
+    most_cpu_s: int = 60
 
 
 def look_at_batch(batch: SourceBatch, start: int) -> None:
@@ -280,7 +280,7 @@ def look_at_batch(batch: SourceBatch, start: int) -> None:
     with batch.journal.open("a", encoding="utf-8") as file:
         for recipe, place in batch.recipes[start:]:
             began, outcome = _cpu_seconds(), OPEN
-            _limit_cpu(_MOST_CPU_S)
+            _limit_cpu(batch.most_cpu_s)
             for step in batch.steps:
                 outcome = step.take(recipe, batch.seed, place)
                 if outcome.state != "open":
