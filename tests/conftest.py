@@ -56,6 +56,13 @@ def pytest_collection() -> Generator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with modules that have long tests: else one of these may run alone at the end."""
+    long = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let tasks of tests leave notes there for them: workers write among their own files alone."""
