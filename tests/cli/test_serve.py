@@ -243,6 +243,17 @@ def test_a_killed_service_ends_its_commands_with_a_message(own: Service) -> None
     assert own.run("--version")[0] == 70  # by itself
 
 
+def test_a_service_that_is_ended_ends_its_commands_in_order(own: Service) -> None:
+    process = own.start("vet", "zoo:resnet50", "--strategy", "each")
+    _until(lambda: any(_children(pid) for pid in own.commands()))
+    process.send_signal(signal.SIGTSTP)
+    own.process.terminate()
+    assert own.process.wait(PATIENCE_S) == 0
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
 def test_an_installed_package_makes_the_service_start_again(own: Service) -> None:
     own.settle()
     (own.folder / "packages" / "new.py").touch()

@@ -214,9 +214,11 @@ class _Resident:
 
     def end(self) -> None:
         """End all commands as SIGTERM does, and tell their clients."""
-        for client in self.clients:
+        running = [client for client in self.clients if client.pid]
+        for client in running:
             _signal(client.pid, signal.SIGTERM)
-        for client in [c for c in self.clients if c.pid]:
+            _signal(client.pid, signal.SIGCONT)  # It may have been stopped.
+        for client in running:
             with contextlib.suppress(OSError):
                 _, status = os.waitpid(client.pid, 0)
                 client.channel.sendall(CODE.pack(os.waitstatus_to_exitcode(status)))
@@ -356,9 +358,7 @@ def _is_harmless(modules: Iterable[str]) -> bool:
 
 def _import(modules: Iterable[str]) -> None:
     for name in modules:
-        with contextlib.suppress(
-            ImportError
-        ):  # Made by the command, or absent: its server says so.
+        with contextlib.suppress(ImportError):  # Absent: who needs it says so.
             import_module(name)
 
 
