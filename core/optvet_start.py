@@ -22,19 +22,20 @@ which is Python's habit, takes an eighth of what a short command takes. A vet's 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    import optvet_resident
-
-    if (code := optvet_resident.ask(sys.argv[1:])) is not None:
-        return code
     gc.set_threshold(_ALLOCATIONS)
     with leaving_at_once():
-        from optvet.cli import main as run
+        import optvet_resident
 
-    try:
-        code = run()
-    except KeyboardInterrupt:  # while the command sets up its folders, or clears them away
-        os.write(2, b"interrupted\n")
-        code = _INTERRUPTED
+        code = optvet_resident.ask(sys.argv[1:])
+        if code is None:
+            from optvet.cli import main as run
+
+    if code is None:
+        try:
+            code = run()
+        except KeyboardInterrupt:  # while the command sets up its folders, or clears them away
+            os.write(2, b"interrupted\n")
+            code = _INTERRUPTED
     # The command has ended: Ctrl-C while Python exits is not to change its exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()  # Else Python looks for garbage among all modules, once more: 0.1 s.
@@ -43,7 +44,7 @@ def main() -> int:
 
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """Within the block, which imports and does nothing else, Ctrl-C ends the process.
+    """Within the block, which imports or waits for another process, Ctrl-C ends this one.
 
     KeyboardInterrupt would not do: native modules turn it into errors of their own.
     """

@@ -199,8 +199,8 @@ class _Resident:
         self.settle()
 
     def settle(self) -> None:
-        """Note the state of all that is imported, and keep the collector away from it."""
-        self.stamps = _stamps()
+        """Note the state of what has been imported, and keep the collector away from it."""
+        self.stamps = _stamps() | self.stamps  # What has changed since stays as it was imported.
         gc.collect()
         gc.freeze()
 

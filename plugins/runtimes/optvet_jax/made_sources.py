@@ -58,7 +58,7 @@ def part():
 '''
 
 
-class CannotBeWrittenError(Exception):
+class NoSuchCallError(Exception):
     """A function takes no such call."""
 
 
@@ -121,7 +121,7 @@ def _is_array(parameter: Parameter) -> bool:
 
 
 @dataclass
-class _Call:
+class _DrawnCall:
     """A call that is being drawn: the arrays that it reads, new ones in order."""
 
     draw: random.Random
@@ -207,7 +207,7 @@ def write_source(
     try:
         for number, step in enumerate(steps):
             _add(step, number, inputs, lines)
-    except CannotBeWrittenError:
+    except NoSuchCallError:
         return None
     given = inputs if feeds is None else list(feeds.values())
     names = [f"x{i}" for i in range(len(inputs))]
@@ -246,7 +246,7 @@ def _add(step: SourceStep, number: int, inputs: list[np.ndarray], lines: list[st
     draw = random.Random(f"{step.operator} {step.dtype} {step.sample}")
     for _ in range(_TRIES):
         shape = draw.choice(_SHAPES) if before is None else tuple(before.shape)
-        call = _Call(draw, step.dtype, shape, taken, 0)
+        call = _DrawnCall(draw, step.dtype, shape, taken, 0)
         text = call.text(step.operator)
         for i in reversed(range(len(call.made))):
             text = text.replace(f"{{{i}}}", f"x{len(inputs) + i}")
@@ -257,7 +257,7 @@ def _add(step: SourceStep, number: int, inputs: list[np.ndarray], lines: list[st
             inputs += call.made
             lines[:] = more
             return
-    raise CannotBeWrittenError(step.operator)
+    raise NoSuchCallError(step.operator)
 
 
 def _fits(lines: Sequence[str], inputs: Sequence[np.ndarray]) -> bool:
