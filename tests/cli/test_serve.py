@@ -291,7 +291,7 @@ def test_a_pass_that_kills_the_server_leaves_nothing_behind(tmp_path: Path) -> N
         done = subprocess.run(
             [*vet, "--pipeline", "kill_the_parent"], capture_output=True, **settings
         )
-        service.send_signal(signal.SIGINT)
+        service.terminate()
     shutil.rmtree(runtime)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "kill_the_parent" in done.stdout
