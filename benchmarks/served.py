@@ -6,8 +6,8 @@
 bare work in a new interpreter, as in ``vs_naive.py`` with its start-up: import, load twice,
 optimize once, run reference and candidate on each input. Aim: at most 2 times the CPU time.
 
-*each*: the same with ``--strategy each`` (which of the optimizer's passes are wrong?) and a cache
-of its own. ``vs_naive.py`` has the loop that it replaces; with ``--loop`` it is run here too.
+*each*: ``--strategy each`` (which of the optimizer's passes are wrong?) on 10 random inputs, with a
+cache of its own. ``vs_naive.py`` has the loop that it replaces; with ``--loop`` it is run here too.
 
 CPU time of a served command is that of the process that was typed and of the resident one with all
 that it has started since. Medians over ``--repeats``; a service is warmed by one vet of a small
@@ -74,9 +74,9 @@ def measure(
     path: Path, inputs: Path, cache: str, run: Callable[[Sequence[str]], Cost]
 ) -> dict[str, Cost]:
     """Each question once, with a cache of its own."""
-    vet = ["vet", str(path), "--dataset", f"files:{inputs}", "--quiet", "--cache-dir"]
-    every = ["--strategy", "each", "--no-pairs"]
-    detect, each = [*vet, f"{cache}-detect"], [*vet, f"{cache}-each", *every]
+    vet = ["vet", str(path), "--quiet", "--limit", str(vs_naive.INPUTS), "--cache-dir"]
+    detect = [*vet, f"{cache}-detect", "--dataset", f"files:{inputs}"]
+    each = [*vet, f"{cache}-each", "--dataset", "random", "--strategy", "each", "--no-pairs"]
     return {
         "detect, cold": run(detect),
         "detect, warm": run(detect),
