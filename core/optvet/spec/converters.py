@@ -225,6 +225,8 @@ class SourceValue:
         open_order: Whether the framework leaves open in which order the elements come.
         sorted_operand: Name of the operand that must be sorted along its last axis, or else the
             framework leaves the value open.
+        undefined: Why the framework leaves the value open on what it reads, in words such as "a
+            matrix that is not positive definite"; empty where it defines it.
     """
 
     operator: str
@@ -241,6 +243,7 @@ class SourceValue:
     open_ties: bool = False
     open_order: bool = False
     sorted_operand: str = ""
+    undefined: str = ""
 
 
 @dataclass(frozen=True)

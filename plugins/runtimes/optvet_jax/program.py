@@ -20,6 +20,7 @@ from optvet.plugin import (
     load_factory,
     may_be_rounded,
 )
+from optvet_jax.undefined import undefined_by_jax
 
 Feeds = Mapping[str, np.ndarray]
 Mover = Callable[[np.ndarray, bool], np.ndarray]
@@ -196,7 +197,15 @@ class _JaxEvaluation:
         line = line_of(equation)
         about = tuple(self._operand(str(i), each) for i, each in enumerate(operands))
         self.values.append(
-            SourceValue(f"jax.{name}", value, reads, constant=not varies, line=line, operands=about)
+            SourceValue(
+                f"jax.{name}",
+                value,
+                reads,
+                constant=not varies,
+                line=line,
+                operands=about,
+                undefined=undefined_by_jax(name, equation.params, operands),
+            )
         )
         return value
 

@@ -21,6 +21,11 @@ from optvet.plugin import (
 
 TFLITE = "tflite"
 _NO_VALUES = ("DELEGATE", "VAR_HANDLE")
+_ORDERS = frozenset(
+    "ARG_MAX ARG_MIN MAXIMUM MAX_POOL_2D MINIMUM REDUCE_MAX REDUCE_MIN TOPK_V2".split()
+)
+"""Operators that tell which number is the largest or the smallest. TFLite's documentation does not
+say what they do with NaN, and LiteRT's kernels differ: one that is optimized and the reference."""
 _LISTED = 16
 """Numbers of an operand, such as axes or paddings, that are listed."""
 
@@ -127,6 +132,9 @@ def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -
             else _operand(interpreter, str(i), int(read), places, fed)
             for i, read in enumerate(op["inputs"])
         )
+        undefined = ""
+        if op["op_name"] in _ORDERS and any(_holds_nan(interpreter, i) for i in reads):
+            undefined = "the largest or smallest of numbers one of which is NaN"
         for index in map(int, op["outputs"]):
             name = _name_of(interpreter, index)
             try:
@@ -141,6 +149,7 @@ def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -
                     constant=not computed.intersection(reads),
                     module=name,
                     operands=operands,
+                    undefined=undefined,
                 )
             )
             places[index] = len(values) - 1
@@ -149,6 +158,14 @@ def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -
     details = interpreter.get_output_details()
     ordered = details if as_declared else sorted(details, key=lambda d: _natural(d["name"]))
     return SourceInside(tuple(values), tuple(places.get(d["index"]) for d in ordered))
+
+
+def _holds_nan(interpreter: Any, index: int) -> bool:
+    try:
+        value = np.array(interpreter.get_tensor(index))
+    except ValueError:  # A temporary, or a state, of an operator.
+        return False
+    return value.dtype.kind == "f" and bool(np.isnan(value).any())
 
 
 def _operand(

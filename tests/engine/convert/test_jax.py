@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import optvet
@@ -18,6 +19,7 @@ from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import UsageError
 from optvet.spec.records.convert import ConversionResult
+from optvet_jax.undefined import undefined_by_jax
 
 SOURCE = """
 import numpy as np
@@ -85,6 +87,16 @@ def small():
 small.example_inputs = (np.linspace(1e-7, 1e-5, 9).astype("float32"),)
 
 
+def factored():
+    import jax
+
+    return lambda x: (jax.lax.linalg.cholesky(x), jax.numpy.log1p(x * 1e-7))
+
+
+factored.example_inputs = (np.array([[1.0, 2.0], [2.0, 1.0]], "float32"),)
+factored.more_inputs = [(np.array([[4.0, 1.0], [1.0, 3.0]], "float32"),)]
+
+
 def number():
     return 7
 """
@@ -123,6 +135,37 @@ def test_cancellation_is_found_at_its_operator(source: Path) -> None:
     assert finding.place is not None
     assert finding.place.operator == "jax.log1p"
     assert finding.place.line.startswith(f"{source}:")
+
+
+def test_a_matrix_without_a_factorization_is_no_witness_and_hides_no_fault(source: Path) -> None:
+    result = converted(source, "factored")
+    (finding,) = (f for f in result.findings if f.severity != "note")
+    assert finding.place is not None
+    assert finding.place.operator == "jax.log1p"
+    assert finding.witness is not None
+    left = {each.sample: each.reason for each in result.skipped}
+    assert "jax.cholesky: a matrix that is not positive definite" in left["example"]
+    assert finding.witness.sample not in left
+
+
+@pytest.mark.parametrize(
+    ("primitive", "parameters", "operand", "is_open"),
+    [
+        ("cholesky", {}, [[4, 9], [1, 3]], False),  # the upper triangle is not read
+        ("cholesky", {}, [[4, 1], [9, 3]], True),
+        ("cholesky", {}, [[1, 1], [1, 1]], True),
+        ("cholesky", {}, [[np.nan, 0], [0, 1]], True),
+        ("qr", {}, [[1, 1], [1, 1]], False),
+        ("approx_top_k", {"aggregate_to_topk": True, "recall_target": 0.95}, [1, 2], True),
+        ("approx_top_k", {"aggregate_to_topk": True, "recall_target": 1.0}, [1, 2], False),
+        ("approx_top_k", {"aggregate_to_topk": False, "recall_target": 1.0}, [1, 2], True),
+    ],
+)
+def test_what_jax_leaves_open_is_known(
+    primitive: str, parameters: dict[str, object], operand: object, is_open: bool
+) -> None:
+    operands = [np.asarray(operand, np.float32)]
+    assert bool(undefined_by_jax(primitive, parameters, operands)) is is_open
 
 
 def test_a_factory_that_makes_no_function_is_bad_input(source: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +23,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.judge.known_noise import Noise
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
+from optvet.spec.records.convert import ConversionResult
 from optvet.spec.types import Sample
 
 INTEGERS = np.array([-7, 7, 5])
@@ -88,6 +90,74 @@ def test_an_edge_value_without_a_defined_answer_is_left_out(tmp_path: Path) -> N
     assert {f.witness.about for f in result.findings if f.witness} == {"x: all negative"}
     left = {s.sample: s.reason for s in result.skipped}
     assert any("__rshift__: a shift that is not" in words for words in left.values())
+
+
+AT_THE_PLACE = """
+import torch
+
+bits = torch.tensor([8, 7, 5]), torch.tensor([64, 64, 64])
+
+
+class Shift(torch.nn.Module):
+    def forward(self, x, y):
+        return x << y
+
+
+def net():
+    return Shift()
+
+
+class Shifted(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.topk(x, 3).indices, x >> y
+
+
+def shifted():
+    return Shifted()
+
+
+net.example_inputs = bits
+shifted.example_inputs = torch.tensor([-7, -7, 5]), torch.tensor([1, 1, 1])
+"""
+
+
+@pytest.fixture
+def at_the_place(tmp_path: Path) -> Path:
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(AT_THE_PLACE)
+    return tmp_path / "net.py"
+
+
+def _convert(source: str) -> ConversionResult:
+    request = ConvertRequest(
+        model=source, via=("torch_script",), sizes=False, edges=False, random=0
+    )
+    return convert_model(request, Plugins())
+
+
+def test_an_example_decides_nothing_if_what_goes_wrong_has_no_defined_answer(
+    at_the_place: Path,
+) -> None:
+    result = _convert(f"{at_the_place}:net")
+    assert (result.verdict, result.findings, result.samples) == ("undecided", [], 0)
+    assert "__lshift__: a shift that is not" in result.reason
+    assert [each.sample for each in result.skipped] == ["example"]
+
+
+def test_what_the_source_leaves_open_elsewhere_hides_no_fault(at_the_place: Path) -> None:
+    result = _convert(f"{at_the_place}:shifted")
+    (finding,) = result.findings
+    assert finding.place is not None
+    assert finding.place.operator == "aten.__rshift__"
+    assert not result.skipped
+
+
+def test_a_plugin_says_what_its_framework_leaves_open() -> None:
+    value = SourceValue("a.near", FLOATS, undefined="any element")
+    assert undefined_in(SourceInside((value,)), {}) == (
+        "a.near: any element, which has no defined answer"
+    )
+    assert not undefined_in(SourceInside((replace(value, undefined=""),)), {})
 
 
 def test_zeros_that_a_model_is_written_with_are_no_value_of_the_source() -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.guilty_stage import Blame, StageResult
 from optvet.engine.convert.session import Conversion
@@ -54,6 +56,7 @@ class FoundFault:
 class ConversionEvidence:
     """All that is known at the end; lists have one item per stage.
 
+    ``example`` is what the source was given first, ``inputs`` are those that were compared.
     ``last`` is the index of the stage whose artifact is judged: the last one, or the last one of
     the converters before that which refused; -1 for none. ``refused`` is the index of the stage
     that refused, and why, ``refused_place`` an operator that it names. ``random`` are outputs of
@@ -62,6 +65,7 @@ class ConversionEvidence:
     operators of the source a stage quantized; None of stages that do not quantize.
     """
 
+    example: Mapping[str, np.ndarray]
     inputs: Sequence[ConversionInput]
     random: frozenset[str]
     stage_results: Sequence[StageResult]
@@ -141,14 +145,13 @@ def _list_skipped_samples(answer: ConversionEvidence) -> list[Skipped]:
 
 def _source(conversion: Conversion, answer: ConversionEvidence) -> SourceRecord:
     source = conversion.source
-    feeds = answer.inputs[0].sample.feeds
     return SourceRecord(
         source=conversion.request.model,
         format=source.artifact.format,
         digest=source.digest,
         runtime=source.runtime.name,
         version=conversion.version_of(source.runtime),
-        inputs={n: f"{v.dtype}{list(v.shape)}" for n, v in feeds.items()},
+        inputs={n: f"{v.dtype}{list(v.shape)}" for n, v in answer.example.items()},
     )
 
 
@@ -221,6 +224,9 @@ def _verdict(
     undecided = [s for s in answer.stage_results[-1].seen.values() if s.state == "undecided"]
     if undecided:
         return "undecided", undecided[0].message or "the noise could not be measured"
+    if answer.undefined and all(each.origin == "edge" for each in answer.inputs):
+        # Only edge values are left: those that were meant come last.
+        return "undecided", list(answer.undefined.values())[-1]
     if not answer.stage_results[-1].seen:
         return "undecided", f"no runtime here runs {answer.stage_results[-1].stage.format}"
     return "right", ""

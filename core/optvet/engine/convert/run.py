@@ -21,6 +21,7 @@ from optvet.engine.convert.places import locate_fault, locate_further, refused_p
 from optvet.engine.convert.session import Conversion, reference_of
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.undefined_inputs import undefined_inside
+from optvet.engine.convert.undefined_places import find_undefined_samples
 from optvet.engine.convert.worker_steps import Observed, quantized_nodes
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.sample import SampleVerdict
@@ -30,7 +31,7 @@ from optvet.graph.interface import Interface, interface_of
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage, SourceFacts
 from optvet.spec.errors import NothingTested
-from optvet.spec.records.convert import ConversionResult
+from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -160,41 +161,83 @@ def judge_stages(
     judge: Judge,
 ) -> ConversionEvidence:
     """What every stage does on ``inputs``, and which is to blame."""
+    example = inputs[0].sample
     stages = observe_stages(conversion, stage_artifacts, [d.sample for d in inputs], judge)
     configs, observed, last = stages.configs, stages.observed, stages.last
     stage_results = stages.stage_results
     undefined, inputs = _drop_undefined_edge_values(
         conversion, judge, inputs, stage_results[last].seen
     )
-    stage_results = [s.without(undefined) for s in stage_results]
-    answer = ConversionEvidence(
-        inputs=inputs,
-        random=judge.random,
-        stage_results=stage_results,
-        last=last,
-        artifacts=[m.artifact for m in stage_artifacts],
-        runtimes=["" if c is None else c.runtime.name for c in configs],
-        complaints=["" if o is None else o.complaint for o in observed],
-        refused=next(((i, m.refused) for i, m in enumerate(stage_artifacts) if m.refused), None),
-        undefined=undefined,
-        quantized=_count_quantized_operators(conversion, stage_artifacts),
-    )
-    if answer.refused is not None and answer.refused[1] is not None:
-        named = refused_place(conversion, answer.refused[1].message, inputs[0].sample)
-        answer = replace(answer, refused_place=named)
-    blames = blame_stages(stage_results[: last + 1], inputs) if last >= 0 else []
-    found: list[FoundFault] = []
-    for blame in blames:
-        place = locate_fault(conversion, stage_artifacts, configs, stage_results, blame)
+    refused = next(((i, m.refused) for i, m in enumerate(stage_artifacts) if m.refused), None)
+    named = None
+    if refused is not None and refused[1] is not None:
+        named = refused_place(conversion, refused[1].message, example)
+    found = _find_faults(conversion, stage_artifacts, stages, inputs, undefined, judge.facts)
+    faults: list[FoundFault] = []
+    for blame, place in found.places:
         config, artifact = configs[blame.last], stage_artifacts[blame.last].artifact
         checks = []
         if config is not None and artifact is not None and "runtime" in blame.symptom.info.blames:
             about = (conversion, artifact, blame, judge, stages.tolerance)
             checks = list(cross_check(*about, config, place))
-        found.append(FoundFault(blame, _is_confirmed(judge, observed, blame), checks, place))
-    if any(not blame.outside_domain for blame in blames):
-        found += _further(conversion, stage_artifacts, configs, found)
-    return replace(answer, blames=found)
+        faults.append(FoundFault(blame, _is_confirmed(judge, observed, blame), checks, place))
+    if any(not blame.outside_domain for blame, _ in found.places):
+        faults += _further(conversion, stage_artifacts, configs, faults)
+    return ConversionEvidence(
+        example=example.feeds,
+        inputs=found.inputs,
+        random=judge.random,
+        stage_results=found.stage_results,
+        last=last,
+        artifacts=[m.artifact for m in stage_artifacts],
+        runtimes=["" if c is None else c.runtime.name for c in configs],
+        complaints=["" if o is None else o.complaint for o in observed],
+        refused=refused,
+        refused_place=named,
+        blames=faults,
+        undefined=found.undefined,
+        quantized=_count_quantized_operators(conversion, stage_artifacts),
+    )
+
+
+@dataclass(frozen=True)
+class _FoundPlaces:
+    """Blames with their places, and the samples that are left, on which answers are defined."""
+
+    places: list[tuple[Blame, ConversionPlace | None]]
+    inputs: Sequence[ConversionInput]
+    stage_results: list[StageResult]
+    undefined: Mapping[str, str]
+
+
+def _find_faults(
+    conversion: Conversion,
+    stage_artifacts: Sequence[StageArtifact],
+    stages: ObservedStages,
+    inputs: Sequence[ConversionInput],
+    undefined: Mapping[str, str],
+    facts: SourceFacts,
+) -> _FoundPlaces:
+    """Who is blamed, and where.
+
+    Samples whose answer is undefined there are left out, until each blame stands on others. Rows
+    of a table whose answer is open are not compared in the first place.
+    """
+    results = [s.without(undefined) for s in stages.stage_results]
+    while True:
+        places: list[tuple[Blame, ConversionPlace | None]] = []
+        open_samples: dict[str, str] = {}
+        for blame in blame_stages(results[: stages.last + 1], inputs) if stages.last >= 0 else []:
+            place = locate_fault(conversion, stage_artifacts, stages.configs, results, blame)
+            at = (stages.configs[blame.last], stage_artifacts[blame.last].artifact)
+            if not facts.tables:
+                open_samples |= find_undefined_samples(conversion, blame, place, *at)
+            places.append((blame, place))
+        if not open_samples:
+            return _FoundPlaces(places, inputs, results, undefined)
+        undefined = {**undefined, **open_samples}
+        inputs = [each for each in inputs if each.sample.id not in open_samples]
+        results = [s.without(open_samples) for s in results]
 
 
 @dataclass(frozen=True)
@@ -258,10 +301,14 @@ def _further(
     first = next(each for each in found if not each.blame.outside_domain)
     known = {each.place.words() for each in found if each.place is not None}
     further = []
+    at = (configs[first.blame.last], stage_artifacts[first.blame.last].artifact)
+    witness = first.blame.inputs[0].sample.id
     for fault in locate_further(conversion, stage_artifacts, configs, first.blame):
         if fault.place.words() not in known:
             symptom = first.blame.symptom if fault.message else Symptom.WRONG_OUTPUT
             blame = replace(first.blame, symptom=symptom)
+            if witness in find_undefined_samples(conversion, blame, fault.place, *at):
+                continue
             further.append(FoundFault(blame, first.confirmed, [], fault.place, True, fault.message))
     return further
 

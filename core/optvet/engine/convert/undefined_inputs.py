@@ -3,14 +3,16 @@
 Integer division by zero, a shift by more bits than there are, a float that is no integer of the
 type it is cast to: frameworks answer as their processor does, and ONNX leaves the answer open. Some
 leave open which of equal elements comes first, or in which order elements come, or what a search in
-numbers that are not sorted gives. Elements that were computed are equal if they are no further
-apart than rounding may move them. What a conversion makes of such an input is no fault of it.
+numbers that are not sorted gives; a plugin may say of any other value that it is open. Elements
+that were computed are equal if they are no further apart than rounding may move them. What a
+conversion makes of such an input is no fault of it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,18 +31,42 @@ TIED_ROUNDOFFS = 8
 """So far apart may computed values be whose order rounding decides: sums of a few terms."""
 
 
+@dataclass(frozen=True)
+class OpenOperation:
+    """An operation in a run whose answer nobody defines: its operator, and why."""
+
+    operator: str
+    why: str
+
+    def words(self) -> str:
+        """A clause for a report."""
+        return f"{self.operator}: {self.why}, which has no defined answer"
+
+
 def undefined_inside(
     config: RuntimeConfig, source: Artifact, samples: Sequence[Sample]
 ) -> dict[str, str]:
     """What is undefined, of the samples on which something is. Called in a worker."""
-    if not shows_inside(config, source):
+    found = find_open_operations(config, source, samples)
+    return {name: operations[0].words() for name, operations in found.items()}
+
+
+def find_open_operations(
+    config: RuntimeConfig, artifact: Artifact, samples: Sequence[Sample]
+) -> dict[str, tuple[OpenOperation, ...]]:
+    """The operations without a defined answer, of samples with some. Called in a worker.
+
+    ``artifact`` is a source, or a converted model whose runtime shows what is inside.
+    """
+    if not shows_inside(config, artifact):
         return {}
     enter("run")
     found = {}
     for sample in samples:
-        words = undefined_in(inside_of(config, source, sample.feeds, None), sample.feeds)
-        if words:
-            found[sample.id] = words
+        inside = inside_of(config, artifact, sample.feeds, None)
+        operations = tuple(_iter_open_operations(inside, sample.feeds))
+        if operations:
+            found[sample.id] = operations
     return found
 
 
@@ -75,12 +101,22 @@ def _tied_rows(
 
 def undefined_in(inside: SourceInside, feeds: Mapping[str, np.ndarray]) -> str:
     """The first operation of a run whose answer nobody defines; empty if there is none."""
+    first = next(_iter_open_operations(inside, feeds), None)
+    return "" if first is None else first.words()
+
+
+def _iter_open_operations(
+    inside: SourceInside, feeds: Mapping[str, np.ndarray]
+) -> Iterator[OpenOperation]:
     for value in inside.values:
         operands = list(_iter_operands(value, inside, feeds))
-        words = _explain_disorder(value, inside, feeds) or _explain_undefined(value, operands)
-        if words:
-            return f"{value.operator}: {words}, which has no defined answer"
-    return ""
+        why = (
+            value.undefined
+            or _explain_disorder(value, inside, feeds)
+            or _explain_undefined(value, operands)
+        )
+        if why:
+            yield OpenOperation(value.operator, why)
 
 
 def _iter_operands(

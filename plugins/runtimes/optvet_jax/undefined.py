@@ -1,0 +1,41 @@
+"""What the documentation of JAX leaves open: approximations, and matrices outside of a domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def undefined_by_jax(
+    primitive: str, parameters: Mapping[str, Any], operands: Sequence[np.ndarray]
+) -> str:
+    """Why a primitive has no defined answer on these operands; empty if it has one."""
+    if primitive == "approx_top_k":
+        return _explain_approximation(parameters)
+    if primitive == "cholesky" and not _are_positive_definite(operands[0]):
+        return "a matrix that is not positive definite, or only by rounding"
+    return ""
+
+
+def _explain_approximation(parameters: Mapping[str, Any]) -> str:
+    if not parameters["aggregate_to_topk"]:
+        return (
+            "any number of elements in any order, among which are most of the largest or smallest"
+        )
+    return "" if parameters["recall_target"] >= 1 else "most of the largest or smallest elements"
+
+
+def _are_positive_definite(matrices: np.ndarray) -> bool:
+    """Whether all are, by more than rounding; the lower triangle alone is read."""
+    if not np.isfinite(matrices).all():
+        return False
+    if not matrices.size:
+        return True
+    lower = np.tril(matrices.astype(np.float64))
+    whole = lower + np.swapaxes(np.tril(lower, -1), -1, -2)
+    values = np.linalg.eigvalsh(whole)
+    size = np.abs(values).max(axis=-1)
+    rounding = matrices.shape[-1] * float(np.finfo(matrices.dtype).eps)
+    return bool(np.all(values.min(axis=-1) > rounding * size))
