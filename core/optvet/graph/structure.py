@@ -101,6 +101,16 @@ def foreign_nodes(model: ModelProto) -> Iterator[NodeProto]:
                 yield node
 
 
+def undefined_operators(model: ModelProto) -> list[str]:
+    """Operators that no version of ONNX's operator sets has, nor a function of the model."""
+    kinds = dict.fromkeys(operator_of(node) for node in foreign_nodes(model))
+    return [
+        op_type if domain == ONNX_DOMAIN else f"{domain}::{op_type}"
+        for domain, op_type in kinds
+        if not onnx.defs.has(op_type, "" if domain == ONNX_DOMAIN else domain)
+    ]
+
+
 def _is_defined(domain: str, op_type: str, versions: Mapping[str, int]) -> bool:
     if domain not in versions:
         return onnx.defs.has(op_type, "" if domain == ONNX_DOMAIN else domain)

@@ -188,12 +188,16 @@ def _body(lines: Sequence[str], count: int) -> str:
 
 
 def _is_built(lines: list[str], count: int) -> bool:
-    """Whether Keras builds the layers; of several results of the last the first one is taken."""
+    """Whether Keras builds the layers; of several results of the last the first one is taken.
+
+    The first axis of an input is that of the rows, as many as one likes. What takes it for another
+    one, such as the height of a single image, gives a number of rows that is fixed.
+    """
     try:
         model = _built(lines, count)
         if len(model.outputs) > 1:
             lines[-1] += "[0]"
-        return True
+        return all(output.shape[0] is None for output in model.outputs)
     except Exception:
         # Whatever a layer raises in settings or on inputs that it does not take.
         return False

@@ -113,6 +113,20 @@ def lite():
 lite.example_inputs = remainder.example_inputs
 
 
+def unit():
+    import tensorflow as tf
+
+    def function(x):
+        length = tf.math.rsqrt(tf.reduce_sum(x * x, 1, keepdims=True))
+        return tf.minimum(tf.math.log(x), [0.25, 0.5]), x * tf.minimum(length, 1e12)
+
+    return function
+
+
+unit.example_inputs = (np.array([[-1.0, 2.0], [3.0, 4.0]], "float32"),)
+unit.more_inputs = [(np.zeros((2, 2), "float32"),)]
+
+
 def number():
     return 7
 
@@ -182,6 +196,7 @@ def test_an_operator_that_stays_one_of_tensorflow_makes_an_invalid_model(source:
     assert (finding.symptom, finding.culprit) == ("invalid-model", "keras_export/convert")
     assert finding.place is not None
     assert finding.place.node == "Erfc"
+    assert finding.message.startswith("not converted: ONNX defines no operator Erfc.")
     assert any("is not supported" in line for line in result.warnings)
 
 
@@ -216,6 +231,18 @@ def test_weights_that_are_never_set_are_found_in_a_tflite_model(source: Path) ->
     assert (finding.symptom, finding.culprit) == ("wrong-output", "tflite/convert")
     assert finding.place is not None
     assert any("TFL_READ_VARIABLE" in node for node in finding.place.nodes)
+
+
+@pytest.mark.usefixtures("made")
+def test_what_tflite_leaves_open_is_no_fault_and_hides_none(source: Path) -> None:
+    result = converted(source, "unit", "tflite", edges=False, random=0)
+    finding = only_finding(result)
+    # LiteRT 2.3.0 gives NaN for RSQRT of 0, its reference kernels infinity.
+    assert (finding.symptom, finding.kind) == ("wrong-output", "target-runtime")
+    assert finding.outputs == ["output_1"]
+    left = {each.sample: each.reason for each in result.skipped}
+    assert list(left) == ["example"]
+    assert "TFL_MINIMUM: the largest or smallest of numbers one of which is NaN" in left["example"]
 
 
 @pytest.mark.usefixtures("made")

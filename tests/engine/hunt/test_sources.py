@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 from tests.engine.convert.plain import HEAD, NoOptions, PlainConverter, PlainRuntime
 
-from optvet.engine.convert.conversion_inputs import inputs_of
-from optvet.engine.convert.worker_steps import describe
+from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
+from optvet.engine.convert.worker_steps import Converted, describe
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import MADE, environments_root
 from optvet.engine.hunt.file_issues import file_issues
@@ -23,7 +24,9 @@ from optvet.engine.hunt.sources.plan import SourceRecipe, recipe_of
 from optvet.engine.hunt.sources.steps import (
     FUNCTION,
     MakeSource,
+    ObserveResult,
     SourceBatch,
+    SourceCase,
     SourceOutcome,
     look_at_batch,
     read_outcomes,
@@ -32,7 +35,17 @@ from optvet.engine.hunt.sources.steps import (
 from optvet.engine.hunt.sources.target import resolve_converter
 from optvet.engine.hunt.versions import environment_of
 from optvet.engine.work.sandbox import Sandbox
-from optvet.plugin import Artifact, Factory, Feeds, PartScript, SourcePart, SourceStep
+from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.plugin import (
+    Artifact,
+    Factory,
+    Feeds,
+    PartScript,
+    Sample,
+    SourceFacts,
+    SourcePart,
+    SourceStep,
+)
 from optvet.spec.errors import UsageError
 from optvet.spec.hunt import HuntRequest
 
@@ -145,6 +158,30 @@ def test_what_the_converter_breaks_is_found_and_reduced_to_one_operator(hunted: 
     assert finding.culprit == ["plain_to_onnx/read"]
     assert "-x" in (hunted / finding.bundle / "part.py").read_text()
     assert all("negate" in key for key in finding.keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("y = Frobnicate (x)", "refused"),
+        ("y = BitCast <to = 6> (x)", "open"),  # of a later operator set
+        ("y = Not (x)", "open"),
+        ("y = Neg (x)", "open"),
+    ],
+)
+def test_an_operator_that_stays_the_frameworks_is_refused_and_one_used_wrongly_is_judged(
+    text: str, state: str, tmp_path: Path
+) -> None:
+    model = onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y) {{ {text} }}")
+    made = Artifact("onnx", model.SerializeToString())
+    sample = Sample("example", {"x": np.array([1.5, -2.0], np.float32)})
+    given = ConversionInput(sample, "example")
+    expected = {"example": {"y": -sample.feeds["x"]}}
+    case = SourceCase(made, SourceFacts(sample.feeds), [given], expected, Converted((made,)))
+    case.keep(tmp_path)
+    runtime = Plugins().reference_runtime()
+    step = ObserveResult(RuntimeConfig(runtime, runtime.options))
+    assert step.take(SourceRecipe((), False), 0, tmp_path).state == state
 
 
 def test_sources_that_differ_from_run_to_run_are_no_findings(hunted: Path) -> None:

@@ -71,8 +71,8 @@ class Judge:
             if observed.load is not None:
                 # A model that the checker refuses too is an invalid one.
                 stage: Stage = "check" if observed.complaint else "load"
-                complaint = observed.complaint
-                seen[s.id] = judge_failure(observed.load, CONVERTER, stage, earlier=complaint)
+                words = observed.why_invalid
+                seen[s.id] = judge_failure(observed.load, CONVERTER, stage, earlier=words)
                 continue
             run, inputs = observed.runs[s.id], observed.interface
             words = "" if inputs is None else unfit(self.source, inputs, s.feeds)

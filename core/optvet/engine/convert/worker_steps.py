@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from pydantic import BaseModel
 
 from optvet.engine.contract import checked_calls, other_returns, runtime_returns
@@ -25,6 +27,7 @@ from optvet.engine.work.trials.raised_errors import failure_of
 from optvet.graph.cost import longest_reduction
 from optvet.graph.interface import Interface, interface_of
 from optvet.graph.quantized import quantized_operators
+from optvet.graph.structure import undefined_operators
 from optvet.graph.tidy import tidy
 from optvet.graph.walk import is_onnx, nodes_of
 from optvet.spec.converters import (
@@ -59,13 +62,24 @@ class Converted:
 class Observed:
     """What an artifact does: the checker's complaint, and outputs or a failure per sample.
 
-    ``interface`` is that of an ONNX model which loads; other formats hide theirs.
+    ``interface`` is that of an ONNX model which loads; other formats hide theirs. ``unconverted``
+    are operators of an ONNX model for which it does not load, and that ONNX does not define: the
+    converter left them as they are in the source's framework.
     """
 
     complaint: str = ""
     load: Failure | None = None
     runs: Mapping[str, Outputs | Failure] = field(default_factory=dict)
     interface: Interface | None = None
+    unconverted: tuple[str, ...] = ()
+
+    @property
+    def why_invalid(self) -> str:
+        """What is wrong with the model before it is loaded; empty if nothing is."""
+        if not self.unconverted:
+            return self.complaint
+        words = f"not converted: ONNX defines no operator {', '.join(self.unconverted)}."
+        return f"{words}\n{self.complaint}" if self.complaint else words
 
 
 def version(plugin: Converter | Runtime) -> str:
@@ -168,13 +182,27 @@ def observe(
     except _OURS:
         raise
     except Exception as error:
-        return Observed(complaint, failure_of(error))
+        failure = failure_of(error)
+        left = _unconverted(artifact, f"{complaint}\n{failure.message}")
+        return Observed(complaint, failure, unconverted=left)
     enter("run")
     runs = {s.id: _run(config, artifact, session, s) for s in samples}
     interface = None
     if artifact.format == "onnx" and artifact.data:
         interface = interface_of(onnx.load_from_string(artifact.data))
     return Observed(complaint, None, runs, interface)
+
+
+def _unconverted(artifact: Artifact, message: str) -> tuple[str, ...]:
+    """Operators that ONNX does not define, if the message names one of them."""
+    if artifact.format != "onnx":
+        return ()
+    try:
+        found = undefined_operators(_onnx(artifact))
+    except (DecodeError, OSError, ValueError):
+        return ()  # It is no model, which the message tells.
+    named = set(re.findall(r"\w+", message))
+    return tuple(found) if any(name.rpartition("::")[2] in named for name in found) else ()
 
 
 def quantized_nodes(before: Artifact | None, after: Artifact) -> int:

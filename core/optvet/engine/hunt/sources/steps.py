@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from optvet.engine.convert.compare_outputs import judge_pair
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of, is_finite
 from optvet.engine.convert.match_interface import fed_to, match_outputs
-from optvet.engine.convert.undefined_inputs import undefined_inside
+from optvet.engine.convert.undefined_inputs import find_open_operations, undefined_inside
 from optvet.engine.convert.worker_steps import (
     Converted,
     Observed,
@@ -95,6 +95,7 @@ class SourceCase:
         expected: Its outputs, by sample.
         converted: What the converter made of it.
         observed: What that does.
+        undefined: Samples on which its format has no defined answer.
     """
 
     source: Artifact
@@ -103,12 +104,25 @@ class SourceCase:
     expected: dict[str, Outputs]
     converted: Converted = field(default_factory=lambda: Converted(()))
     observed: Observed = field(default_factory=Observed)
+    undefined: frozenset[str] = frozenset()
 
     @property
     def samples(self) -> list[Sample]:
         """Those that are judged."""
         judged = (i for i in self.inputs if i.sample.id in self.expected and not i.outside_domain)
         return [i.sample for i in judged]
+
+    def verdict(self, sample: Sample) -> SampleVerdict:
+        """Whether what was made looks right on a sample."""
+        observed = self.observed
+        if observed.load is not None:
+            stage: Literal["check", "load"] = "check" if observed.complaint else "load"
+            return judge_failure(observed.load, CONVERTER, stage, earlier=observed.complaint)
+        run = observed.runs[sample.id]
+        if isinstance(run, Failure):
+            return judge_failure(run, CONVERTER, "run")
+        matched = match_outputs(self.expected[sample.id], run, facts=self.facts)
+        return judge_pair(matched, None, _QUICK)
 
     def keep(self, place: Path) -> SourceOutcome:
         """Keep it for the next step."""
@@ -207,8 +221,17 @@ class ObserveResult:
     def take(self, recipe: SourceRecipe, seed: int, place: Path) -> SourceOutcome:
         """Run it on the inputs of the source."""
         case = _kept(place)
-        observed = observe(self.target, case.converted.artifacts[-1], case.samples, True)
-        return replace(case, observed=observed).keep(place)
+        artifact = case.converted.artifacts[-1]
+        observed = observe(self.target, artifact, case.samples, True)
+        if observed.unconverted:
+            return SourceOutcome("refused")
+        case = replace(case, observed=observed)
+        wrong = [] if observed.load else [s for s in case.samples if not case.verdict(s).right]
+        if artifact.format != "onnx":
+            # Only here is its runtime, which knows what the format leaves open.
+            undefined = find_open_operations(self.target, artifact, wrong)
+            case = replace(case, undefined=frozenset(undefined))
+        return case.keep(place)
 
 
 @dataclass(frozen=True)
@@ -222,8 +245,8 @@ class JudgeResult:
         case = _kept(place)
         artifact, observed = case.converted.artifacts[-1], case.observed
         for sample in case.samples:
-            verdict = _verdict(observed, case.expected[sample.id], sample.id, case.facts)
-            if verdict.right or verdict.symptom is None:
+            verdict = case.verdict(sample)
+            if verdict.right or verdict.symptom is None or sample.id in case.undefined:
                 continue
             if verdict.failed and lacks_kernel("", verdict.message) and not observed.complaint:
                 return SourceOutcome("refused")
@@ -246,18 +269,6 @@ def _is_undefined(artifact: Artifact, feeds: Feeds) -> bool:
         return bool(undefined_in(load_from_string(artifact.data), fed_to(artifact, feeds)))
     except (DecodeError, ValueError):
         return False  # it is no model, or takes other inputs: that is judged
-
-
-def _verdict(
-    observed: Observed, expected: Outputs, sample: str, facts: SourceFacts
-) -> SampleVerdict:
-    if observed.load is not None:
-        stage: Literal["check", "load"] = "check" if observed.complaint else "load"
-        return judge_failure(observed.load, CONVERTER, stage, earlier=observed.complaint)
-    run = observed.runs[sample]
-    if isinstance(run, Failure):
-        return judge_failure(run, CONVERTER, "run")
-    return judge_pair(match_outputs(expected, run, facts=facts), None, _QUICK)
 
 
 @dataclass(frozen=True)
