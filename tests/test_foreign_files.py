@@ -52,7 +52,7 @@ ALLOWED: Mapping[str, str] = {
     "core/optvet/engine/convert/answer.py": WORKER,
     "core/optvet/engine/convert/parts.py": OWN,
     "core/optvet/engine/environment/environments.py": OWN,
-    "core/optvet/engine/bisect/predicate.py": OWN,
+    "core/optvet/engine/bisect/in_release.py": "the null device",
     "core/optvet/engine/environment/releases.py": "releases that pip installed for optvet",
     "core/optvet/engine/environment/scaffold.py": PACKAGE,
     "core/optvet/engine/generate/run.py": OWN,

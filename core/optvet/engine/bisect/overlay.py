@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from optvet.engine.bisect.release_process import Document, ReleaseProcesses, Task
 from optvet.engine.environment.child_process import ChildEnd, run_below
 from optvet.engine.environment.package_index import (
     NotInstallable,
@@ -39,6 +40,8 @@ class Overlay:
 
     version: str
     folders: tuple[Path, ...]
+    processes: ReleaseProcesses = field(default_factory=ReleaseProcesses, compare=False)
+    """Those that do its tasks."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -47,12 +50,16 @@ class Overlay:
         paths = [*map(str, self.folders), *([before] if before else [])]
         return {**os.environ, **temporary_variables(), "PYTHONPATH": os.pathsep.join(paths)}
 
-    def run(
-        self, arguments: Sequence[str], *, timeout_s: float | None = None, given: str | None = None
-    ) -> ChildEnd:
+    def ask(self, task: Task, *, alone: bool = False) -> Document | ChildEnd:
+        """The document that answers a task in a process with this release, or how it ended.
+
+        ``alone``: in a process that does nothing else.
+        """
+        return self.processes.ask(self.variables, task, alone=alone)
+
+    def run(self, arguments: Sequence[str], *, timeout_s: float | None = None) -> ChildEnd:
         """Run Python with this release; the current folder is not on its path."""
-        command = [sys.executable, "-P", *arguments]
-        return run_below(command, self.variables, timeout_s=timeout_s, given=given)
+        return run_below([sys.executable, "-P", *arguments], self.variables, timeout_s=timeout_s)
 
     def run_program(self, command: Sequence[str], *, timeout_s: float) -> ChildEnd:
         """Run a program; what it starts of Python has this release."""
@@ -68,6 +75,8 @@ class Overlays:
         self.package, self.store, self.index = package, store, index
         self.installed: set[str] = set()
         """Releases that were on disk at some time."""
+        self.processes = ReleaseProcesses()
+        """To be closed at the end."""
         self._say = say
         self._kinds: dict[str, _Kind] = {}
         self._newest: dict[str, str | None] = {}
@@ -96,14 +105,14 @@ class Overlays:
         name = self.package.distribution
         folder = stack.enter_context(self.store.using(name, version, self.index, self._say))
         self.installed.add(version)
-        alone = Overlay(version, (folder,))
+        alone = Overlay(version, (folder,), self.processes)
         if kind is not None and not kind.beside:
             return alone, kind
         problem = "" if kind is not None else self._problem(alone)
         if kind is None and not problem:
             return alone, _Kind()
         others = [f for text in self.package.beside for f in self._beside(text, stack)]
-        both = Overlay(version, (folder, *others))
+        both = Overlay(version, (folder, *others), self.processes)
         if kind is not None or (others and not self._problem(both)):
             return both, _Kind(beside=True)
         raise NotInstallable(f"it does not work beside what is installed: {problem}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +11,16 @@ from typing import Any, Protocol
 from packaging.version import InvalidVersion, Version
 
 from optvet.engine.bisect.overlay import Overlay
+from optvet.engine.bisect.release_process import LONGEST_S
 from optvet.engine.bisect.search import State
+from optvet.engine.environment.child_process import ChildEnd
 from optvet.engine.reduce.check_command import PLACE
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.records import ErrorRecord, Finding, Replayed, VetResult
 from optvet.spec.records.bisect import Shown
 from optvet.spec.request import VetRequest
-from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import Symptom
 
-_MODULE = "optvet.engine.bisect.in_release"
-_LONGEST_S = 3600.0
 _ABOUT_CHARS = 400
 _NO_SUCH_PASS = ("unknown pass", "unknown pipeline or pass")
 
@@ -169,13 +167,20 @@ def vet_there(
 ) -> VetResult | ErrorRecord:
     """The answer of ``vet`` under a release, with bundles if the request names a folder.
 
+    A request without a cache has a process of its own: earlier ones leave nothing to it.
     Bundles are written of findings with that symptom and those culprits only, if any are named.
 
     Raises:
         InfrastructureError: Another version than the release's was vetted.
     """
-    task = {"kind": "vet", "about": request.model, "request": request.model_dump(mode="json")}
-    answer = _ask(overlay, task | {"symptom": symptom, "culprits": list(culprits)})
+    task = {
+        "kind": "vet",
+        "about": request.model,
+        "request": request.model_dump(mode="json"),
+        "symptom": symptom,
+        "culprits": list(culprits),
+    }
+    answer = _ask(overlay, task, alone=not request.cache)
     if not isinstance(answer, dict):
         return answer
     result = VetResult.model_validate(answer)
@@ -211,19 +216,16 @@ def shortened(message: str) -> str:
     return line if len(line) <= _ABOUT_CHARS else f"{line[: _ABOUT_CHARS - 1]}…"
 
 
-def _ask(overlay: Overlay, task: dict[str, Any]) -> dict[str, Any] | ErrorRecord:
+def _ask(
+    overlay: Overlay, task: dict[str, Any], *, alone: bool = False
+) -> dict[str, Any] | ErrorRecord:
     """The document that a task gives in a process with the release, or why there is none."""
-    with temporary_folder("optvet-bisect-") as folder:
-        file = Path(folder) / "answer.json"
-        ended = overlay.run(
-            ["-m", _MODULE, str(file)], timeout_s=_LONGEST_S, given=json.dumps(task)
-        )
-        if file.is_file():
-            answer: dict[str, Any] = json.loads(file.read_text())
-            failed = answer.get("schema") == "optvet.error/1"
-            return ErrorRecord.model_validate(answer) if failed else answer
+    ended = overlay.ask(task, alone=alone)
+    if not isinstance(ended, ChildEnd):
+        failed = ended.get("schema") == "optvet.error/1"
+        return ErrorRecord.model_validate(ended) if failed else ended
     if ended.status is None:
-        words = f"no answer after {_LONGEST_S:g} s"
+        words = f"no answer after {LONGEST_S:g} s"
     elif ended.status > 128:
         words = f"the process ended with signal {ended.status - 128}"
     else:

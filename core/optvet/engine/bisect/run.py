@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -72,14 +72,18 @@ def bisect(request: BisectRequest, plugins: Plugins, *, progress: Progress) -> B
     versions, good, bad = _range(request, available(package.distribution, index, pre=request.pre))
     store = ReleaseStore(releases_root(), request.room)
     overlays = Overlays(package, store, index, lambda words: progress(words, 0, None))
-    bench = _Bench(versions, overlays, _predicate(request), progress)
     width = 1 if request.measure else request.jobs or 1
-    found = _search(bench, width, good, bad)
-    if narrower := _narrower(bench, found):
-        bench = replace(bench, predicate=narrower, answers={})
+    with (
+        ThreadPoolExecutor(width) as pool,
+        closing(overlays.processes),
+        _bundles(request) as out,
+    ):
+        bench = _Bench(versions, overlays, _predicate(request), progress, pool)
         found = _search(bench, width, good, bad)
-    stable = bench.repeat([found.low, found.high])
-    with _bundles(request) as out:
+        if narrower := _narrower(bench, found):
+            bench = replace(bench, predicate=narrower, answers={})
+            found = _search(bench, width, good, bad)
+        stable = bench.repeat([found.low, found.high])
         fault = _blame(request, bench, found, out)
         bundles = [out / name for name in fault.bundles[:_MOST_BUNDLES]] if fault else []
         shown = bench.replay(bundles, trust=request.trust)
@@ -340,6 +344,8 @@ class _Bench:
     overlays: Overlays
     predicate: Predicate
     progress: Progress
+    pool: Executor
+    """Its threads stay until the end: processes that wait end with those that started them."""
     answers: dict[int, ReleaseAnswer] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
 
@@ -350,7 +356,7 @@ class _Bench:
 
     def ask(self, numbers: Sequence[int]) -> Mapping[int, State]:
         """The states of releases, which are tried at the same time."""
-        for number, answer in zip(numbers, self._together(self._try, numbers), strict=True):
+        for number, answer in zip(numbers, self._together(numbers), strict=True):
             self.answers[number] = answer
         self._refuse_what_holds_for_all()
         return {number: self.answers[number].state for number in numbers}
@@ -433,11 +439,7 @@ class _Bench:
         except NotInstallable as error:
             return ReleaseAnswer("skipped", shortened(str(error)))
 
-    @staticmethod
-    def _together(
-        task: Callable[[int], ReleaseAnswer], numbers: Sequence[int]
-    ) -> list[ReleaseAnswer]:
+    def _together(self, numbers: Sequence[int]) -> Iterable[ReleaseAnswer]:
         if len(numbers) == 1:
-            return [task(numbers[0])]
-        with ThreadPoolExecutor(len(numbers)) as pool:
-            return list(pool.map(task, numbers))
+            return [self._try(numbers[0])]
+        return self.pool.map(self._try, numbers)

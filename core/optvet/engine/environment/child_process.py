@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 _DIES_WITH_PARENT = """\
 import ctypes, os, signal, subprocess, sys
@@ -53,21 +54,36 @@ def run_below(
         timeout_s: Wall-clock limit.
         given: What it reads from stdin.
     """
+    stdin = subprocess.DEVNULL if given is None else subprocess.PIPE
+    printed, errors, in_time = "", "", True
+    with started_below(command, environment, stdin=stdin, stderr=subprocess.PIPE) as process:
+        try:
+            printed, errors = process.communicate(given, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            in_time = False
+    return ChildEnd(status_of(process) if in_time else None, printed, errors)
+
+
+@contextlib.contextmanager
+def started_below(
+    command: Sequence[str], environment: Mapping[str, str], *, stdin: int, stderr: int | IO[str]
+) -> Iterator[subprocess.Popen[str]]:
+    """A command whose stdout is a pipe; with all of its group it ends with the block.
+
+    It also ends with the thread that starts it.
+    """
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *command],
-        stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+        stdin=stdin,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         errors="replace",
         env=dict(environment),
         start_new_session=True,
     )
-    printed, errors, in_time = "", "", True
     try:
-        printed, errors = process.communicate(given, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        in_time = False
+        yield process
     finally:
         # What it started is of its group; after a Ctrl-C it goes on otherwise.
         with contextlib.suppress(ProcessLookupError):
@@ -75,6 +91,10 @@ def run_below(
         process.wait()
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
-                stream.close()
-    status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return ChildEnd(status if in_time else None, printed, errors)
+                with contextlib.suppress(BrokenPipeError):  # It ended before it read everything.
+                    stream.close()
+
+
+def status_of(process: subprocess.Popen[str]) -> int:
+    """How a process ended that was waited for, as ``ChildEnd`` has it."""
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
