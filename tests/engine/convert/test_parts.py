@@ -92,7 +92,8 @@ def test_a_module_is_reduced_to_the_submodule_at_fault(
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(TORCH)
     asked = ("net.py:net", "--via", "torch_dynamo", "--random", "0", "--no-edges", "--no-sizes")
-    ran = run("convert", *asked, "--reduce", "part", "--json", "-")
+    checked = ("--cross-check", "onnx_reference")
+    ran = run("convert", *asked, *checked, "--reduce", "part", "--json", "-")
     assert ran.code == 1
     reduced = json.loads(ran.out)["reduced"]
     assert (reduced["part"], reduced["size"], reduced["size_before"]) == ("1.mean", 1, 6)
