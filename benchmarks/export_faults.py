@@ -37,6 +37,8 @@ def newer() -> Mapping[str, Source]:
         "divisor": (lambda x: functional.avg_pool2d(x, 2, divisor_override=3), [image]),
         "squeeze": (lambda x: torch.squeeze(x, 0), [image[0, 0]]),
         "attention-of-rank-3": (functional.scaled_dot_product_attention, [token, token, token]),
+        "logsigmoid": (functional.logsigmoid, [torch.tensor([-800.0])]),
+        "loss-without-batch": (functional.cross_entropy, [image[0, 0, 0], torch.tensor(2)]),
     }
 
 
@@ -74,6 +76,12 @@ def older() -> Mapping[str, Source]:
             lambda x, i: torch.scatter(x, 0, i, 7.0, reduce="multiply"),
             [square, t([[0, 2]])],
         ),
+        "negative-circular-pad": (lambda x: functional.pad(x, (-1, 1, 0, 0), "circular"), [image]),
+        "inverse-of-unique": (lambda x: torch.unique(x, return_inverse=True)[1], [square]),
+        "var-that-keeps-dimensions": (lambda x: torch.var(x, dim=None, keepdim=True), [square]),
+        "sum-without-dimensions": (lambda x: torch.sum(x, dim=0), [t(-1.0)]),
+        "log-softmax-without-dimensions": (lambda x: functional.log_softmax(x, 0), [t(-1.0)]),
+        "loss-without-batch": (functional.nll_loss, [arange(3.0), t(2)]),
     }
 
 
