@@ -32,13 +32,8 @@ def test_the_first_bad_release_and_its_pass_are_found(
     assert (out / name / "finding.json").is_file()
     shown = {r["version"]: r["bundles"] for r in answer["releases"]}
     assert shown == {v: ["shows" if v in FAULTY_IN else "gone"] for v in ALL}
-    found = optvet.bisect(
-        model, package="acme-opt", index=wheels, good="2.0", bad="3.0", limit=1, reduce=False
-    )
+    found = optvet.BisectResult.model_validate(answer)
     assert repr(found).startswith("<BisectResult: acme-opt: bad since 3.0 (not yet in 2.0): tidy")
-    assert [(c.last, c.first) for c in found.changes] == [("2.0", "3.0")]
-    assert found.to_dict()["installed"] == found.installed > 1
-    assert "3.0" in found._repr_html_()
     listed = run("env", "list").out
     assert all(f"acme-opt {version}" in listed for version in ALL)
     assert "removed 1 release" in run("env", "clear", "acme-opt==1.0").out
@@ -96,6 +91,12 @@ def test_a_command_can_decide_and_skips_with_125(
     first = "first bad acme-opt 3.0 (the last good one is 1.0); or one that was skipped: 2.0"
     assert first in " ".join(ran.out.split())
     assert "the command exits with 125" in ran.out
+    found = optvet.bisect(
+        model, package="acme-opt", index=wheels, good="1.0", bad="3.0", check=command[1]
+    )
+    assert [(c.last, c.first) for c in found.changes] == [("1.0", "3.0")]
+    assert found.to_dict()["installed"] == found.installed > 1
+    assert "3.0" in found._repr_html_()
 
 
 @pytest.mark.long
