@@ -75,7 +75,7 @@ class OnnxOptimizer:
     options: OnnxOptimizerOptions = OnnxOptimizerOptions()
     rare_options: Mapping[str, Any] = {"weights": "beside"}
     # Serialized models above 2 GiB do not fit a protobuf message.
-    traits = Traits(repeatable=True, max_model_bytes=2**31 - 1)
+    traits = Traits(repeatable=True, one_way=True, max_model_bytes=2**31 - 1)
 
     def version(self) -> str:
         """Version of the installed package."""

@@ -324,3 +324,45 @@ def test_code_names_only_the_passes_of_the_default_that_are_off() -> None:
     assert taken == [most]
     few = optimizer.snippet(["fuse_bn_into_conv", "eliminate_deadend"], optimizer.options)
     assert "['fuse_bn_into_conv', 'eliminate_deadend']" in few
+
+
+SHAPES = """
+<ir_version: 8, opset_import: ["" : 17]>
+shapes (float[2,3] x, float[2,3] z) => (float[3,2] y, int64[2] s, float[2,6] c)
+<float[2,3] unused = {1, 2, 3, 4, 5, 6}, float zero = {0}>
+{
+    a = Transpose <perm = [1, 0]> (x)
+    b = Transpose <perm = [1, 0]> (a)
+    t = Transpose <perm = [1, 0]> (b)
+    n = Add(t, zero)
+    y = Relu(n)
+    dead = Neg(x)
+    s = Shape(z)
+    one = Exp(z)
+    again = Exp(z)
+    c = Concat <axis: int = 1> (one, again)
+}
+"""
+
+
+def undone(model: str, seed: int) -> list[list[str]]:
+    """Groups of passes that leave a model as it is, but of which one alone does not."""
+    data = onnx.parser.parse_model(model).SerializeToString()
+    optimizer, options = OnnxOptimizer(), OnnxOptimizerOptions()
+
+    def after(*passes: str) -> bytes:
+        return optimizer.apply(Artifact("onnx", data), passes, options).data
+
+    names = sorted(p.name for p in optimizer.passes() if not (p.known_limits or p.interface))
+    same = {name for name in names if after(name) == after()}
+    rng = np.random.default_rng(seed)
+    groups = [rng.permutation(names)[: rng.integers(2, len(names))].tolist() for _ in range(200)]
+    # Groups of passes of which few change the model are those that may restore it.
+    few = [[n for n in g if n in same or rng.random() < 0.5] for g in groups]
+    return [g for g in few if not same.issuperset(g) and after(*g) == after()]
+
+
+@pytest.mark.parametrize("model", [NET, LOOKUP, SHAPES])
+def test_no_pass_restores_what_others_have_changed(model: str, sandbox: Sandbox) -> None:
+    assert OnnxOptimizer().traits.one_way
+    assert sandbox.call(undone, model, 0).value == []

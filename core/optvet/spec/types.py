@@ -209,6 +209,8 @@ class Traits:
         composable: A prefix of a pipeline is a valid pipeline.
         single: A single pass, with all others off, is a valid pipeline.
         repeatable: A pass may be listed more than once.
+        one_way: No pass restores what others have changed, so that none of several that together
+            leave a model as it is changes it alone.
         max_model_bytes: Maximal size of a model that it takes.
         optimizes_on_load: The optimization takes place when a runtime loads the artifact, so a
             crash at that stage is a crash of the optimizer.
@@ -228,6 +230,7 @@ class Traits:
     composable: bool = True
     single: bool = True
     repeatable: bool = False
+    one_way: bool = False
     max_model_bytes: int | None = None
     optimizes_on_load: bool = False
     dialect: bool = False

@@ -436,6 +436,30 @@ def test_each_finds_a_culprit_that_is_healed_in_the_pipeline(vet: Vet) -> None:
     assert culprits(result) == [["drop_relu"]]
 
 
+@pytest.mark.parametrize(
+    ("passes", "spared"),
+    [
+        (("identity", "lower"), 24),  # All together are the pipeline.
+        (("mark", "drop_relu"), 15),
+        # Far from each other: little more than one by one.
+        (("scale_weight", "forget_shapes", "round_weights"), -2),
+        (("raise_error", "invalid_model"), 0),
+    ],
+)
+def test_passes_that_never_restore_are_tried_together(
+    vet: Vet, tmp_path: Path, passes: tuple[str, ...], spared: int
+) -> None:
+    asked = {"strategy": "each", "pairs": False, "limit": 2, "pipeline": "all"}
+    one_way = Traits(repeatable=True, one_way=True)
+    one_by_one = vet(NET, planted(*passes, count=24), **asked)
+    other = tmp_path / "other"
+    together = vet(NET, planted(*passes, count=24, traits=one_way), cache_dir=other, **asked)
+    assert together.passes_alone == one_by_one.passes_alone
+    assert culprits(together) == culprits(one_by_one)
+    assert {p.name for p in together.passes_alone if p.effect != "none"} <= set(passes)
+    assert one_by_one.cost.applications - together.cost.applications >= spared
+
+
 def test_a_pass_may_be_listed_twice(vet: Vet) -> None:
     result = vet(NET, Planted(), pipeline="keep_01,drop_relu,keep_02,drop_relu")
     assert {tuple(c) for c in culprits(result)} == {("drop_relu",)}

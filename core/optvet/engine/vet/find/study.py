@@ -10,6 +10,7 @@ from optvet.engine.pipelines import names_passes
 from optvet.engine.vet.find.blame import search
 from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
 from optvet.engine.vet.find.detect import Detected
+from optvet.engine.vet.find.idle_passes import idle_passes
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Observation, same_fault
 from optvet.engine.vet.properties import GROWN, Fault
@@ -70,11 +71,14 @@ def _each(
     table = session.case.passes
     original = session.runner.reference(samples).build.facts
     names = [n for n in table.passes if n not in table.required]
-    sequences = [table.complete((n,)) for n in names]
+    idle = idle_passes(session, names, empty)
+    sequences = [table.complete((n,)) for n in names if n not in idle]
     # If import and export alone fail, the effect of a pass is unknown.
     judgeable = inherited is None or bool(inherited.outputs or inherited.lost)
     alone = _Alone()
-    for name, trial in zip(names, session.runner.trials(sequences, samples, "each"), strict=True):
+    tried = session.runner.trials(sequences, samples, "each")
+    for name in names:
+        trial = empty if name in idle else next(tried)
         observation = examiner.examine(trial, samples).observation
         if observation is not None and inherited is not None and same_fault(observation, inherited):
             observation = None
