@@ -149,7 +149,7 @@ class Timer:
 
     def _side(self, path: Path) -> TimedModel:
         digest = file_sha256(path)
-        return TimedModel(Product(BuildSpec(path, digest), digest, "onnx", None), self._config)
+        return TimedModel(Product(digest, "onnx", build_spec=BuildSpec(path, digest)), self._config)
 
 
 @dataclass

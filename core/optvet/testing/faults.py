@@ -60,14 +60,14 @@ def return_unpicklable() -> object:
 
 
 class Poison:
-    """Can be pickled, but raises when it is unpickled."""
+    """Calls a function where it is unpickled, as a malicious answer does."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return raise_error, ("poisoned",)
 
 
 def return_poison() -> Poison:
-    """Return what can be pickled but not unpickled."""
+    """Return what calls a function where it is unpickled."""
     return Poison()
 
 

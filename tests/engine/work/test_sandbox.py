@@ -110,10 +110,12 @@ def test_a_result_that_cannot_be_pickled_is_an_error(sandbox: Sandbox) -> None:
     assert re.search(r"result \(_thread.lock\) cannot be pickled: ", failure.message)
 
 
-def test_a_result_that_cannot_be_unpickled_is_an_error(sandbox: Sandbox) -> None:
+def test_a_result_that_calls_a_function_is_an_error(sandbox: Sandbox) -> None:
     failure = sandbox.call(faults.return_poison).failure
     assert failure is not None
-    assert failure.message == "the task's result cannot be unpickled: poisoned"
+    assert failure.message == (
+        "the task's result cannot be read: optvet.testing.faults.raise_error is no class of data"
+    )
 
 
 def test_abort_has_its_signal_and_last_words(sandbox: Sandbox) -> None:

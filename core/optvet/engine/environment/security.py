@@ -30,7 +30,7 @@ _MEANS = {
     "processes": "RLIMIT_NPROC: number of processes; workers set none",
 }
 _NOT_PROTECTED = (
-    "optvet reads workers' answers with pickle: a malicious one can run code in the main process",
+    "a malicious worker can answer with any values: a verdict about it is worth no more than it",
     "the main process runs code of plugins: their declarations (passes, options), comparators and "
     "datasets",
     "workers can read whatever you can read: optvet does not use Landlock against reading",

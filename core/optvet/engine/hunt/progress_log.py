@@ -13,6 +13,7 @@ from pathlib import Path
 from optvet.engine.hunt.make_candidates import MadeCandidate
 from optvet.engine.hunt.quick_oracle import Examined
 from optvet.engine.hunt.suspicions import Complaint, Place, Rewrite
+from optvet.engine.work.sandbox.answers import read_answer
 
 _LENGTH = 8
 
@@ -116,7 +117,7 @@ def read_log(path: Path, ended_by: str) -> tuple[int, LoggedStep] | None:
     try:
         data = path.read_bytes()
         index, number, step, names = data[:_HEAD].partition(_END)[0].decode().split("\n")
-        candidate = pickle.loads(data[_HEAD:]) if len(data) > _HEAD else MadeCandidate(b"", {}, ())
+        candidate = read_answer(data[_HEAD:]) if len(data) > _HEAD else MadeCandidate(b"", {}, ())
         if not isinstance(candidate, MadeCandidate):
             return None
         passes = tuple(names.split(",")) if names else ()
@@ -143,7 +144,7 @@ def read_journal(path: Path) -> Iterator[tuple[CandidateOutcome, float]]:
         if at + _LENGTH + size > len(data):
             return
         try:
-            outcome, seconds = pickle.loads(data[at + _LENGTH : at + _LENGTH + size])
+            outcome, seconds = read_answer(data[at + _LENGTH : at + _LENGTH + size])
         except Exception:  # as in what workers send: unpickling may raise anything
             return
         if not isinstance(outcome, CandidateOutcome) or not isinstance(seconds, float):

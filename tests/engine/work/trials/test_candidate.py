@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from onnx import helper, numpy_helper
 
 from optvet.engine.options import NoOptions
 from optvet.engine.work.sandbox import Limits, Sandbox, handed_file
+from optvet.engine.work.sandbox.answers import read_answer
 from optvet.engine.work.trials.building import BuildSpec
 from optvet.engine.work.trials.candidate import submit
 from optvet.spec.files import file_sha256
@@ -102,14 +102,14 @@ def test_an_artifact_does_not_pass_through_the_caller(
     spec: BuildSpec, confined: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[int] = []
-    own = pickle.loads
+    own = read_answer
 
     def load(data: bytes) -> Any:
         answers.append(len(data))
         return own(data)
 
     # Confined workers cannot open a file of the caller by its name in /proc.
-    monkeypatch.setattr("optvet.engine.work.sandbox.remote.pickle.loads", load)
+    monkeypatch.setattr("optvet.engine.work.sandbox.remote.read_answer", load)
     size, judge = submit(confined, spec, seen).result().value or (0, 0)
     assert size == spec.blob.stat().st_size
     assert judge != os.getpid()

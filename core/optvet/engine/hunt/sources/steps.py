@@ -39,6 +39,7 @@ from optvet.engine.judge.failures import CONVERTER
 from optvet.engine.judge.sample import SampleVerdict, Setting, judge_failure, unlike
 from optvet.engine.runtime_target import lacks_kernel
 from optvet.engine.work.sandbox import enter
+from optvet.engine.work.sandbox.answers import read_answer
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.converters import Converter, Factory, MakesSources, SourceFacts
@@ -131,7 +132,7 @@ class SourceCase:
 
 
 def _kept(place: Path) -> SourceCase:
-    case = pickle.loads((place / _KEPT).read_bytes())
+    case = read_answer((place / _KEPT).read_bytes())
     assert isinstance(case, SourceCase)
     return case
 

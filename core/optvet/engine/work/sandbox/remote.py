@@ -13,7 +13,6 @@ import fcntl
 import json
 import mmap
 import os
-import pickle
 import signal
 import socket
 import time
@@ -21,6 +20,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import wait
 from typing import Any, Literal, get_args
 
+from optvet.engine.work.sandbox.answers import read_answer
 from optvet.engine.work.sandbox.cores import cores_of
 from optvet.engine.work.sandbox.forks import START_S, Server
 from optvet.engine.work.sandbox.landlock import DENIED, VARIABLE, is_active
@@ -235,10 +235,10 @@ class Worker:
 
     def _value(self, data: bytes | mmap.mmap) -> Outcome[Any]:
         try:
-            value, marks = pickle.loads(data)
+            value, marks = read_answer(data)
             return Outcome(value, None, self._by_stage(marks) if marks else ())
         except Exception as error:
-            text = f"the task's result cannot be unpickled: {text_of(error)}"
+            text = f"the task's result cannot be read: {text_of(error)}"
             return self._failure("error", text, error_type=type_name(error))
 
     def _exception(self, kind: FailureKind, message: str, error_type: str) -> Outcome[Any]:

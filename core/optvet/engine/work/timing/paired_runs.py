@@ -13,7 +13,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -42,20 +42,26 @@ _SHARE = 0.25  # Of the time limit; warm-up, loading and rounds that are redone 
 
 
 @dataclass(frozen=True)
-class Product:
-    """The artifact of a subject, ready to be loaded in any process.
+class Written:
+    """What a worker has built and written.
 
     ``path`` holds its bytes. It is None for the original, which is read from its own file, and for
     an artifact that cannot leave its process, which is built again where it is timed. ``build_s``
     is what building took, with reading the model.
     """
 
-    build_spec: BuildSpec
     digest: str
     format: str
-    path: Path | None
+    path: Path | None = None
     fingerprint: str | None = None
     build_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Product(Written):
+    """The artifact of a subject, ready to be loaded in any process."""
+
+    build_spec: BuildSpec = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ class SideFailure:
 # In a worker --------------------------------------------------------------------------------------
 
 
-def make(build_spec: BuildSpec, target: Path) -> Product | Failure:
+def make(build_spec: BuildSpec, target: Path) -> Written | Failure:
     """Build once; write the artifact to ``target`` unless it is a live object."""
     enter("build")
     started = time.perf_counter()
@@ -146,14 +152,15 @@ def make(build_spec: BuildSpec, target: Path) -> Product | Failure:
     except Exception as error:
         return failure_of(error)
     build_s = time.perf_counter() - started
-    product = Product(build_spec, "", artifact.format, None, artifact.fingerprint, build_s)
     if artifact.handle is not None:
         name = f"{build_spec.digest}|{artifact.format}|{artifact.fingerprint}|{build_spec.passes}"
-        return replace(product, digest=hashlib.sha256(name.encode()).hexdigest())
-    if artifact.path is not None:
-        return replace(product, digest=digest_of(artifact.path), path=artifact.path)
-    target.write_bytes(artifact.data)
-    return replace(product, digest=hashlib.sha256(artifact.data).hexdigest(), path=target)
+        digest, path = hashlib.sha256(name.encode()).hexdigest(), None
+    elif artifact.path is not None:
+        digest, path = digest_of(artifact.path), artifact.path
+    else:
+        target.write_bytes(artifact.data)
+        digest, path = hashlib.sha256(artifact.data).hexdigest(), target
+    return Written(digest, artifact.format, path, artifact.fingerprint, build_s)
 
 
 def facts_of(product: Product) -> structure.Facts | None:

@@ -24,6 +24,7 @@ from optvet.engine.work.timing.paired_runs import (
     RepeatSpec,
     SideFailure,
     TimedModel,
+    Written,
     facts_of,
     footprint,
     make,
@@ -297,7 +298,7 @@ class Stopwatch:
         stamp = stamp_of(model.blob) if self.large else None
         build_spec = BuildSpec(model.blob, model.digest, scratch=scratch, stamp=stamp)
         if passes is None:
-            return Product(build_spec, model.digest, model.format, None)
+            return Product(model.digest, model.format, build_spec=build_spec)
         build_spec = replace(
             build_spec, optimizer=case.optimizer, options=case.options, passes=passes
         )
@@ -308,8 +309,8 @@ class Stopwatch:
         refuse_misuse(failure)
         if failure is not None:
             return failure
-        assert isinstance(outcome.value, Product)
-        return outcome.value
+        assert isinstance(outcome.value, Written)
+        return Product(**vars(outcome.value), build_spec=build_spec)
 
 
 def _role(*sides: TimedModel) -> Role:

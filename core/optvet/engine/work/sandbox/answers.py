@@ -1,0 +1,87 @@
+"""Reads what confined workers send: pickles that may hold data alone.
+
+A worker runs foreign code, which can send any pickle in its place. A pickle names whatever is
+called to build its objects; here these are constructors of data, and nothing else is looked up.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import mmap
+import pickle
+import sys
+from dataclasses import is_dataclass
+from datetime import date, timedelta
+from enum import Enum
+from functools import cache
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+_BUILTIN = (
+    bool,
+    bytearray,
+    complex,
+    dict,
+    float,
+    frozenset,
+    int,
+    list,
+    range,
+    set,
+    slice,
+    str,
+    tuple,
+)
+_BASES = (Enum, BaseModel, BaseException, PurePath, date, timedelta, np.generic, np.dtype)
+_ARRAYS = ("_reconstruct", "_frombuffer", "scalar")
+"""Functions of numpy that its arrays and scalars are pickled with."""
+
+
+def read_answer(data: bytes | memoryview | mmap.mmap) -> Any:
+    """The object in ``data``, which a worker has pickled.
+
+    Raises:
+        pickle.UnpicklingError: It holds other things than data, or is no pickle.
+        Exception: What a constructor of data raises on what it does not take.
+    """
+    return _Reader(io.BytesIO(data)).load()
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """What a pickle names, if it is a constructor of data."""
+        found = _find(module, name)
+        if found is None:
+            raise pickle.UnpicklingError(f"{module}.{name} is no class of data")
+        return found
+
+
+@cache
+def _find(module: str, name: str) -> Any:
+    """The constructor of data with this name, or None."""
+    if module.startswith("numpy") and name in _ARRAYS:
+        return getattr(sys.modules.get(module), name, None)
+    known = module in sys.modules or module.partition(".")[0] in sys.modules
+    if not known and not module.startswith("optvet"):
+        return None
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, SystemExit):  # The last: a script that is no module.
+        return None
+    if not isinstance(found, type) or (found.__module__, found.__qualname__) != (module, name):
+        return None
+    return found if _is_data(found) else None
+
+
+def _is_data(found: type) -> bool:
+    """Whether objects of this class are nothing but their values."""
+    if found is np.ndarray or found in _BUILTIN:  # A memmap, which is an array, opens a file.
+        return True
+    is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
+    return is_dataclass(found) or is_named_tuple or issubclass(found, _BASES)
