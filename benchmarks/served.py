@@ -2,8 +2,9 @@
 
 ``python benchmarks/served.py [--models zoo:squeezenet,zoo:resnet50] [--repeats 3]``
 
-*detect*: ``optvet vet MODEL`` on 10 inputs with an empty cache, and a second time. Beside it the
-bare work in a new interpreter, as in ``vs_naive.py`` with its start-up: import, load twice,
+*detect*: ``optvet vet MODEL`` on 10 inputs with an empty cache (*cold*), a second time, for which
+answers of steps are kept (*again*), and a third, for which the whole answer is (*warm*). Beside it
+the bare work in a new interpreter, as in ``vs_naive.py`` with its start-up: import, load twice,
 optimize once, run reference and candidate on each input. Aim: at most 2 times the CPU time.
 
 *each*: ``--strategy each`` (which of the optimizer's passes are wrong?) on 10 random inputs, with a
@@ -79,8 +80,10 @@ def measure(
     each = [*vet, f"{cache}-each", "--dataset", "random", "--strategy", "each", "--no-pairs"]
     return {
         "detect, cold": run(detect),
+        "detect, again": run(detect),
         "detect, warm": run(detect),
         "each, cold": run(each),
+        "each, again": run(each),
         "each, warm": run(each),
     }
 
