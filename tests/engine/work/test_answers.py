@@ -66,6 +66,12 @@ def test_arrays_and_scalars_are_read(dtype: Any) -> None:
         assert str(read) == str(value)
 
 
+@pytest.mark.parametrize("core", [b"core", b"_core"])
+def test_arrays_of_other_versions_of_numpy_are_read(core: bytes) -> None:
+    for name in (b"multiarray\n_reconstruct", b"multiarray\nscalar", b"numeric\n_frombuffer"):
+        assert callable(read_answer(b"\x80\x04cnumpy." + core + b"." + name + b"\n."))
+
+
 def test_an_exception_that_says_how_it_is_rebuilt_is_read() -> None:
     read = read_answer(pickle.dumps(MissingLibrary("jax", "optvet[jax]")))
     assert (read.library, read.extra) == ("jax", "optvet[jax]")

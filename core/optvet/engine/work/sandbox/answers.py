@@ -38,17 +38,18 @@ _BUILTIN = (
 )
 _BASES = (Enum, BaseModel, BaseException, PurePath, date, timedelta, np.generic, np.dtype)
 _ARRAYS = ("_reconstruct", "_frombuffer", "scalar")
-"""Functions of numpy that its arrays and scalars are pickled with."""
+_ARRAY_MODULES = ("numpy._core.multiarray", "numpy._core.numeric")
+"""Functions of numpy that its arrays and scalars are pickled with, and where they are."""
 
 
-def read_answer(data: bytes | memoryview | mmap.mmap) -> Any:
+def read_answer(data: bytes | mmap.mmap) -> Any:
     """The object in ``data``, which a worker has pickled.
 
     Raises:
         pickle.UnpicklingError: It holds other things than data, or is no pickle.
         Exception: What a constructor of data raises on what it does not take.
     """
-    return _Reader(io.BytesIO(data)).load()
+    return _Reader(data if isinstance(data, mmap.mmap) else io.BytesIO(data)).load()
 
 
 class _Reader(pickle.Unpickler):
@@ -63,8 +64,9 @@ class _Reader(pickle.Unpickler):
 @cache
 def _find(module: str, name: str) -> Any:
     """The constructor of data with this name, or None."""
-    if module.startswith("numpy") and name in _ARRAYS:
-        return getattr(sys.modules.get(module), name, None)
+    module = module.replace("numpy.core.", "numpy._core.", 1)  # As a worker with numpy 1 calls it.
+    if module in _ARRAY_MODULES and name in _ARRAYS:
+        return getattr(importlib.import_module(module), name, None)
     known = module in sys.modules or module.partition(".")[0] in sys.modules
     if not known and not module.startswith("optvet"):
         return None
