@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
 from optvet.engine.work.sandbox import Limits
@@ -48,6 +49,7 @@ class Call:
         Artifact("onnx", b"model"),
         Symptom.CRASH,
         Path("/folder"),
+        onnx.helper.make_tensor("t", onnx.TensorProto.FLOAT, [1], [2.0]),
         datetime.datetime(2000, 1, 2),
         (np.float32, np.dtype("int8"), slice(1, 2), range(3)),
         Sides(1, 2),

@@ -86,4 +86,7 @@ def _is_data(found: type) -> bool:
     if found is np.ndarray or found in _BUILTIN:  # A memmap, which is an array, opens a file.
         return True
     is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
-    return is_dataclass(found) or is_named_tuple or issubclass(found, _BASES)
+    # Protobuf, which takes a while to import, has been if there is a class of a message.
+    protobuf = sys.modules.get("google.protobuf.message")
+    is_message = protobuf is not None and issubclass(found, protobuf.Message)
+    return is_dataclass(found) or is_named_tuple or is_message or issubclass(found, _BASES)
