@@ -49,10 +49,10 @@ def read_answer(data: bytes | mmap.mmap) -> Any:
         pickle.UnpicklingError: It holds other things than data, or is no pickle.
         Exception: What a constructor of data raises on what it does not take.
     """
-    return _Reader(data if isinstance(data, mmap.mmap) else io.BytesIO(data)).load()
+    return _DataUnpickler(data if isinstance(data, mmap.mmap) else io.BytesIO(data)).load()
 
 
-class _Reader(pickle.Unpickler):
+class _DataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """What a pickle names, if it is a constructor of data."""
         found = _find(module, name)
