@@ -38,6 +38,9 @@ def main() -> int:
             code = _INTERRUPTED
     # The command has ended: Ctrl-C while Python exits is not to change its exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An interrupt of an exec() of a text, as of a dataclass, makes ``python -m`` end by SIGINT even
+    # where it was heeded; the next such call forgets it.
+    exec("")
     gc.freeze()  # Else Python looks for garbage among all modules, once more: 0.1 s.
     return code
 

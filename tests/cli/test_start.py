@@ -11,6 +11,16 @@ from optvet.cli import app, commands
 from optvet.cli.app import COMMANDS, GROUPS, load_command
 
 HEAVY = ("numpy", "onnx", "pydantic", "scipy")
+INTERRUPTED = """
+import sys, optvet.cli, optvet_start
+def run():
+    try:
+        exec("raise KeyboardInterrupt")  # as in the import of a dataclass
+    except KeyboardInterrupt:
+        return 130
+optvet.cli.main = run
+sys.exit(optvet_start.main())
+"""
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
@@ -23,6 +33,12 @@ def test_what_needs_no_model_loads_no_library(option: str) -> None:
         [sys.executable, "-c", code, option], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.endswith("loaded: []\n"), done.stdout + done.stderr
+
+
+def test_an_interrupt_that_was_heeded_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
+    done = subprocess.run([sys.executable, "-m", "interrupted"], cwd=tmp_path, timeout=60)
+    assert done.returncode == 130
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
