@@ -36,6 +36,19 @@ class Careless(OrtRuntime):
         return super().load(Artifact("onnx", model.SerializeToString()), options)
 
 
+class CarelessOnRequest(OrtRuntime):
+    """A runtime that overlooks Relu, or refuses everything, if it has more than one thread."""
+
+    name = "on_request"
+    preference = 0
+
+    def load(self, artifact: Artifact, options: OrtOptions) -> object:  # type: ignore[override]
+        if options.threads == 3:
+            raise ValueError("this is no model")
+        runtime = OrtRuntime() if options.threads == 1 else Careless()
+        return runtime.load(artifact, options)
+
+
 class Lenient(OrtRuntime):
     """The runtime that judges, and runs anything: it gives what ONNX Runtime gives of Exp."""
 
@@ -90,11 +103,18 @@ class Elsewhere(OrtRuntime):
     preference = 0
 
 
-def vet(folder: Path, optimizer: str, plugins: Plugins, text: str = NET) -> VetResult:
+def vet(
+    folder: Path, optimizer: str, plugins: Plugins, text: str = NET, **options: int
+) -> VetResult:
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     request = VetRequest(
-        model=str(path), optimizer=optimizer, cache_dir=folder / "cache", limit=2, jobs=1
+        model=str(path),
+        optimizer=optimizer,
+        runtime_options=options,
+        cache_dir=folder / "cache",
+        limit=2,
+        jobs=1,
     )
     (model,) = resolve_model(str(path), plugins, folder / "cache")
     return vet_model(model, request, plugins)
@@ -125,6 +145,35 @@ def test_a_faulty_runtime_is_accused_where_a_third_agrees_with_the_judge(tmp_pat
     assert result.judge.name == "onnxruntime"
     assert finding.location.startswith("in careless: ")
     assert finding.location.endswith("and onnxruntime agree")
+
+
+ALONE = """<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+g (float[2,4] x) => (float[2,2] y) {
+    a = Relu(x)  y = com.microsoft.CDist<metric="euclidean">(a, a)
+}"""
+"""A model that no other runtime than ONNX Runtime takes."""
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_runtime_under_test_supports_the_judge_by_its_default_options(
+    threads: int, tmp_path: Path
+) -> None:
+    plugins = with_runtimes(CarelessOnRequest())
+    result = vet(tmp_path, "runtime:on_request", plugins, ALONE, threads=threads)
+    (finding,) = [f for f in result.findings if f.severity == "fault"]
+    assert result.verdict == "faulty"
+    assert finding.location == (
+        "in on_request: on_request with its default options and onnxruntime agree"
+    )
+
+
+def test_what_a_runtime_does_wrong_under_all_options_says_nothing_of_the_judge(
+    tmp_path: Path,
+) -> None:
+    plugins = with_runtimes(Careless())
+    result = vet(tmp_path, "runtime:careless", plugins, ALONE, threads=2)
+    (finding,) = [f for f in result.findings if f.severity == "fault"]
+    assert "onnxruntime alone says so" in finding.location
 
 
 def test_where_the_judge_itself_is_wrong_nobody_is_accused(tmp_path: Path) -> None:
@@ -167,10 +216,8 @@ def test_a_runtime_may_refuse_what_the_standard_does_not_allow(
 def test_a_runtime_that_refuses_is_accused_where_two_others_run_the_model(tmp_path: Path) -> None:
     plugins = with_runtimes(Refusing())
     assert vet(tmp_path, "runtime:refusing", plugins).verdict == "faulty"
-    alone = """<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
-    g (float[2,4] x) => (float[2,2] y) { y = com.microsoft.CDist<metric="euclidean">(x, x) }"""
     (tmp_path / "alone").mkdir()
-    result = vet(tmp_path / "alone", "runtime:refusing", plugins, alone)
+    result = vet(tmp_path / "alone", "runtime:refusing", plugins, ALONE)
     assert result.verdict == "undecided"
     assert "onnxruntime alone runs the model" in result.reason
 

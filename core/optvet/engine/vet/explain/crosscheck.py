@@ -64,11 +64,16 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
 
 
 def _third_runtimes(session: VetSession, tested: RuntimeTarget) -> tuple[str, ...]:
-    """Runtimes at hand that take the model, and are neither under test nor the judge."""
+    """Runtimes at hand that take the model, other than the judge, each under its default options.
+
+    The one under test is the last of them if it is tested under others, such as on a GPU.
+    """
     runtimes = map(session.plugins.runtime, session.plugins.names("runtime"))
     own = (tested.runtime.name, tested.judge.name)
     fitting = (r.name for r in runtimes if tested.traits.consumes in r.accepts)
-    return tuple(name for name in fitting if name not in own)
+    others = tuple(name for name in fitting if name not in own)
+    by_default = session.case.candidate.options == tested.runtime.options
+    return others if by_default else (*others, tested.runtime.name)
 
 
 def _why_refused(session: VetSession, finding: Finding, sample: Sample) -> str:
@@ -96,11 +101,20 @@ def _until_supported(
 def _withdraw_contested(
     ledger: FindingsLedger, index: int, tested: RuntimeTarget, answers: Sequence[CrossCheck]
 ) -> None:
-    """Leave open who is wrong where no third runtime agrees with the one that judges."""
-    finding, judge = ledger.findings[index], tested.judge.name
-    judged = [a for a in answers if a.outcome != "not-judged"]
+    """Leave open who is wrong where no third runtime agrees with the one that judges.
+
+    The runtime under test may do the same under its default options: that says nothing.
+    """
+    finding, judge, own = ledger.findings[index], tested.judge.name, tested.runtime.name
+    judged = [
+        a for a in answers if a.outcome != "not-judged" and (a.same_original or a.runtime != own)
+    ]
     changes: dict[str, Any] = {"cross_check": list(answers)}
-    fellows = ", ".join(a.runtime for a in judged if a.same_original)
+    fellows = ", ".join(
+        f"{own} with its default options" if a.runtime == own else a.runtime
+        for a in judged
+        if a.same_original
+    )
     if fellows:
         changes["location"] = f"in {tested.runtime.name}: {fellows} and {judge} agree"
     elif judged:
