@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -43,6 +46,13 @@ def on_a_gpu(options: OrtOptions) -> np.ndarray:
     return OrtRuntime().load(artifact, options).run(feeds)["y"]
 
 
+class OnCpu(ort.InferenceSession):  # type: ignore[name-defined,misc]  # it has no types
+    """A session that falls back to the CPU, whatever is asked for."""
+
+    def __init__(self, model: bytes, options: object = None, providers: object = ()) -> None:
+        super().__init__(model, options, providers=[CPU])
+
+
 def gpu() -> None:
     """Skip the test where no GPU can be used."""
     if CUDA not in ort.get_available_providers():
@@ -59,6 +69,37 @@ def test_kernels_of_cuda_are_exact_where_models_are_judged() -> None:
     ]
     deployed = with_settings(["ROCMExecutionProvider"], device_id=0, tf32=True, deterministic=False)
     assert deployed == [("ROCMExecutionProvider", {"device_id": "0"})]
+
+
+def snippet_of(options: OrtOptions) -> Callable[[object], dict[str, np.ndarray]]:
+    """The function ``run`` of a bundle's script, on the input of ``on_a_gpu``."""
+    code = textwrap.indent(OrtRuntime().snippet(options), "    ")
+    space: dict[str, Any] = {}
+    exec(f"def run(model, feeds):\n{code}", space)
+    feeds = {"x": np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)}
+    return lambda model: space["run"](model, feeds)
+
+
+def test_a_script_that_silently_ran_on_the_cpu_cannot_judge_what_a_gpu_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: list[bool] = []
+    monkeypatch.setattr(ort, "preload_dlls", lambda: loaded.append(True), raising=False)
+    monkeypatch.setattr(ort, "InferenceSession", OnCpu)
+    run = snippet_of(OrtOptions(providers=(CUDA, CPU)))
+    with pytest.raises(ImportError, match=r"the session runs without \{'CUDAExecution"):
+        run(convolution())
+    assert loaded
+    given = OnCpu(convolution().SerializeToString())
+    assert run(given)["y"].shape == SHAPE
+    assert snippet_of(OrtOptions())(convolution())["y"].shape == SHAPE
+
+
+@pytest.mark.gpu
+def test_a_script_runs_on_a_gpu_as_the_clean_room_does() -> None:
+    gpu()
+    options = OrtOptions(providers=(CUDA,))
+    assert np.array_equal(snippet_of(options)(convolution())["y"], on_a_gpu(options))
 
 
 @pytest.mark.gpu

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal
 
@@ -175,12 +175,16 @@ class OrtRuntime:
         return nvidia.launches_in(folder)
 
     def snippet(self, options: OrtOptions) -> str:
-        """A session with the same options; a session that is given in place of a model is taken."""
+        """A session with the same options; a session that is given in place of a model is taken.
+
+        A new session that falls back to the CPU says nothing: the script cannot judge then.
+        """
         level = optimization_level(_LEVELS.index(options.optimization)).name
         entries = [
             f'    options.add_session_config_entry("{key}", "1")' for key in _entries(options)
         ]
         providers = _providers_of(options)
+        accelerators = {p for p in options.providers if p != CPU_PROVIDER}
         lines = (
             "import onnxruntime as ort\n",
             "session = model",
@@ -192,7 +196,9 @@ class OrtRuntime:
             "    options.inter_op_num_threads = 1",
             f"    options.use_deterministic_compute = {options.deterministic}",
             *entries,
+            *(_PRELOADING if accelerators else ()),
             f"    session = ort.InferenceSession(data, options, providers={providers!r})",
+            *(_refusing_without(accelerators) if accelerators else ()),
             "names = [output.name for output in session.get_outputs()]",
             "return dict(zip(names, session.run(None, feeds)))",
         )
@@ -216,6 +222,22 @@ class OrtRuntime:
                 )
             )
         ]
+
+
+_PRELOADING = (
+    "    if hasattr(ort, 'preload_dlls'):  # of the packages that hold NVIDIA's libraries",
+    "        ort.preload_dlls()",
+)
+
+
+def _refusing_without(providers: Set[str]) -> list[str]:
+    """Code that ends where the new session silently lacks one of ``providers``."""
+    names = ", ".join(map(repr, sorted(providers)))
+    return [
+        f"    missing = {{{names}}} - {{*session.get_providers()}}",
+        "    if missing:",
+        '        raise ImportError(f"the session runs without {missing}")',
+    ]
 
 
 def _entries(options: OrtOptions) -> list[str]:

@@ -43,6 +43,8 @@ evaluator = onnx.reference.ReferenceEvaluator(model)
 return dict(zip(evaluator.output_names, evaluator.run(None, feeds)))
 """
 _UNCHANGED = "return model"
+_ACTUAL = re.compile(r"^actual(?!: (Import|ModuleNotFound)Error:)", re.MULTILINE)
+"""What a script prints that shows the finding; where a library is missing, it shows nothing."""
 _IMPORT = re.compile(r"(?:import|from) \w[^#(\\]*$")
 
 
@@ -205,7 +207,7 @@ def _simpler(draft: _Draft, exact: str, run: str) -> Iterator[_Calls]:
 def _try_script(code: str, context: ReproContext) -> str | None:
     """What the script printed; None if it does not show the finding."""
     status, printed = _run(code, context)
-    return printed if status == 1 and re.search("^actual", printed, re.MULTILINE) else None
+    return printed if status == 1 and _ACTUAL.search(printed) else None
 
 
 def _run(code: str, context: ReproContext) -> tuple[int | None, str]:
