@@ -111,3 +111,42 @@ def test_a_module_that_is_not_there_or_a_script_is_not_imported() -> None:
         with pytest.raises(pickle.UnpicklingError, match="is no class of data"):
             read_answer(b"\x80\x04c" + module + b"\nname\n.")
     assert "this" not in sys.modules
+
+
+def setting(owner: bytes, name: bytes, value: bytes) -> bytes:
+    """A pickle that sets an attribute of an object, which ``owner`` leaves on the stack."""
+    return (
+        b"\x80\x04" + owner + b"N}X" + len(name).to_bytes(4, "little") + name + value + b"s\x86b."
+    )
+
+
+LIMITS = b"coptvet.engine.work.sandbox.outcome\nLimits\n"
+CRASH = b"coptvet.spec.symptoms\nSymptom\nX\x05\x00\x00\x00crash\x85R"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (LIMITS, b"seconds"),
+        (LIMITS, b"__eq__"),
+        (LIMITS, b"new"),
+        (CRASH, b"_value_"),
+        (CRASH, b"new"),
+        (b"coptvet.spec.symptoms\nSymptom\n", b"new"),
+    ],
+)
+def test_what_outlives_an_answer_stays_as_it_is(owner: bytes, name: bytes) -> None:
+    shared = (Limits, Symptom, *Symptom)
+    before = [dict(vars(one)) for one in shared]
+    with pytest.raises(pickle.UnpicklingError, match=r"it changes .*(Limits|Symptom)"):
+        read_answer(setting(owner, name, b"N"))
+    assert [dict(vars(one)) for one in shared] == before
+    assert read_answer(pickle.dumps(Symptom.CRASH)) is Symptom.CRASH
+
+
+def test_a_class_that_takes_a_state_of_its_own_is_not_changed() -> None:
+    before = dict(vars(MissingLibrary))
+    named = b"coptvet.spec.errors\nMissingLibrary\n"
+    with pytest.raises(TypeError):
+        read_answer(setting(named, b"library", b"N"))
+    assert dict(vars(MissingLibrary)) == before

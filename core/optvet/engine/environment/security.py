@@ -30,8 +30,7 @@ _MEANS = {
     "processes": "RLIMIT_NPROC: number of processes; workers set none",
 }
 _NOT_PROTECTED = (
-    "a malicious worker can answer with any values, and set attributes of the classes that answers "
-    "are made of: it can falsify verdicts of the same process",
+    "a malicious worker can answer with any values: it can falsify what it is asked",
     "the main process runs code of plugins: their declarations (passes, options), comparators and "
     "datasets",
     "workers can read whatever you can read: optvet does not use Landlock against reading",

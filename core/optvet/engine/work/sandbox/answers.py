@@ -11,12 +11,13 @@ import io
 import mmap
 import pickle
 import sys
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from datetime import date, timedelta
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
@@ -49,16 +50,57 @@ def read_answer(data: bytes | mmap.mmap) -> Any:
         pickle.UnpicklingError: It holds other things than data, or is no pickle.
         Exception: What a constructor of data raises on what it does not take.
     """
-    return _DataUnpickler(data if isinstance(data, mmap.mmap) else io.BytesIO(data)).load()
+    reader = _DataUnpickler(data if isinstance(data, mmap.mmap) else io.BytesIO(data))
+    try:
+        answer = reader.load()
+    finally:
+        changed = _restore(reader.shared)
+    if changed:
+        raise pickle.UnpicklingError(f"it changes {changed}, which every answer shares")
+    return answer
 
 
 class _DataUnpickler(pickle.Unpickler):
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self.shared: dict[int, _Shared] = {}
+        """Classes that the pickle names and members of enumerations, by their ids."""
+
     def find_class(self, module: str, name: str) -> Any:
         """What a pickle names, if it is a constructor of data."""
         found = _find(module, name)
         if found is None:
             raise pickle.UnpicklingError(f"{module}.{name} is no class of data")
+        for one in _alterable(found):
+            self.shared.setdefault(id(one), _Shared(one, dict(vars(one))))
         return found
+
+
+class _Shared(NamedTuple):
+    what: Any
+    attributes: dict[str, Any]
+
+
+def _alterable(found: Any) -> tuple[Any, ...]:
+    """What outlives an answer that names this, and whose attributes a pickle could set."""
+    if not isinstance(found, type) or hasattr(found, "__setstate__"):
+        return ()  # Called on the class itself, that method lacks an argument.
+    return (found, *found.__members__.values()) if issubclass(found, Enum) else (found,)
+
+
+def _restore(shared: Mapping[int, _Shared]) -> str:
+    """Gives these the attributes back that they had; the name of one that had others, or ""."""
+    changed = ""
+    for what, before in shared.values():
+        now = dict(vars(what))
+        for name in now.keys() - before.keys():
+            delattr(what, name)
+        other = [name for name, value in before.items() if now.get(name, shared) is not value]
+        for name in other:
+            setattr(what, name, before[name])
+        if other or now.keys() != before.keys():
+            changed = repr(what)
+    return changed
 
 
 @cache
