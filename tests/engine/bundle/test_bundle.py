@@ -557,6 +557,17 @@ def test_the_issue_of_a_session_compares_it_with_one_that_optimizes_nothing(
     assert alone(innocent, tmp_path / "empty").returncode == 0
 
 
+def test_a_session_under_given_options_is_opened_by_the_plugins(tmp_path: Path) -> None:
+    options = {"threads": 2}
+    (bundle,) = bundles(
+        DIVIDED, tmp_path, optimizer="onnxruntime", reduce=False, runtime_options=options
+    )
+    script = (bundle.path / "repro.py").read_text()
+    assert "'threads': 2" in script
+    assert "InferenceSession" not in script
+    assert bundle.record.script_exit == 1
+
+
 def _indent(code: str) -> str:
     return "".join(f"    {line}\n" for line in code.splitlines())
 

@@ -142,6 +142,16 @@ class ReproContext:
         return "optimizing the model"
 
     @property
+    def is_explained(self) -> bool:
+        """Whether the libraries of both plugins show the finding, without optvet.
+
+        A session that an optimizer opens has none of the options that the runtime was given.
+        """
+        in_session = self.optimizer.traits.optimizes_on_load
+        as_given = not in_session or self.runtime_options == self.runtime.options
+        return as_given and isinstance(self.optimizer, Explains)
+
+    @property
     def optimize(self) -> str:
         """Body of ``optimize(model)``; by the plugin where that does not show its call."""
         return self._apply(self.passes)
@@ -152,7 +162,7 @@ class ReproContext:
         return "return model" if self.takes_original else self._apply(())
 
     def _apply(self, passes: Sequence[str]) -> str:
-        if isinstance(self.optimizer, Explains):
+        if self.is_explained and isinstance(self.optimizer, Explains):
             return self.optimizer.snippet(passes, self.options)
         return f"""
 from optvet.plugin import Artifact

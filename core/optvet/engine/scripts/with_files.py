@@ -15,7 +15,6 @@ from optvet.engine.scripts import drawing
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.rendering import render
 from optvet.engine.work.trials.inference import graph_output_of
-from optvet.spec.optimizer_protocols import Explains
 from optvet.spec.protocols import SetsEnvironment
 from optvet.spec.requirement import Requirement
 from optvet.spec.runtime_protocols import ExplainsRuntime
@@ -35,7 +34,6 @@ def modules_beside(context: ReproContext) -> Mapping[str, str]:
 
 def script(context: ReproContext) -> str:
     """The text of ``repro.py``."""
-    explained = isinstance(context.optimizer, Explains)
     plugins = (context.optimizer, context.runtime)
     wanted = [p.environment for p in plugins if isinstance(p, SetsEnvironment)]
     return render(
@@ -43,7 +41,7 @@ def script(context: ReproContext) -> str:
         context=context,
         environment=sorted({k: v for each in wanted for k, v in each.items()}.items()),
         run=context.runtime.snippet(context.runtime_options)
-        if explained and isinstance(context.runtime, ExplainsRuntime)
+        if context.is_explained and isinstance(context.runtime, ExplainsRuntime)
         else _run_by_plugin(context),
         looks=PROOF,
         metric=isinstance(context.required, Requirement),
