@@ -90,6 +90,17 @@ def test_two_sandboxes_at_once_share_no_server() -> None:
         assert where(first)[0] != where(second)[0]
 
 
+def test_a_sandbox_within_another_has_its_server_and_workers_of_its_own() -> None:
+    with Sandbox(jobs=1) as lender:
+        with Sandbox(jobs=1, lender=lender) as within:
+            server, worker = where(within)
+        again, another = where(lender)
+        assert again == server
+        assert another != worker
+        with Sandbox(jobs=1) as beside:  # The server is the lender's, and not left to others.
+            assert where(beside)[0] != server
+
+
 def test_a_sandbox_that_is_closed_at_work_leaves_no_server() -> None:
     with Sandbox(jobs=1) as sandbox:
         server, worker = where(sandbox)

@@ -25,9 +25,17 @@ from optvet.spec.scratch import temporary_folder
 
 @contextmanager
 def open_conversion(
-    request: ConvertRequest, plugins: Plugins, *, more: Sequence[str] = ()
+    request: ConvertRequest,
+    plugins: Plugins,
+    *,
+    more: Sequence[str] = (),
+    within: Conversion | None = None,
 ) -> Iterator[Conversion]:
-    """A question with its workers, which import ``more`` modules once."""
+    """A question with its workers, which import ``more`` modules once.
+
+    A question about a part of a source comes up ``within`` that about the whole, which has imported
+    all that the part needs.
+    """
     pythons = Pythons(request.environments, environments_root())
     plugins = pythons.among(plugins)
     links = links_of(request, plugins)
@@ -68,6 +76,7 @@ def open_conversion(
                     limits=limits,
                     preload=tuple(dict.fromkeys(preload)),
                     interpreter=interpreter,
+                    lender=None if within is None else within.sandboxes.get(home),
                 )
             )
         here = sandboxes.pop("")

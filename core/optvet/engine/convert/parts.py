@@ -102,7 +102,7 @@ def reduce_source(
             place.mkdir()
             try:
                 file = _write_part(conversion, sample, part, place)
-                found = find_in_part(request, plugins, f"{place / file}:part", fault)
+                found = find_in_part(conversion, plugins, f"{place / file}:part", fault)
             except OptvetError as error:
                 notes.append(f"{part.name or 'the whole'}: {error}")
                 continue
@@ -172,11 +172,12 @@ def _write_part(conversion: Conversion, sample: Sample, part: SourcePart, folder
 
 
 def find_in_part(
-    request: ConvertRequest, plugins: Plugins, model: str, fault: ConversionFinding
+    whole: Conversion, plugins: Plugins, model: str, fault: ConversionFinding
 ) -> ConversionFinding | None:
     """The fault of the same symptom and stage that the part shows on what it was given."""
     alone = {"model": model, "dataset": (), "random": 0, "edges": False, "sizes": False}
-    answer = convert_model(request.model_copy(update={**alone, "out": None}), plugins)
+    request = whole.request.model_copy(update={**alone, "out": None})
+    answer = convert_model(request, plugins, within=whole)
     same = (fault.symptom, fault.kind, fault.stages)
     faults = (f for f in answer.findings if f.severity == "fault")
     return next((f for f in faults if (f.symptom, f.kind, f.stages) == same), None)

@@ -41,9 +41,19 @@ def _quiet(text: str, done: int, total: int | None) -> None:
 
 
 def convert_model(
-    request: ConvertRequest, plugins: Plugins, *, progress: Progress = _quiet
+    request: ConvertRequest,
+    plugins: Plugins,
+    *,
+    progress: Progress = _quiet,
+    within: Conversion | None = None,
 ) -> ConversionResult:
     """Convert the source of ``request`` and tell whether the result is right.
+
+    Args:
+        request: The source and the chain.
+        plugins: What is installed.
+        progress: Called with a text about the progress.
+        within: The conversion of the whole, if the source is a part of one.
 
     Raises:
         UsageError: The source, the chain or an option cannot be used.
@@ -51,7 +61,7 @@ def convert_model(
         PluginError: A plugin is missing or broken.
     """
     started = time.perf_counter()
-    with open_conversion(request, plugins) as conversion:
+    with open_conversion(request, plugins, within=within) as conversion:
         progress("running the source", 0, None)
         inputs, judge, skipped = prepare_inputs(conversion)
         links = converted_by(conversion, inputs, progress)

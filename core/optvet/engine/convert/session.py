@@ -49,10 +49,14 @@ class Conversion:
     output_names: list[str]
     abroad: Mapping[str, Sandbox] = field(default_factory=dict)
 
+    @property
+    def sandboxes(self) -> Mapping[str, Sandbox]:
+        """All of them by environment; this one's name is empty."""
+        return {"": self.sandbox, **self.abroad}
+
     def sandbox_of(self, plugin: object) -> Sandbox:
         """Where the library of a plugin is."""
-        home = self.plugins.home_of(plugin)
-        return self.abroad[home] if home else self.sandbox
+        return self.sandboxes[self.plugins.home_of(plugin)]
 
     @property
     def source_is_here(self) -> bool:

@@ -94,7 +94,7 @@ def reduce_operators(
             return none.model_copy(update={"note": words})
         place = check.folder()
         file = write_operators(conversion, each.sample, kept, place)
-        found = find_in_part(request, plugins, f"{place / file}:part", fault)
+        found = find_in_part(conversion, plugins, f"{place / file}:part", fault)
         if found is None:
             return none
         names = write_part_bundle(conversion, result, found, place, folder, operators=True)

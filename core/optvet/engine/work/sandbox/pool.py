@@ -55,6 +55,8 @@ class Sandbox:
         preload: Modules imported once in the server. A module that cannot be imported is skipped:
             the task that needs it fails. If an import kills the server, none is preloaded.
         interpreter: Python of another environment, in which tasks run; by default this one.
+        lender: A sandbox of the same modules and interpreter that is closed later. Its server
+            forks the workers of this one too, which then imports nothing anew.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Sandbox:
         limits: Limits = _DEFAULT_LIMITS,
         preload: Sequence[str] = (),
         interpreter: Interpreter | None = None,
+        lender: Sandbox | None = None,
     ) -> None:
         self.limits = limits
         self._jobs = max(1, jobs)
@@ -77,6 +80,7 @@ class Sandbox:
         self._owner = os.getpid()
         self._preload = tuple(preload)
         self._interpreter = interpreter
+        self._lender = lender
         self._servers: Servers | None = None
         self._gate = _TaskGate()
         atexit.register(self.close)
@@ -119,10 +123,21 @@ class Sandbox:
         with self._lock:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
-            # Not before the first task: if all answers are cached, no process is needed.
-            self._servers = self._servers or take_servers(self._preload, self._interpreter)
+            self._take_servers()
             self._hand_over(task)
         return cast("Future[Outcome[T]]", task.future)
+
+    def _take_servers(self) -> Servers:
+        """Not before the first task: if all answers are cached, no process is needed."""
+        if self._servers is None and self._lender is not None:
+            self._servers = self._lender.lend_servers()
+        self._servers = self._servers or take_servers(self._preload, self._interpreter)
+        return self._servers
+
+    def lend_servers(self) -> Servers:
+        """What forks the workers of this sandbox."""
+        with self._lock:
+            return self._take_servers()
 
     def _hand_over(self, task: _PoolTask) -> None:
         """Give a task to the first free slot, to a new one if none is free, or let it wait.
@@ -188,7 +203,7 @@ class Sandbox:
             slot.put(None)
         if idle:  # Workers end with their threads, before anybody else gets the server.
             self._join()
-        if self._servers is not None:
+        if self._servers is not None and self._lender is None:
             leave_servers(self._preload, self._servers, idle=idle, interpreter=self._interpreter)
         self._join()
 
