@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.commands import Run, run
 from tests.engine.convert import plain
+from tests.engine.convert.part_scripts import BLIND, last_lines
 
 from optvet import UsageError
 from optvet.engine.convert import parts
@@ -20,7 +19,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.reduce.converted_source import reduced_or_why_not
 from optvet.engine.scripts import comparing
-from optvet.engine.scripts.parts import PART_SCRIPT, part_files
+from optvet.engine.scripts.confined_run import Ended, try_script
+from optvet.engine.scripts.parts import PART_SCRIPT
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourcePart, SplitsSource
 from optvet.spec.records.convert import ConversionFinding, ConversionPlace
@@ -74,19 +74,23 @@ def pipe():
 """
 
 
-def ended(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The script of a bundle, in a Python that does not see optvet."""
-    blind = "import sys; sys.modules['optvet'] = None; import runpy; sys.path.insert(0, '.');"
-    code = f"{blind} runpy.run_path('{PART_SCRIPT}', run_name='__main__')"
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=environment
-    )
+@pytest.fixture
+def blind(monkeypatch: pytest.MonkeyPatch) -> list[Ended]:
+    """How scripts of bundles ended, which are tried in a Python that does not see optvet."""
+    ends: list[Ended] = []
+
+    def try_blind(script: Path, *about: Any, **options: Any) -> Ended:
+        (script.parent / "blind.py").write_text(BLIND)
+        ends.append(try_script(script.with_name("blind.py"), *about, **options))
+        return ends[-1]
+
+    monkeypatch.setattr(parts, "try_script", try_blind)
+    return ends
 
 
 @pytest.mark.long
 def test_a_module_is_reduced_to_the_submodule_at_fault(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, blind: list[Ended]
 ) -> None:
     pytest.importorskip("onnxscript")
     monkeypatch.chdir(tmp_path)
@@ -101,8 +105,7 @@ def test_a_module_is_reduced_to_the_submodule_at_fault(
     assert {"part.pt2", "part.py", "comparing.py", "running.py", PART_SCRIPT} <= set(
         reduced["files"]
     )
-    script = ended(Path("part"))
-    assert (script.returncode, script.stdout.splitlines()[-1]) == (1, comparing.SAID)
+    assert len(blind) == 1
 
 
 @pytest.mark.long
@@ -128,7 +131,7 @@ def test_a_source_is_reduced_on_an_input_that_is_wrong_on_every_runtime(
 
 @pytest.mark.long
 def test_a_pipeline_is_reduced_to_the_step_at_fault(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, blind: list[Ended]
 ) -> None:
     pytest.importorskip("skl2onnx")
     monkeypatch.chdir(tmp_path)
@@ -137,8 +140,8 @@ def test_a_pipeline_is_reduced_to_the_step_at_fault(
     ran = run("convert", *asked, "--reduce", "part")
     assert ran.code == 1
     assert "reduced to randomforestclassifier, 1 of 3" in ran.out
-    script = ended(Path("part"))
-    assert (script.returncode, script.stdout.splitlines()[-1]) == (1, comparing.SAID)
+    (script,) = blind
+    assert (script.code, script.printed.splitlines()[-1]) == (1, comparing.SAID)
     again = run("convert", "part/part.py:part", "--via", "skl2onnx")
     assert again.code == 1
 
@@ -274,12 +277,6 @@ def test_scripts_of_other_formats_run_the_converted_model(
     runtime.write_part(source, feeds, runtime.options, "", tmp_path)
     script = runtime.script(converter, {})
     assert script is not None
-    exits = []
-    for tolerance in (1e-3, -1.0):  # No error is as small as that: the script has to show one.
-        for name, text in part_files(script, (), tolerance).items():
-            (tmp_path / name).write_text(text)
-        script_run = ended(tmp_path)
-        exits.append(
-            (script_run.returncode, (script_run.stdout.splitlines() or [script_run.stderr])[-1])
-        )
-    assert exits == [(0, "the fault is not there"), (1, comparing.SAID)]
+    # No error is as small as the second: the script has to show one.
+    said = last_lines(tmp_path, script, (), (1e-3, -1.0))
+    assert said == [("the fault is not there", "0"), (comparing.SAID, "1")]
