@@ -99,34 +99,6 @@ def test_the_source_keeps_the_protocol() -> None:
     assert pickle.loads(pickle.dumps(source)).name == "torch"
 
 
-@pytest.mark.long
-def test_a_module_is_exported_the_same_each_time_and_a_change_of_the_source_is_seen(
-    nets: Path, cache: Path
-) -> None:
-    path = fetch(cache, "my_nets:net")
-    assert path.name == "net.onnx"
-    assert path.parent.name.startswith("my_nets.net-")
-    assert fetch(cache, "my_nets:net") == path
-    assert [f.name for f in cache.rglob("*") if f.is_file()] == ["net.onnx"]
-    weights = [onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer]
-    assert sum(np.size(w) for w in weights) >= 8
-    assert "my_nets" not in sys.modules
-    (nets / "my_nets.py").write_text(NETS.replace("Linear(3, 2)", "Linear(3, 5)"))
-    changed = fetch(cache, "my_nets:net@4x3")
-    assert changed != path
-    assert path.is_file()
-    (output,) = onnx.load(changed).graph.output
-    assert [d.dim_value for d in output.type.tensor_type.shape.dim] == [4, 5]
-
-
-@pytest.mark.long
-def test_inputs_may_be_named(nets: Path, cache: Path) -> None:
-    plugins = Plugins([]).register("model source", TorchSource())
-    (model,) = resolve_model("torch:my_nets:Named", plugins, cache)
-    assert {value.name for value in model.inputs} == {"a", "b"}
-    assert model.source == "torch:my_nets:Named"
-
-
 NO_MODULES = {
     "my_nots:net": r": cannot import my_nots \(ModuleNotFoundError.*run in the folder",
     "my_nets:zzz": r": my_nets has no zzz; it has Impossible, Named, Net, broken",
@@ -148,20 +120,84 @@ for number, reference in enumerate(sys.argv[1:]):
 """
 
 
-def test_what_leads_to_no_module_is_told(nets: Path) -> None:
-    """In one process: each of its own would import PyTorch anew."""
+def work_on(nets: Path, *references: str) -> list[tuple[dict[str, str], Path]]:
+    """The answer to each reference, and the file of the model.
+
+    In one process: each of its own would import PyTorch anew.
+    """
     paths = os.pathsep.join(filter(None, sys.path))
     subprocess.run(
-        [sys.executable, "-P", "-c", ALL_AT_ONCE, *NO_MODULES],
+        [sys.executable, "-P", "-c", ALL_AT_ONCE, *references],
         env=os.environ | {"PYTHONPATH": paths},
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=True,
     )
-    for number, (reference, message) in enumerate(NO_MODULES.items()):
-        reply = json.loads((nets / str(number) / "answer.json").read_text())
+    folders = [nets / str(number) for number in range(len(references))]
+    return [(json.loads((f / "answer.json").read_text()), f / "model.onnx") for f in folders]
+
+
+def test_what_leads_to_no_module_is_told(nets: Path) -> None:
+    answers = work_on(nets, *NO_MODULES)
+    for (reference, message), (reply, model) in zip(NO_MODULES.items(), answers, strict=True):
         assert reply["kind"] == "usage", reference
         assert re.match(message, reply["words"]), (reference, reply["words"])
-        assert not (nets / str(number) / "model.onnx").exists()
+        assert not model.exists()
+
+
+@pytest.mark.long
+def test_a_module_is_exported_the_same_each_time(nets: Path, cache: Path) -> None:
+    plugins = Plugins([]).register("model source", TorchSource())
+    (model,) = resolve_model("torch:my_nets:net", plugins, cache)
+    assert model.source == "torch:my_nets:net"
+    path = model.path
+    assert path.name == "net.onnx"
+    assert path.parent.name.startswith("my_nets.net-")
+    assert [f.name for f in cache.rglob("*") if f.is_file()] == ["net.onnx"]
+    weights = [onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer]
+    assert sum(np.size(w) for w in weights) >= 8
+    assert "my_nets" not in sys.modules
+    # In another process.
+    references = ("my_nets:net", "my_nets:net@4x3", "my_nets:Named", "my_nets:Impossible")
+    again, shaped, named, impossible = work_on(nets, *references)
+    assert again[1].read_bytes() == path.read_bytes()
+    (output,) = onnx.load(shaped[1]).graph.output
+    assert [d.dim_value for d in output.type.tensor_type.shape.dim] == [4, 2]
+    assert {value.name for value in onnx.load(named[1]).graph.input} == {"a", "b"}
+    assert impossible[0]["kind"] == "input"
+    fails = r": torch\.onnx\.export fails: .*export it yourself"
+    assert re.match(fails, impossible[0]["words"]), impossible[0]
+    assert not impossible[1].exists()
+
+
+def test_a_change_of_the_source_is_seen_and_equal_exports_share_a_file(
+    nets: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export(reference: str, scratch: Path) -> None:
+        (scratch / "model.onnx").write_bytes((nets / "my_nets.py").read_bytes())
+
+    monkeypatch.setattr(optvet_torch.models, "_export_elsewhere", export)
+    path = fetch(cache, "my_nets:net")
+    written = path.stat().st_mtime_ns
+    assert fetch(cache, "my_nets:net") == path
+    assert path.stat().st_mtime_ns == written
+    assert [f for f in cache.rglob("*") if f.is_file()] == [path]
+    (nets / "my_nets.py").write_text(BARE)
+    changed = fetch(cache, "my_nets:net")
+    assert changed != path
+    assert {f.read_text() for f in (path, changed)} == {NETS, BARE}
+
+
+def test_what_the_export_says_of_a_module_is_told(
+    nets: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(command: list[str], **settings: object) -> subprocess.CompletedProcess[bytes]:
+        Path(command[-1], "answer.json").write_text('{"kind": "input", "words": ": not today"}')
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", ends)
+    with pytest.raises(InputError, match="torch model 'my_nets:Impossible': not today"):
+        fetch(cache, "my_nets:Impossible")
 
 
 def test_a_reference_that_leads_to_no_module_is_refused(nets: Path, cache: Path) -> None:
@@ -169,12 +205,6 @@ def test_a_reference_that_leads_to_no_module_is_refused(nets: Path, cache: Path)
     with pytest.raises(UsageError, match=message):
         fetch(cache, "my_nets:Nmed")
     assert not [f for f in cache.rglob("*") if f.is_file()]
-
-
-@pytest.mark.long
-def test_a_module_that_cannot_be_exported_is_told(nets: Path, cache: Path) -> None:
-    with pytest.raises(InputError, match=r"torch\.onnx\.export fails: .*export it yourself"):
-        fetch(cache, "my_nets:Impossible")
 
 
 def test_a_crash_of_the_users_code_is_told(nets: Path, cache: Path) -> None:
