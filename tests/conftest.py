@@ -66,10 +66,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let tasks of tests leave notes there for them: workers write among their own files alone."""
-    folder = str(tmp_path_factory.getbasetemp())
-    os.environ.setdefault("OPTVET_CONFINE", folder)
-    # jax2onnx compiles for 8 of the 11 seconds of CPU that it takes to load, in each process.
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{folder}/jax")
+    folder = tmp_path_factory.getbasetemp()
+    # jax2onnx compiles for 8 of the 11 seconds of CPU that it takes to load, in each process: all
+    # processes of a run share what it compiles.
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    (shared / "jax").mkdir(exist_ok=True)
+    os.environ.setdefault("OPTVET_CONFINE", f"{folder}{os.pathsep}{shared / 'jax'}")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(shared / "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
