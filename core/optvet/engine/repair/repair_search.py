@@ -17,7 +17,7 @@ from optvet.spec.records.repair import Edit, RepairStep
 
 ROUNDS = 12
 """Faults that are repaired one after the other."""
-Propose = Callable[[bytes, Sequence[ConversionInput]], Sequence[RepairCandidate]]
+Propose = Callable[[bytes, Sequence[ConversionInput]], Iterator[Sequence[RepairCandidate]]]
 
 
 @dataclass
@@ -25,7 +25,8 @@ class RepairSearch:
     """The state of one repair.
 
     Attributes:
-        propose: Candidates for a model, in order, given inputs that show its faults.
+        propose: Candidates for a model, in order, given inputs that show its faults; more of them
+            are sought when they are asked for.
         tries: How many models are still tried.
         progress: Told the number of models tried.
     """
@@ -77,7 +78,7 @@ class RepairSearch:
         better: list[tuple[float, int, RepairCandidate, MeasuredModel]] = []
         explains: tuple[RepairCandidate, MeasuredModel] | None = None
         tried = 0
-        for candidate, measured in self._measure_each(self._propose(now)):
+        for candidate, measured in self._measure_proposed(now):
             tried += 1
             if measured is None or self.acceptance.is_worse(now, measured):
                 if (
@@ -112,10 +113,12 @@ class RepairSearch:
             measured.seen[name].right or not seen.right for name, seen in now.seen.items()
         )
 
-    def _propose(self, now: MeasuredModel) -> Sequence[RepairCandidate]:
-        return self.propose(
-            self._apply(self.edits).SerializeToString(), self.acceptance.failing(now)
-        )
+    def _measure_proposed(
+        self, now: MeasuredModel
+    ) -> Iterator[tuple[RepairCandidate, MeasuredModel | None]]:
+        data = self._apply(self.edits).SerializeToString()
+        for candidates in self.propose(data, self.acceptance.failing(now)):
+            yield from self._measure_each(candidates)
 
     def _apply(self, edits: Sequence[Edit]) -> ModelProto:
         return apply_edits(self.model, edits)

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.repair.acceptance import AcceptanceCheck, MeasuredModel, numbers_of, parts
 from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.edits import apply_edits
-from optvet.engine.repair.propose.rank import proposals, proposals_beside
+from optvet.engine.repair.propose.rank import Proposals, proposals, proposals_beside
 from optvet.engine.repair.propose.templates import KNOWN_OPERATORS
 from optvet.engine.repair.propose.tried_candidates import count_worker_deaths
 from optvet.engine.repair.reference_models import references_of
@@ -217,15 +217,17 @@ class _Repair:
     def _proposer(self, config: RuntimeConfig, references: Mapping[str, bytes]) -> Propose:
         numbers = itertools.count(1)
 
-        def propose(data: bytes, failing: Sequence[ConversionInput]) -> Sequence[RepairCandidate]:
+        def propose(
+            data: bytes, failing: Sequence[ConversionInput]
+        ) -> Iterator[Sequence[RepairCandidate]]:
             samples = [d.sample for d in failing[:_SHOWN]]
             tried = self.conversion.folder / f"tried-{next(numbers)}"
-            for before in range(1 + _ENDED):
-                outcome = self._proposals(config, data, samples, tried, references)
-                if outcome.value is not None or count_worker_deaths(tried) == before:
-                    break
-            self._complain(outcome.failure)
-            return outcome.value or []
+            about = (config, data, samples, tried, references)
+            first = self._proposals(*about, others=False)
+            yield first.candidates
+            if not first.is_all:
+                every = self._proposals(*about, others=True).candidates
+                yield [each for each in every if each not in first.candidates]
 
         return propose
 
@@ -236,8 +238,28 @@ class _Repair:
         samples: Sequence[Sample],
         tried: Path,
         references: Mapping[str, bytes],
-    ) -> Outcome[list[RepairCandidate]]:
-        conversion, about = self.conversion, (config, data, samples, tried, references)
+        *,
+        others: bool,
+    ) -> Proposals:
+        """What is proposed, also if candidates end the worker that tries them."""
+        deaths = count_worker_deaths(tried)
+        for before in range(deaths, deaths + 1 + _ENDED):
+            outcome = self._ask(config, data, samples, tried, references, others)
+            if outcome.value is not None or count_worker_deaths(tried) == before:
+                break
+        self._complain(outcome.failure)
+        return outcome.value or Proposals([], is_all=True)
+
+    def _ask(
+        self,
+        config: RuntimeConfig,
+        data: bytes,
+        samples: Sequence[Sample],
+        tried: Path,
+        references: Mapping[str, bytes],
+        others: bool,
+    ) -> Outcome[Proposals]:
+        conversion, about = self.conversion, (config, data, samples, tried, references, others)
         if conversion.source_is_here:
             source = (conversion.reference, conversion.source.artifact)
             return conversion.sandbox.call(proposals_beside, *source, *about, role="judging")

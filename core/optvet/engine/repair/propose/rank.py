@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 
@@ -34,6 +35,14 @@ _TIME_S = 60.0
 _SHORT_S = 5.0
 """Wall clock of the search for other edits, from the one on that explains the wrong output."""
 
+
+class Proposals(NamedTuple):
+    """Candidates in order; whether they are all, or end with the first that explains the output."""
+
+    candidates: list[RepairCandidate]
+    is_all: bool
+
+
 _PROPOSE: tuple[Callable[[AlignedRun, tuple[int, ...]], Iterator[RepairCandidate]], ...] = (
     parameters,
     attributes,
@@ -58,10 +67,11 @@ def proposals_beside(
     samples: Sequence[Sample],
     tried: Path,
     references: Mapping[str, bytes],
-) -> list[RepairCandidate]:
+    others: bool,
+) -> Proposals:
     """As ``proposals``, where the source runs in the same worker as the converted model."""
     recorded = [source_inside(source_config, source, sample) for sample in samples]
-    return proposals(recorded, config, data, samples, tried, references)
+    return proposals(recorded, config, data, samples, tried, references, others)
 
 
 def proposals(
@@ -71,7 +81,8 @@ def proposals(
     samples: Sequence[Sample],
     tried: Path,
     references: Mapping[str, bytes],
-) -> list[RepairCandidate]:
+    others: bool,
+) -> Proposals:
     """Candidates that explain a missing value on all ``samples``, and those that need not.
 
     Args:
@@ -81,6 +92,7 @@ def proposals(
         samples: Inputs on which it is wrong.
         tried: Where it is kept what candidates explain, for a worker that goes on after this one.
         references: Other models of the source in ONNX, by the name of their converter.
+        others: Whether the search goes on behind a candidate that explains the output.
     """
     enter("run")
     model = onnx.load_from_string(data)
@@ -88,7 +100,7 @@ def proposals(
         # A model that cannot be called shows nothing else.
         given = list(lost_constants(model, recorded[0][0], samples[0].feeds))
         if given:
-            return given
+            return Proposals(given, is_all=True)
     aligned_runs: list[AlignedRun] = []
     for inside, sample in zip(recorded, samples, strict=True):
         # Regions are read off the first sample, and tried on all.
@@ -96,13 +108,14 @@ def proposals(
         if aligned := aligned_run_of(inside, config, model, sample, lent):
             aligned_runs.append(aligned)
     if not aligned_runs:
-        return []
+        return Proposals([], is_all=True)
     windows = [window_of(aligned, config) for aligned in aligned_runs]
-    ranked = _rank(windows, TriedCandidates(tried))
-    return [declare_output(aligned_runs[0], candidate) for candidate in ranked]
+    ranked = _rank(windows, TriedCandidates(tried), others=others)
+    declared = [declare_output(aligned_runs[0], each) for each in ranked.candidates]
+    return ranked._replace(candidates=declared)
 
 
-def _rank(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[RepairCandidate]:
+def _rank(windows: Sequence[Window], trials: TriedCandidates, *, others: bool) -> Proposals:
     first = windows[0]
     region = first.aligned.region.nodes[:_NODES]
     # A node before the region may be wrong too: its value is known, but in another layout.
@@ -111,6 +124,7 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[Repair
     written = _explaining(windows, trials, region)
     ends = [_SHORT_S if written else _TIME_S]
     started = time.monotonic()
+    ranked: list[RepairCandidate] = []
     for propose in _PROPOSE:
         nodes = region
         if propose in (removals, inputs, other_attributes):
@@ -124,7 +138,7 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[Repair
                 continue
             seen.add(key)
             if not candidate.explains:
-                yield candidate
+                ranked.append(candidate)
                 continue
             if time.monotonic() - started > min(ends):
                 break
@@ -132,9 +146,11 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[Repair
             if depth >= 0:
                 found.append(replace(candidate, depth=depth))
             if depth == first.aligned.place:
+                if not others:
+                    return Proposals([*ranked, found[-1]], is_all=False)
                 ends.append(time.monotonic() - started + _SHORT_S)
-        yield from sorted(found, key=lambda c: -c.depth)
-    yield from written
+        ranked += sorted(found, key=lambda c: -c.depth)
+    return Proposals([*ranked, *written], is_all=True)
 
 
 def _explaining(
