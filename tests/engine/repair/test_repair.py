@@ -58,6 +58,7 @@ def repair(tmp_path: Path) -> Repair:
             "model": str(tmp_path / "good.onnx"),
             "converted": tmp_path / "faulty.onnx",
             "out": tmp_path / "repaired",
+            "cross_check": ("onnx_reference",),  # others import their libraries first
             **options,
         }
         return repair_model(RepairRequest.model_validate(given), Plugins())
@@ -244,6 +245,7 @@ def test_a_fault_of_a_converted_network_is_repaired_to_the_right_model(
         model=f"{tmp_path}/source.{'onnx' if source == 'onnx' else 'py:source'}",
         converted=tmp_path / "faulty.onnx",
         out=tmp_path / "repaired",
+        cross_check=("onnx_reference",),
     )
     result = repair_model(request, Plugins())
     assert result.verdict == "repaired"
