@@ -36,7 +36,7 @@ from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.identity import structure_of
 from optvet.report.graph_svg import draw
 from optvet.spec.errors import InputError, UsageError
-from optvet.spec.records import Finding
+from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import Symptom
 from optvet.spec.words import markdown_block
@@ -87,8 +87,10 @@ def bundles(
     progress: Progress = lambda text, done, total: None,
     plugins: Plugins | None = None,
     reduce: bool = True,
+    kept: Callable[[VetResult], VetResult] = lambda result: result,
     **settings: object,
 ) -> list[Bundle]:
+    """Bundles of what ``kept`` leaves of the answer on a model."""
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     asked = VetRequest(
@@ -99,7 +101,7 @@ def bundles(
     )
     plugins = plugins or Plugins()
     (model,) = resolve_model(str(path), plugins, folder / "cache")
-    result = vet_model(model, asked, plugins)
+    result = kept(vet_model(model, asked, plugins))
     return write_bundles(result, asked, folder / "out", plugins, progress=progress)
 
 

@@ -16,14 +16,20 @@ from tests.engine.bundle.test_bundle import (
 
 from optvet.engine.bundle import Bundle, replay_bundle
 from optvet.engine.discovery import Plugins
+from optvet.spec.records import VetResult
 from optvet.spec.symptoms import Symptom
 
 
-def required(text: str, folder: Path, **settings: object) -> Bundle:
-    """The only bundle of a requirement."""
-    given = {"optimizer": "onnxoptimizer", "limit": 2} | settings
-    made = bundles(text, folder, **given)  # type: ignore[arg-type]
-    (bundle,) = (b for b in made if b.record.finding.symptom == Symptom.REQUIREMENT)
+def of_requirements(result: VetResult) -> VetResult:
+    """The answer without what is wrong whatever is required."""
+    kept = [f for f in result.findings if f.symptom == Symptom.REQUIREMENT]
+    return result.model_copy(update={"findings": kept})
+
+
+def required(text: str, folder: Path, culprit: str, **settings: object) -> Bundle:
+    """The only bundle of a requirement that a pass breaks."""
+    given = {"pipeline": f"nop,{culprit}", "limit": 2, "kept": of_requirements} | settings
+    (bundle,) = bundles(text, folder, **given)  # type: ignore[arg-type]
     return bundle
 
 
@@ -31,7 +37,7 @@ def required(text: str, folder: Path, **settings: object) -> Bundle:
 def test_a_metric_that_is_not_met_is_reduced_and_measured_again_by_the_script(
     tmp_path: Path,
 ) -> None:
-    bundle = required(WRONG, tmp_path, require="cosine>=0.999")
+    bundle = required(WRONG, tmp_path, "fuse_pad_into_conv", require="cosine>=0.999")
     record = bundle.record
     assert (bundle.note, record.nodes, record.script_exit) == ("", (4, 2), 1)
     assert (record.finding.culprit, record.comparator) == (["fuse_pad_into_conv"], "tensor")
@@ -48,7 +54,7 @@ def test_a_metric_that_is_not_met_is_reduced_and_measured_again_by_the_script(
 
 @pytest.mark.long
 def test_rounding_that_exceeds_a_tolerance_is_reduced_and_stays_no_fault(tmp_path: Path) -> None:
-    bundle = required(NORMALIZED, tmp_path, atol="1e-12")
+    bundle = required(NORMALIZED, tmp_path, "fuse_bn_into_conv", atol="1e-12")
     record = bundle.record
     assert record.finding.culprit == ["fuse_bn_into_conv"]
     assert (bundle.note, record.nodes) == ("", (9, 2))
@@ -60,7 +66,7 @@ def test_rounding_that_exceeds_a_tolerance_is_reduced_and_stays_no_fault(tmp_pat
 
 @pytest.mark.long
 def test_the_issue_of_a_tolerance_needs_nothing_of_ours(tmp_path: Path) -> None:
-    bundle = required(WRONG, tmp_path, rtol="z:1e-3", reduce=False)
+    bundle = required(WRONG, tmp_path, "fuse_pad_into_conv", rtol="z:1e-3", reduce=False)
     assert bundle.record.finding.requirement == "z: rtol=0.001, atol=0"
     assert bundle.record.outputs == ["z"]
     code = issue_script(bundle)
@@ -73,7 +79,8 @@ def test_the_issue_of_a_tolerance_needs_nothing_of_ours(tmp_path: Path) -> None:
 def test_a_metric_over_several_samples_keeps_the_fewest_and_the_whole_model(
     tmp_path: Path,
 ) -> None:
-    bundle = required(WRONG, tmp_path, require="samples_changed<=1", limit=4)
+    given = {"require": "samples_changed<=1", "limit": 4}
+    bundle = required(WRONG, tmp_path, "fuse_pad_into_conv", **given)
     record = bundle.record
     assert bundle.note == "it takes 2 samples, so the model was kept whole"
     assert (record.samples, record.nodes, record.finding.measured) == (2, (4, 4), 2)
@@ -89,7 +96,7 @@ def test_a_metric_over_several_samples_keeps_the_fewest_and_the_whole_model(
 @pytest.mark.long
 def test_two_requirements_that_one_pass_breaks_have_bundles_of_their_own(tmp_path: Path) -> None:
     given = {"require": ["cosine>=0.999"], "rtol": "1e-3", "reduce": False, "limit": 1}
-    made = bundles(WRONG, tmp_path, optimizer="onnxoptimizer", **given)  # type: ignore[arg-type]
+    made = bundles(WRONG, tmp_path, pipeline="fuse_pad_into_conv", **given)  # type: ignore[arg-type]
     told = {b.record.finding.requirement: b.path for b in made}
     assert set(told) == {None, "cosine>=0.999", "rtol=0.001, atol=0"}
     assert len(set(told.values())) == 3
@@ -97,6 +104,7 @@ def test_two_requirements_that_one_pass_breaks_have_bundles_of_their_own(tmp_pat
 
 @pytest.mark.long
 def test_a_number_of_samples_is_shown_on_one(tmp_path: Path) -> None:
-    bundle = required(WRONG, tmp_path, require="samples_changed<=0", reduce=False)
+    given = {"require": "samples_changed<=0", "reduce": False}
+    bundle = required(WRONG, tmp_path, "fuse_pad_into_conv", **given)
     assert bundle.record.finding.measured == 1
     assert run_script(bundle.path).returncode == 1
