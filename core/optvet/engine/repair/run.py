@@ -23,7 +23,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.repair.acceptance import AcceptanceCheck, MeasuredModel, numbers_of, parts
 from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.edits import apply_edits
-from optvet.engine.repair.propose.rank import Proposals, proposals, proposals_beside
+from optvet.engine.repair.propose.rank import RankedCandidates, proposals, proposals_beside
 from optvet.engine.repair.propose.templates import KNOWN_OPERATORS
 from optvet.engine.repair.propose.tried_candidates import count_worker_deaths
 from optvet.engine.repair.reference_models import references_of
@@ -240,7 +240,7 @@ class _Repair:
         references: Mapping[str, bytes],
         *,
         others: bool,
-    ) -> Proposals:
+    ) -> RankedCandidates:
         """What is proposed, also if candidates end the worker that tries them."""
         deaths = count_worker_deaths(tried)
         for before in range(deaths, deaths + 1 + _ENDED):
@@ -248,7 +248,7 @@ class _Repair:
             if outcome.value is not None or count_worker_deaths(tried) == before:
                 break
         self._complain(outcome.failure)
-        return outcome.value or Proposals([], is_all=True)
+        return outcome.value or RankedCandidates([], is_all=True)
 
     def _ask(
         self,
@@ -258,7 +258,7 @@ class _Repair:
         tried: Path,
         references: Mapping[str, bytes],
         others: bool,
-    ) -> Outcome[Proposals]:
+    ) -> Outcome[RankedCandidates]:
         conversion, about = self.conversion, (config, data, samples, tried, references, others)
         if conversion.source_is_here:
             source = (conversion.reference, conversion.source.artifact)

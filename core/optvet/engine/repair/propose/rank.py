@@ -36,7 +36,7 @@ _SHORT_S = 5.0
 """Wall clock of the search for other edits, from the one on that explains the wrong output."""
 
 
-class Proposals(NamedTuple):
+class RankedCandidates(NamedTuple):
     """Candidates in order; whether they are all, or end with the first that explains the output."""
 
     candidates: list[RepairCandidate]
@@ -68,7 +68,7 @@ def proposals_beside(
     tried: Path,
     references: Mapping[str, bytes],
     others: bool,
-) -> Proposals:
+) -> RankedCandidates:
     """As ``proposals``, where the source runs in the same worker as the converted model."""
     recorded = [source_inside(source_config, source, sample) for sample in samples]
     return proposals(recorded, config, data, samples, tried, references, others)
@@ -82,7 +82,7 @@ def proposals(
     tried: Path,
     references: Mapping[str, bytes],
     others: bool,
-) -> Proposals:
+) -> RankedCandidates:
     """Candidates that explain a missing value on all ``samples``, and those that need not.
 
     Args:
@@ -100,7 +100,7 @@ def proposals(
         # A model that cannot be called shows nothing else.
         given = list(lost_constants(model, recorded[0][0], samples[0].feeds))
         if given:
-            return Proposals(given, is_all=True)
+            return RankedCandidates(given, is_all=True)
     aligned_runs: list[AlignedRun] = []
     for inside, sample in zip(recorded, samples, strict=True):
         # Regions are read off the first sample, and tried on all.
@@ -108,14 +108,14 @@ def proposals(
         if aligned := aligned_run_of(inside, config, model, sample, lent):
             aligned_runs.append(aligned)
     if not aligned_runs:
-        return Proposals([], is_all=True)
+        return RankedCandidates([], is_all=True)
     windows = [window_of(aligned, config) for aligned in aligned_runs]
     ranked = _rank(windows, TriedCandidates(tried), others=others)
     declared = [declare_output(aligned_runs[0], each) for each in ranked.candidates]
     return ranked._replace(candidates=declared)
 
 
-def _rank(windows: Sequence[Window], trials: TriedCandidates, *, others: bool) -> Proposals:
+def _rank(windows: Sequence[Window], trials: TriedCandidates, *, others: bool) -> RankedCandidates:
     first = windows[0]
     region = first.aligned.region.nodes[:_NODES]
     # A node before the region may be wrong too: its value is known, but in another layout.
@@ -147,10 +147,10 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates, *, others: bool) -
                 found.append(replace(candidate, depth=depth))
             if depth == first.aligned.place:
                 if not others:
-                    return Proposals([*ranked, found[-1]], is_all=False)
+                    return RankedCandidates([*ranked, found[-1]], is_all=False)
                 ends.append(time.monotonic() - started + _SHORT_S)
         ranked += sorted(found, key=lambda c: -c.depth)
-    return Proposals([*ranked, *written], is_all=True)
+    return RankedCandidates([*ranked, *written], is_all=True)
 
 
 def _explaining(
