@@ -75,6 +75,7 @@ ALLOWED: Mapping[str, str] = {
     "core/optvet/spec/scratch.py": OWN,
     "core/optvet/engine/environment/packages.py": PACKAGE,
     "core/optvet/cli/cache.py": CACHE,
+    "core/optvet/cli/completion.py": PACKAGE,
     "core/optvet/testing/converters.py": OWN,
     "plugins/converters/": WORKER,
     "plugins/optimizers/": WORKER,

@@ -128,6 +128,12 @@ def test_names_are_listed_anew_after_an_installation(
     (tmp_path / "packages").mkdir()
     monkeypatch.syspath_prepend(tmp_path / "packages")
     assert completion.known_names() == {"runtime": ["second"]}
+    monkeypatch.setattr(completion, "_list_names", lambda: {"runtime": ["third"]})
+    (tmp_path / "packages" / "results.json").touch()
+    assert completion.known_names() == {"runtime": ["second"]}
+    (tmp_path / "packages" / "new-1.0.dist-info").mkdir()
+    assert completion.known_names() == {"runtime": ["third"]}
+    monkeypatch.setattr(completion, "_list_names", lambda: {"runtime": ["second"]})
     (tmp_path / "completion.json").write_text("{")
     assert completion.known_names() == {"runtime": ["second"]}
 

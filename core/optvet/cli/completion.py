@@ -48,9 +48,18 @@ def known_names() -> Names:
 
 
 def _stamp() -> list[Any]:
-    """Changes when a package is installed or removed: so do the times of folders of packages."""
+    """Changes when a package is installed or removed, which only their own metadata says.
+
+    A folder on the path may be one in which files come and go, such as that of a project.
+    """
     folders = [Path(entry) for entry in dict.fromkeys(sys.path) if entry]
-    return [__version__, *([str(f), f.stat().st_mtime_ns] for f in folders if f.is_dir())]
+    return [__version__, *([str(f), _packages_in(f)] for f in folders if f.is_dir())]
+
+
+def _packages_in(folder: Path) -> list[list[Any]]:
+    """The metadata of the packages in a folder, and when each was written."""
+    found = (f for pattern in ("*.dist-info", "*.egg-info") for f in folder.glob(pattern))
+    return sorted([f.name, f.stat().st_mtime_ns] for f in found)
 
 
 def _list_names() -> dict[str, Any]:
