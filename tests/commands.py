@@ -6,13 +6,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 import optvet.cli
+from optvet.cli import doctor
+from optvet.engine import bench
+from optvet.engine.environment.doctor import diagnose
+from optvet.engine.plugin_entries import Loaded
+from optvet.engine.precision import gains
+from optvet.engine.vet.speed import verdict
+from optvet.engine.work.timing import stopwatch
+from optvet.spec.bench import LEAST_REPEATS
+from optvet.spec.records import Diagnosis
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 CLEAN = HEAD + "clean (float[2,3] x) => (float[2,3] y) { z = Relu(x)  y = Identity(z) }"
@@ -81,3 +90,23 @@ def spawn() -> Iterator[Spawn]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def quick_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time as briefly as an answer allows: how wide its interval is does not matter to the test."""
+    monkeypatch.setattr(stopwatch, "_REPEAT_S", 0.0)
+    monkeypatch.setattr(bench, "_EXTRA_S", 0.0)
+    for module in (verdict, gains):
+        monkeypatch.setattr(module, "REPEATS", LEAST_REPEATS)
+
+
+@pytest.fixture
+def few_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``doctor`` look at two plugins: importing the libraries of all takes minutes."""
+
+    def diagnose_few(plugins: Sequence[Loaded], *given: Any, **options: Any) -> Diagnosis:
+        few = [p for p in plugins if p.name in ("onnxoptimizer", "onnxruntime")]
+        return diagnose(few, *given, installed=[], **options)
+
+    monkeypatch.setattr(doctor, "diagnose", diagnose_few)

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands import WRITER
+from tests.commands import WRITER, quick_timing
 
 from optvet.spec.records import BenchResult
 
+__all__ = ["quick_timing"]
+
+pytestmark = pytest.mark.usefixtures("quick_timing")
 Run = Callable[..., Any]
 Write = Callable[[str, str], Path]
 FAR = ("--repeats", "3", "--threshold", "50")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import typer.main
-from tests.commands import CLEAN, FAULTY, Run
+from tests.commands import CLEAN, FAULTY, Run, few_diagnosed, quick_timing
 
 import optvet.cli
-from optvet.cli import doctor
-from optvet.engine.environment.doctor import diagnose
-from optvet.engine.plugin_entries import Loaded
-from optvet.spec.records import Diagnosis
+
+__all__ = ["few_diagnosed", "quick_timing"]
 
 ROOT = Path(__file__).parents[2]
 FILE = 'name = "small"\nmodels = ["models/"]\noptimizers = ["onnxoptimizer"]\n'
@@ -108,18 +106,12 @@ def _below(name: str, command: Any) -> Iterator[str]:
         yield from _below(f"{name} {each}", inner)
 
 
-def diagnose_few(plugins: Sequence[Loaded], *given: Any, **options: Any) -> Diagnosis:
-    """Importing the libraries of all plugins takes minutes."""
-    few = [p for p in plugins if p.name in ("onnxoptimizer", "onnxruntime")]
-    return diagnose(few, *given, installed=[], **options)
-
-
 @pytest.mark.long
+@pytest.mark.usefixtures("few_diagnosed", "quick_timing")
 def test_every_command_does_something(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(doctor, "diagnose", diagnose_few)
     write("models/clean.onnx", CLEAN)
     write("models/faulty.onnx", FAULTY)
     (tmp_path / "small.toml").write_text(FILE)

@@ -210,10 +210,10 @@ def test_many_bundles_and_folders_of_bundles_are_replayed_with_a_table(
 
 @pytest.mark.long
 def test_a_shape_that_says_more_stays_there_until_it_does_not(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("onnxsim", reason="infers shapes")
+    pytest.importorskip("onnxslim", reason="infers shapes")
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[A] y) { y = Abs(x) }'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "open.onnx")
-    words = ("--optimizer", "onnxsim", "--pipeline", "shape_inference", "--out", tmp_path / "out")
+    words = ("--optimizer", "onnxslim", "--pipeline", "shape_inference", "--out", tmp_path / "out")
     ran = run("vet", tmp_path / "open.onnx", *words, "--fail-on", "metadata-change", "-q")
     assert ran.code == 1, ran.out
     (bundle,) = (tmp_path / "out").iterdir()
