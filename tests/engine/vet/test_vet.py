@@ -440,9 +440,9 @@ def test_each_finds_a_culprit_that_is_healed_in_the_pipeline(vet: Vet) -> None:
     ("passes", "spared"),
     [
         (("identity", "lower"), 24),  # All together are the pipeline.
-        (("mark", "drop_relu"), 15),
+        (("mark", "drop_relu"), 17),
         # Far from each other: little more than one by one.
-        (("scale_weight", "forget_shapes", "round_weights"), -2),
+        (("scale_weight", "forget_shapes", "round_weights"), -1),
         (("raise_error", "invalid_model"), 0),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.trial_results import Trial
@@ -12,29 +13,41 @@ _GROUP = 2
 """A single pass is tried with the samples, once."""
 
 
+class _PassGroup(NamedTuple):
+    passes: list[str]
+    changes: bool
+    """Whether they are known to change the model together."""
+
+    def parted(self) -> tuple[list[str], list[str]]:
+        """The passes to try next, and those that are left: the halves, where the whole is known."""
+        middle = (len(self.passes) + 1) // 2 if self.changes else len(self.passes)
+        return self.passes[:middle], self.passes[middle:]
+
+
 def idle_passes(session: VetSession, names: Sequence[str], empty: Trial) -> frozenset[str]:
     """Passes among ``names`` that alone leave the model as the empty pipeline, ``empty``, does.
 
     If ``traits.one_way``, none of a group of passes that together leave it so changes it alone; the
-    group needs one application. A group that changes it is halved; one that fails, as by a time
-    limit, is not. Whatever no such group shows is not in the answer.
+    group needs one application. A group that changes it is halved: if the first half does not
+    change it, the second does. One that fails, as by a time limit, is not halved. Whatever no such
+    group shows is not in the answer.
     """
     table = session.case.passes
     if not session.case.optimizer.traits.one_way or empty.build.canonical is None:
         return frozenset()
     idle: set[str] = set()
-    groups = [[n for n in names if not _changes_by_intent(table.passes[n])]]
-    while groups := [group for group in groups if len(group) >= _GROUP]:
-        sequences = [table.complete(group) for group in groups]
-        halves = []
-        trials = session.runner.trials(sequences, (), "each")
-        for group, trial in zip(groups, trials, strict=True):
-            if trial.build.canonical == empty.build.canonical:
-                idle.update(group)
+    groups = [_PassGroup([n for n in names if not _changes_by_intent(table.passes[n])], False)]
+    while groups := [group for group in groups if len(group.passes) >= _GROUP + group.changes]:
+        parted = [group.parted() for group in groups]
+        trials = session.runner.trials([table.complete(tried) for tried, _ in parted], (), "each")
+        groups = []
+        for (tried, left), trial in zip(parted, trials, strict=True):
+            is_idle = trial.build.canonical == empty.build.canonical
+            if is_idle:
+                idle.update(tried)
             elif trial.build.failure is None:
-                middle = len(group) // 2
-                halves += [group[:middle], group[middle:]]
-        groups = halves
+                groups.append(_PassGroup(tried, True))
+            groups.append(_PassGroup(left, is_idle))
     return frozenset(idle)
 
 
