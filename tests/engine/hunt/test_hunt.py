@@ -119,11 +119,22 @@ def test_an_optimizer_without_faults_has_no_findings(tmp_path: Path) -> None:
     assert "benign_reassociate" in summary.fired
 
 
+TWO_FAULTS = ("drop_relu", "add_to_sub", "keep_01")
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[HuntSummary, Path]:
+    """A hunt that found two faults, and its folder."""
+    folder = tmp_path_factory.mktemp("ended") / "out"
+    return hunt(asked(folder, jobs=1, seed=3), plugins_with(*TWO_FAULTS)), folder
+
+
 @pytest.mark.long
-def test_equal_seeds_and_counts_give_equal_findings_whatever_the_jobs(tmp_path: Path) -> None:
-    passes = ("drop_relu", "add_to_sub", "keep_01")
-    first = hunt(asked(tmp_path / "a", "60", jobs=1, seed=3), plugins_with(*passes))
-    second = hunt(asked(tmp_path / "b", "60", jobs=2, seed=3), plugins_with(*passes))
+def test_equal_seeds_and_counts_give_equal_findings_whatever_the_jobs(
+    tmp_path: Path, ended: tuple[HuntSummary, Path]
+) -> None:
+    first, _ = ended
+    second = hunt(asked(tmp_path / "b", jobs=2, seed=3), plugins_with(*TWO_FAULTS))
     assert counted(first) == counted(second)
     assert {tuple(f.culprit) for f in first.findings} == {("drop_relu",), ("add_to_sub",)}
 
@@ -145,12 +156,13 @@ def test_an_interrupted_hunt_goes_on_and_finds_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_is_known_is_not_reported_again(tmp_path: Path) -> None:
-    plugins = plugins_with("drop_relu", "add_to_sub")
-    first = hunt(asked(tmp_path / "a", "40"), plugins)
+def test_what_is_known_is_not_reported_again(
+    tmp_path: Path, ended: tuple[HuntSummary, Path]
+) -> None:
+    first, folder = ended
     (relu,) = (f for f in first.findings if f.culprit == ["drop_relu"])
-    known = tmp_path / "a" / relu.bundle
-    second = hunt(asked(tmp_path / "b", "40", known=(known,)), plugins)
+    known = (folder / relu.bundle,)
+    second = hunt(asked(tmp_path / "b", seed=3, known=known), plugins_with(*TWO_FAULTS))
     assert second.known == [relu.fingerprint]
     assert [f.culprit for f in second.findings] == [["add_to_sub"]]
     assert [f.name for f in (tmp_path / "b" / "findings").iterdir()] == [
