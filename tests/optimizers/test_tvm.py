@@ -355,7 +355,7 @@ def test_a_healthy_model_rounds_differently_at_most(vet: Vet) -> None:
 @pytest.mark.parametrize("position", [0, 15])
 def test_a_planted_pass_is_named_in_ten_builds(vet: Vet, position: int) -> None:
     options = {"extra_passes": f"{__file__}:gelu_for_relu@{position}"}
-    result = vet(CONV, optimizer_options=options)
+    result = vet(RELU, optimizer_options=options)
     (finding,) = faults(result)
     assert (finding.symptom, finding.culprit) == ("wrong-output", ["gelu_for_relu"])
     assert finding.confirmed
@@ -366,7 +366,7 @@ def test_a_planted_pass_is_named_in_ten_builds(vet: Vet, position: int) -> None:
 @pytest.mark.long
 def test_a_pass_that_changes_its_module_in_place_is_the_only_culprit(vet: Vet) -> None:
     options = {"extra_passes": f"{__file__}:spoils_in_place@4"}
-    result = vet(CONV, optimizer_options=options)
+    result = vet(RELU, optimizer_options=options)
     (finding,) = faults(result)
     assert (finding.culprit, finding.confirmed) == (["spoils_in_place"], True)
     assert result.safe_pipeline == [n for n in result.optimizer.pipeline if n != "spoils_in_place"]
