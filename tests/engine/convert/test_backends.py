@@ -67,6 +67,18 @@ def via(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The network as a program that torch.export wrote."""
+    torch = pytest.importorskip("torch", reason="needs optvet[torch]")
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "source.py").write_text(SOURCE)
+    made = runpy.run_path(str(folder / "source.py"))
+    exported = torch.export.export(made["net"]().eval(), made["example_inputs"])
+    torch.export.save(exported, str(folder / "net.pt2"))
+    return folder / "net.pt2"
+
+
 def convert(model: str, via: str, **options: object) -> ConversionResult:
     given = {"model": model, "via": via, "edges": False, **options}
     return convert_model(ConvertRequest.model_validate(given), Plugins())
@@ -133,13 +145,8 @@ def test_a_network_of_pytorch_stays_what_it_is(via: str, tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_an_exported_program_stays_what_it_is(via: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="needs optvet[torch]")
-    (tmp_path / "source.py").write_text(SOURCE)
-    made = runpy.run_path(str(tmp_path / "source.py"))
-    program = torch.export.export(made["net"]().eval(), made["example_inputs"])
-    torch.export.save(program, str(tmp_path / "net.pt2"))
-    result = convert(str(tmp_path / "net.pt2"), via, trust=True)
+def test_an_exported_program_stays_what_it_is(via: str, program: Path) -> None:
+    result = convert(str(program), via, trust=True)
     assert result.verdict == "right", (result.findings, result.reason)
     assert result.source.format == "torch-program"
 

@@ -20,6 +20,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.vet.speed.slowdown import of_profiles, of_structure
+from optvet.engine.work.timing import stopwatch
 from optvet.graph import structure
 from optvet.plugin import Artifact, Pass, Traits
 from optvet.spec.bench import BenchRequest
@@ -105,6 +106,13 @@ def burden(graph: onnx.GraphProto, size: int = 160, steps: int = 2) -> None:
     last.input[0] = "burden_y"
     end = graph.node.pop()
     graph.node.extend([*made, end])
+
+
+@pytest.fixture(autouse=True)
+def _short_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time each model for a fifth as long: the planted work is seen in some rounds."""
+    monkeypatch.setattr(stopwatch, "_REPEAT_S", 0.1)
+    monkeypatch.setattr(stopwatch, "_QUICK_REPEAT_S", 0.1)
 
 
 @pytest.fixture
