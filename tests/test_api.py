@@ -187,6 +187,7 @@ def test_a_hunt_tells_how_far_it_is(tmp_path: Path) -> None:
     found = optvet.hunt(
         "onnxoptimizer",
         passes=["fuse_transpose_into_gemm"],
+        pools=["fusions"],
         budget=12,
         jobs=1,
         out=tmp_path / "hunt",
