@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +19,9 @@ from tests.engine.repair.lossy import Lossy
 from optvet import UsageError
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
+from optvet.engine.repair import run as run_of_repair
+from optvet.engine.repair.candidates import attribute, propose
+from optvet.engine.repair.propose.rank import RankedCandidates
 from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import keep_servers
 from optvet.plugin import Artifact
@@ -94,6 +98,28 @@ def test_a_fault_is_repaired_by_the_edit_of_its_kind(name: str, repair: Repair) 
     assert [e.kind for e in result.edits] == [kind]
     assert result.before["witnesses"].wrong == result.before["witnesses"].inputs > 0
     assert {part: n.wrong for part, n in result.after.items()} == dict.fromkeys(result.after, 0)
+
+
+@pytest.mark.parametrize("first", ["right", "wrong"])
+def test_other_edits_are_sought_only_if_the_first_that_explains_is_no_repair(
+    first: str, repair: Repair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    seek = run_of_repair._Repair._proposals
+
+    def proposals(self: Any, *about: Any, others: bool) -> RankedCandidates:
+        asked.append(others)
+        ranked = seek(self, *about, others=others)
+        if first == "right" or others:
+            return ranked
+        return RankedCandidates([propose("attribute", "", attribute("c", "alpha", 7.0))], False)
+
+    monkeypatch.setattr(run_of_repair._Repair, "_proposals", proposals)
+    old, new, kind = FAULTS["an attribute"]
+    result = repair(GOOD.replace(old, new))
+    assert (result.verdict, [e.kind for e in result.edits]) == ("repaired", [kind])
+    assert result.edits[0].about == "LeakyRelu.alpha = 0.2 at c"
+    assert asked == ([False] if first == "right" else [False, True])
 
 
 def test_a_cast_that_is_missing_is_inserted_at_the_output(repair: Repair) -> None:
