@@ -67,14 +67,19 @@ def declaration(model: ModelProto, name: str, wanted: np.ndarray) -> Iterator[Se
 
 
 def declare_output(aligned: AlignedRun, candidate: RepairCandidate) -> RepairCandidate:
-    """The candidate, which declares the wrong output as the source gives it.
+    """The candidate, which declares the wrong output in the size that the source gives it.
 
-    The checker refuses a model that gives what it does not declare.
+    The checker refuses a model that gives what it does not declare. An output of the right size
+    keeps its type and its axes, which need not be those of the source.
     """
     every = [operation for edit in candidate.edits for operation in edit.operations]
     if any(isinstance(operation, SetOutputType) for operation in every):
         return candidate
-    wanted = aligned.inside.values[aligned.place].value
+    wanted, given = aligned.inside.values[aligned.place].value, aligned.values.get(aligned.output)
+    if given is not None:
+        if given.size == wanted.size:
+            return candidate
+        wanted = wanted.astype(given.dtype)
     more = list(declaration(aligned.model, aligned.output, wanted))
     *before, last = candidate.edits
     edit = last.model_copy(update={"operations": [*last.operations, *more]})
