@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from optvet.graph import structure
-from optvet.graph.digest import canonical_digest
+from optvet.graph.digest import canonical_digest, computation_of
 from optvet.graph.interface import Alignment, align
 from optvet.graph.structure import Facts, lost_metadata
 from optvet.graph.walk import graphs
@@ -131,6 +131,40 @@ def test_what_computes_nothing_does_not_change_the_digest(
     change(model)
     assert model != parsed(NET)
     assert digest(model) == digest(NET)
+
+
+def rename_interface(model: ModelProto, *names: str) -> ModelProto:
+    """``model`` with other names of its inputs and outputs, in their order."""
+    values = (*model.graph.input, *model.graph.output)
+    for i, value in enumerate(values):
+        rename(model, value.name, f"moved{i}")
+        value.name = f"moved{i}"
+    for value, name in zip(values, names, strict=True):
+        rename(model, value.name, name)
+        value.name = name
+    return model
+
+
+CROSSED = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[2,2] p, float[2,2] q) => (float[2,2] s, float[2,2] t)
+{ s = Sub(p, q)  t = Where(yes, p, s) }"""
+
+
+def test_names_of_the_interface_count_apart_from_the_computation() -> None:
+    renamed = rename_interface(parsed(NET), "a2", "m2")
+    assert digest(renamed) != digest(NET)
+    assert computation_of(digest(renamed)) == computation_of(digest(NET))
+    for names in ("qpst", "pqts", "qpts"):
+        crossed = rename_interface(parsed(CROSSED), *names)
+        assert computation_of(digest(crossed)) == computation_of(digest(CROSSED))
+        assert digest(crossed) != digest(CROSSED)
+
+
+def test_what_input_or_output_comes_first_counts_for_the_computation() -> None:
+    for side in ("input", "output"):
+        swapped = parsed(CROSSED)
+        getattr(swapped.graph, side).reverse()
+        assert computation_of(digest(swapped)) != computation_of(digest(CROSSED))
 
 
 def test_the_order_of_attributes_does_not_change_the_digest() -> None:

@@ -35,9 +35,10 @@ def canonical_digest(model: ModelProto, source: Path | Message | None = None) ->
     """sha256 of everything that affects a model's results: equal digests mean equal results.
 
     Node names, doc strings, inferred shapes, the producer and the order of initializers are
-    ignored; values are renamed by position. Graph inputs and outputs keep their names. ``model`` is
-    changed in place. If it is an outline, ``source`` is where the data of its large tensors lies:
-    the folder of its files, or the message.
+    ignored; values are renamed by position. The names of graph inputs and outputs count, in a part
+    of the digest that ``computation_of`` leaves out. ``model`` is changed in place. If it is an
+    outline, ``source`` is where the data of its large tensors lies: the folder of its files, or the
+    message.
     """
     model.doc_string = model.producer_name = model.producer_version = model.domain = ""
     model.graph.name = "g"
@@ -46,11 +47,28 @@ def canonical_digest(model: ModelProto, source: Path | Message | None = None) ->
         for tensor in tensors_of_nodes(model):
             if _is_left_out(tensor, source):
                 fetch(tensor, source)
-    tensors = hashlib.sha256()
-    _canonicalize(model.graph, {}, tensors, source)
-    return hashlib.sha256(
-        model.SerializeToString(deterministic=True) + tensors.digest()
-    ).hexdigest()
+    tensors, graph = hashlib.sha256(), model.graph
+    interface = _number_interface(graph)
+    _canonicalize(graph, {}, interface, tensors, source)
+    names = hashlib.sha256(repr(list(interface)).encode()).hexdigest()
+    for value in (*graph.input, *graph.output):
+        value.name = interface[value.name]
+    computation = hashlib.sha256(model.SerializeToString(deterministic=True) + tensors.digest())
+    return f"{computation.hexdigest()}.{names[:16]}"
+
+
+def computation_of(canonical: str) -> str:
+    """What a canonical digest says of the results by position, whatever the interface is named."""
+    return canonical.partition(".")[0]
+
+
+def _number_interface(graph: GraphProto) -> dict[str, str]:
+    """The names of inputs and outputs by position."""
+    # The null byte keeps these apart from names in the model: an input may be called "i0".
+    numbered = {f"\0i{i}": v.name for i, v in enumerate(graph.input)}
+    numbered |= {f"\0o{i}": v.name for i, v in enumerate(graph.output)}
+    # A value that is several of them has the name of the first.
+    return {name: number for number, name in reversed(numbered.items())}
 
 
 def _is_left_out(tensor: TensorProto, source: Path | Message) -> bool:
@@ -73,15 +91,14 @@ def _content_digest(tensor: TensorProto, source: Path | Message | None) -> str:
 def _canonicalize(
     graph: GraphProto,
     outer: Mapping[str, str],
+    interface: Mapping[str, str],
     tensors: hashlib._Hash,
     source: Path | Message | None,
 ) -> None:
     del graph.value_info[:], graph.quantization_annotation[:], graph.metadata_props[:]
     graph.doc_string = ""
-    kept = {v.name for v in (*graph.input, *graph.output)}
-    names = dict(outer) | {name: name for name in kept}
+    names = {**outer, **interface}
     depth = len(outer)
-    # The null byte keeps these apart from names in the model: an input may be called "v0_0".
     weight, value = f"\0w{depth}_", f"\0v{depth}_"
     initializers = sorted(graph.initializer, key=lambda t: t.name)
     used = Counter(i for g in graphs(graph) for n in g.node for i in n.input)
@@ -92,7 +109,7 @@ def _canonicalize(
         for node in inner.node:
             order.update(dict.fromkeys(node.input))
     rank = {name: i for i, name in enumerate(order)}
-    initializers = [t for t in initializers if used[t.name] or t.name in kept]
+    initializers = [t for t in initializers if used[t.name] or t.name in interface]
     initializers.sort(key=lambda t: rank.get(t.name, len(rank)))
     for i, tensor in enumerate(initializers):
         names.setdefault(tensor.name, f"{weight}{i}")
@@ -118,7 +135,8 @@ def _canonicalize(
         for attribute in node.attribute:
             attribute.doc_string = ""
         for body in bodies_of(node):
-            _canonicalize(body, names, tensors, source)
+            own = {v.name: v.name for v in (*body.input, *body.output)}
+            _canonicalize(body, names, own, tensors, source)
         node.input[:] = [names.get(i, i) for i in node.input]
         node.output[:] = [names.get(o, o) for o in node.output]
         attributes = sorted(node.attribute, key=lambda a: a.name)

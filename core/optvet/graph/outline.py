@@ -318,3 +318,26 @@ def fetch(tensor: TensorProto, source: Path | Message) -> None:
     tensor.ClearField("data_location")
     tensor.ClearField("external_data")
     tensor.raw_data = data
+
+
+def cut_weights(data: bytes) -> bytes:
+    """A serialized model in which every large tensor has few elements, and no other is changed.
+
+    The first dimension stays, unless it is large by itself; all others become 1. What that model
+    computes, if anything, says nothing of the original.
+
+    Raises:
+        DecodeError: See ``outline_in``.
+    """
+    outline, message = outline_in(data)
+    for tensor in tensors_of(outline):
+        if not message.holds(tensor):
+            continue
+        bits = element_bits(tensor.data_type) or 8
+        rows = tensor.dims[0] if tensor.dims and tensor.dims[0] * bits <= 8 * _LARGE_BYTES else 1
+        kept = bytes(message.piece(tensor)[: -(-rows * bits // 8)])
+        tensor.dims[:] = [rows, *(1 for _ in tensor.dims[1:])]
+        tensor.ClearField("data_location")
+        tensor.ClearField("external_data")
+        tensor.raw_data = kept
+    return bytes(outline.SerializeToString(deterministic=True))

@@ -23,6 +23,7 @@ from optvet.engine.work.trials import from_file
 from optvet.graph.digest import canonical_digest
 from optvet.graph.outline import (
     content_of,
+    cut_weights,
     inline_small,
     is_outside,
     location_of,
@@ -140,6 +141,24 @@ def test_the_outline_of_a_message_is_that_of_its_file(tmp_path: Path) -> None:
         "w3",
     ]
     assert canonical_digest(outline, message) == canonical_digest(network())
+
+
+def test_cut_weights_leave_the_graph_and_its_small_tensors(tmp_path: Path) -> None:
+    data = saved(tmp_path).read_bytes()
+    cut = onnx.load_from_string(cut_weights(data))
+    onnx.checker.check_model(cut)
+    assert cut.ByteSize() < 20_000 < len(data)
+    whole = network()
+    assert [(n.op_type, *n.input) for n in cut.graph.node] == [
+        (n.op_type, *n.input) for n in whole.graph.node
+    ]
+    for was, now in zip(whole.graph.initializer, cut.graph.initializer, strict=True):
+        if was.ByteSize() < 1000:
+            assert now == was
+            continue
+        first = onnx.numpy_helper.to_array(was).reshape(-1)[: was.dims[0]]
+        assert now.dims == [was.dims[0], *(1 for _ in was.dims[1:])]
+        np.testing.assert_array_equal(onnx.numpy_helper.to_array(now).reshape(-1), first)
 
 
 def test_messages_that_differ_in_one_bit_have_other_digests(tmp_path: Path) -> None:

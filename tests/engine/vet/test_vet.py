@@ -22,6 +22,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox, enter
 from optvet.engine.work.sandbox.remote import PATIENCE
 from optvet.engine.work.trials.building import BuildSpec
 from optvet.engine.work.trials.noise_floor import JITTERS, SEEDS
+from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,
@@ -458,6 +459,23 @@ def test_passes_that_never_restore_are_tried_together(
     assert culprits(together) == culprits(one_by_one)
     assert {p.name for p in together.passes_alone if p.effect != "none"} <= set(passes)
     assert one_by_one.cost.applications - together.cost.applications >= spared
+
+
+@pytest.mark.parametrize("guessed", [0, 3, 24], ids=["none", "wrong", "all"])
+def test_records_of_passes_do_not_depend_on_the_guess(
+    vet: Vet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guessed: int
+) -> None:
+    """As if the model without its weights were changed by other passes than the model is."""
+    passes = ("round_weights", "drop_relu", "scale_weight")
+    asked = {"strategy": "each", "pairs": False, "limit": 2, "pipeline": "all"}
+    one_by_one = vet(NET, planted(*passes, count=24), **asked, cache_dir=tmp_path / "other")
+    monkeypatch.setattr(
+        TrialRunner, "guess_changing", lambda _, names: frozenset(names[len(names) - guessed :])
+    )
+    one_way = Traits(repeatable=True, one_way=True)
+    guided = vet(NET, planted(*passes, count=24, traits=one_way), **asked)
+    assert guided.passes_alone == one_by_one.passes_alone
+    assert {p.name for p in guided.passes_alone if p.effect != "none"} == set(passes)
 
 
 def test_a_pass_may_be_listed_twice(vet: Vet) -> None:

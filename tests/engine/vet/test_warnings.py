@@ -162,6 +162,17 @@ def test_a_warning_is_told_though_another_model_that_computes_the_same_was_run_b
     ]
 
 
+def test_what_computes_the_same_under_other_names_is_loaded_and_not_run(vet: Vet) -> None:
+    made = model(8, extra="spare")
+    result = vet(made, "onnxoptimizer", strategy="each", pairs=False)
+    changed = {record.name for record in result.passes if record.effect == "changed"}
+    assert {"rename_input_output", "eliminate_unused_initializer"} <= changed
+    assert "each" not in {p for p, part in result.cost.by_purpose.items() if part.inferences}
+    # The load of the renamed model warned, as that of the original did.
+    assert told(result) == [("load", "Removing initializer 'spare'.", 1, 0)]
+    assert not any(record.warnings for record in result.passes)
+
+
 def test_what_the_runtime_says_of_both_models_is_recorded_and_not_new(vet: Vet) -> None:
     result = vet(model(8, extra="spare"), "onnxoptimizer", pipeline="eliminate_identity")
     assert told(result) == [("load", "Removing initializer 'spare'.", 1, 1)]

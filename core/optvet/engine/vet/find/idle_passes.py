@@ -29,14 +29,17 @@ def idle_passes(session: VetSession, names: Sequence[str], empty: Trial) -> froz
 
     If ``traits.one_way``, none of a group of passes that together leave it so changes it alone; the
     group needs one application. A group that changes it is halved: if the first half does not
-    change it, the second does. One that fails, as by a time limit, is not halved. Whatever no such
+    change it, the second does. One that fails, as by a time limit, is not halved. Passes that
+    change the model without its weights are likely to change it too, and in no group. Whatever no
     group shows is not in the answer.
     """
     table = session.case.passes
     if not session.case.optimizer.traits.one_way or empty.build.canonical is None:
         return frozenset()
     idle: set[str] = set()
-    groups = [_PassGroup([n for n in names if not _changes_by_intent(table.passes[n])], False)]
+    quiet = [n for n in names if not _changes_by_intent(table.passes[n])]
+    likely = session.runner.guess_changing(quiet)
+    groups = [_PassGroup([n for n in quiet if n not in likely], False)]
     while groups := [group for group in groups if len(group.passes) >= _GROUP + group.changes]:
         parted = [group.parted() for group in groups]
         trials = session.runner.trials([table.complete(tried) for tried, _ in parted], (), "each")

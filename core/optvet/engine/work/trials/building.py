@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from optvet.engine.contract import optimizer_returns
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials import from_file
 from optvet.engine.work.trials.artifact_graph import OnnxGraph, identify
-from optvet.graph.outline import digest_of
+from optvet.graph.outline import cut_weights, digest_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.foreign import load_model, read_file
 from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges, Saves
@@ -155,3 +156,30 @@ def ask_changing_passes(build_spec: BuildSpec) -> list[str] | None:
     if changing_passes is None:
         return None
     return list(optimizer_returns.changing_passes(optimizer, changing_passes))
+
+
+def change_without_weights(
+    build_spec: BuildSpec, base: Sequence[str], sequences: Sequence[Sequence[str]]
+) -> list[bool]:
+    """Whether each of ``sequences`` changes more of the model's ``cut_weights`` than ``base`` does.
+
+    A guess about the model itself, for a small part of the cost. A sequence that fails is said to
+    change it.
+    """
+    enter("build")
+    optimizer, options = build_spec.optimizer, build_spec.options
+    assert optimizer is not None
+    assert options is not None
+    data = cut_weights(read_model(build_spec.blob, build_spec.digest))
+
+    def apply(passes: Sequence[str]) -> bytes:
+        return optimizer.apply(Artifact("onnx", data), passes, options).data
+
+    def changes(passes: Sequence[str]) -> bool:
+        try:
+            return apply(passes) != unchanged
+        except Exception:  # whatever it is, the pass does something
+            return True
+
+    unchanged = apply(base)
+    return [changes(passes) for passes in sequences]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from optvet.engine.work.trials.trial_results import (
     run_to_bytes,
     warned_run_from_bytes,
 )
+from optvet.graph.digest import computation_of
 from optvet.graph.interface import align
 from optvet.spec.files import file_sha256
 from optvet.spec.sensitive import data_files
@@ -112,6 +113,21 @@ class KnownResults:
         settled = (b for b in self._by_digest.values() if self.is_settled(build_spec, b, samples))
         return frozenset(name for b in settled for name in (b.digest, b.canonical) if name)
 
+    def known_computations(
+        self, build_spec: BuildSpec, samples: Sequence[Sample]
+    ) -> frozenset[str]:
+        """Computations whose outputs on ``samples`` are known, and are no failures."""
+        return frozenset(self._computations(build_spec, samples)) if samples else frozenset()
+
+    def _computations(self, build_spec: BuildSpec, samples: Sequence[Sample]) -> dict[str, Build]:
+        """An artifact of each of these computations."""
+        found = {}
+        for build in self._by_digest.values():
+            runs = self.recall_runs(build_spec, build, samples) or {}
+            if runs and not any(isinstance(run, Failure) for run in runs.values()):
+                found[computation_of(build.canonical)] = build
+        return found
+
     def is_settled(self, build_spec: BuildSpec, build: Build, samples: Sequence[Sample]) -> bool:
         """Whether all results of ``build`` on ``samples`` are known."""
         if build.failure is not None:
@@ -173,6 +189,10 @@ class KnownResults:
                 b for b in self._by_digest.values() if b.canonical == build.canonical
             )
             build = _complete_from_twin(build, twin)
+        if report is not None and report.follows:
+            twin = self._computations(build_spec, samples)[computation_of(build.canonical)]
+            runs = self.recall_runs(build_spec, twin, samples) or {}
+            during = {s.id: self._warned_as(build_spec, twin, s, during) for s in samples}
         # An error of the original is cached; the death of its process may be by chance.
         died = build.failure is not None and build.failure.kind != "error"
         chance = is_circumstantial(build.failure) or (died and build_spec.optimizer is None)
@@ -187,6 +207,17 @@ class KnownResults:
             self.memory.runs[run_key], self.memory.warned[run_key] = run, warned
             if not (isinstance(run, Failure) and is_circumstantial(run)):
                 self.cache.put(run_key, "run", run_to_bytes(run, warned))
+
+    def _warned_as(
+        self,
+        build_spec: BuildSpec,
+        twin: Build,
+        sample: Sample,
+        during: Mapping[str, tuple[Warned, ...]],
+    ) -> tuple[Warned, ...]:
+        """The warnings of a load, with those of the run of ``twin``, which was not repeated."""
+        warned = self.memory.warned.get(self.run_key(build_spec, twin.canonical, sample), ())
+        return (*during.get(sample.id, ()), *(w for w in warned if w.stage != "load"))
 
     def forget_build(self, build_spec: BuildSpec) -> None:
         """Build ``build_spec`` again on the next call: its failure may have been by chance."""

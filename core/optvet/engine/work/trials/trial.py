@@ -24,7 +24,7 @@ from optvet.engine.work.trials.checking import check
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer, load
 from optvet.engine.work.trials.raised_errors import failure_of, normalized_message, quote_names
 from optvet.graph import structure
-from optvet.graph.digest import canonical_digest
+from optvet.graph.digest import canonical_digest, computation_of
 from optvet.graph.interface import Alignment, align
 from optvet.graph.walk import all_names, local_names
 from optvet.graph.weights import unused_weights
@@ -41,7 +41,8 @@ class TrialReport:
     ``digest`` identifies the bytes of the artifact, ``canonical`` what it computes and how many
     weights nothing reads. ``outputs`` has one entry per sample that ran; ``failure`` is the first
     failure, and ``failed_sample`` the sample during which it happened. ``known``: the trial stopped
-    early, because the caller knows the results of this artifact.
+    early, because the caller knows the results of this artifact. ``follows``: it stopped when the
+    artifact was loaded, because its outputs are those of another one that computes the same.
     """
 
     digest: str = ""
@@ -52,6 +53,7 @@ class TrialReport:
     outputs: Mapping[str, Outputs] = field(default_factory=dict)
     changing_passes: tuple[str, ...] | None = None
     known: bool = False
+    follows: bool = False
     interface_problem: str = ""
 
 
@@ -60,9 +62,11 @@ class TrialSpec:
     """What a trial has to do: how far to go, on which samples, under which checks.
 
     ``known`` are digests, and canonical digests, of artifacts whose results are known: the trial
-    stops when it builds one. ``full_check``: check with strict shape inference, which the original
-    must pass too; ``plain_check``: ask the checker at all. An error of the checker whose normalized
-    message is ``ignored_complaint`` is ignored, since import and export alone cause it.
+    stops when it builds one. ``computations`` are those whose outputs on all samples are known: an
+    artifact with one of them is loaded, which may fail or warn, and not run. ``full_check``: check
+    with strict shape inference, which the original must pass too; ``plain_check``: ask the checker
+    at all. An error of the checker whose normalized message is ``ignored_complaint`` is ignored,
+    since import and export alone cause it.
     """
 
     build_spec: BuildSpec
@@ -71,6 +75,7 @@ class TrialSpec:
     reference: Model | None = None
     interface: frozenset[InterfaceChange] = frozenset()
     known: frozenset[str] = frozenset()
+    computations: frozenset[str] = frozenset()
     full_check: bool = True
     plain_check: bool = True
     ignored_complaint: str = ""
@@ -146,6 +151,8 @@ def _run(
         fresh = report.facts is not None and report.facts.random
         if alignment is not None and alignment.problem:
             return _with(report, interface_problem=alignment.problem)
+        if computation_of(report.canonical) in order.computations:
+            return _with(report, follows=True)
         for i, sample in enumerate(order.samples):
             if fresh and i:
                 session = load(order.config, artifact)

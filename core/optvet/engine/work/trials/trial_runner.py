@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
@@ -14,7 +15,11 @@ from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.messages import qualified_name
 from optvet.engine.work.trials import candidate
-from optvet.engine.work.trials.building import BuildSpec, ask_changing_passes
+from optvet.engine.work.trials.building import (
+    BuildSpec,
+    ask_changing_passes,
+    change_without_weights,
+)
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.from_file import stamp_of
 from optvet.engine.work.trials.inference import Outputs
@@ -38,6 +43,7 @@ from optvet.spec.errors import REFUSALS, InfrastructureError
 from optvet.spec.optimizer_protocols import ReportsChanges
 from optvet.spec.types import Failure, LogFormat, Model, Sample
 
+_GUESS_S = 10.0
 Progress = Callable[[str, int, int | None], None]
 T = TypeVar("T")
 
@@ -207,6 +213,21 @@ class TrialRunner:
             self.ledger.add("walk", applications=1)
         return known[name]
 
+    def guess_changing(self, names: Sequence[str]) -> frozenset[str]:
+        """Passes among ``names`` that change the model if it loses its weights; none if unknown."""
+        table = self.case.passes
+        spec = self.build_spec(table.base)
+        if spec.scratch is not None:
+            return frozenset()  # a guess is not worth loading a large model
+        alone = [table.complete((name,)) for name in names]
+        key = cache_key.key("guess", self.known.build_key(spec), alone)
+        changes = self.cache.read(key, json.loads)
+        if changes is None:
+            about = (spec, table.base, alone)
+            changes = self.sandbox.call(change_without_weights, *about, timeout_s=_GUESS_S).value
+            self.cache.put(key, "guess", json.dumps(changes or []).encode())
+        return frozenset(n for n, changed in zip(names, changes or (), strict=False) if changed)
+
     def knows_changing_passes(self, passes: Sequence[str]) -> bool:
         """Whether ``changing_passes(passes)`` is known, so that it needs no application."""
         return tuple(passes) in self.known.memory.changing_passes
@@ -226,7 +247,11 @@ class TrialRunner:
         self.known.forget_build(self.build_spec(None))
 
     def order(
-        self, build_spec: BuildSpec, samples: Sequence[Sample], known: frozenset[str] = frozenset()
+        self,
+        build_spec: BuildSpec,
+        samples: Sequence[Sample],
+        known: frozenset[str] = frozenset(),
+        computations: frozenset[str] = frozenset(),
     ) -> TrialSpec:
         """The specification of a trial of ``build_spec`` on ``samples``."""
         return TrialSpec(
@@ -238,6 +263,7 @@ class TrialRunner:
             self.model if build_spec.optimizer is not None else None,
             self.case.passes.interface(build_spec.passes),
             known,
+            computations,
             self.case.checks.full,
             self.case.checks.plain,
             self.case.checks.ignored_complaint if build_spec.optimizer is not None else "",
@@ -278,7 +304,8 @@ class TrialRunner:
         if build is not None and self.known.is_settled(build_spec, build, samples):
             return _Pending(build_spec, tuple(samples), purpose, None)
         known = self.known.known_artifacts(build_spec, samples)
-        order = self.order(build_spec, samples, known)
+        computations = self.known.known_computations(build_spec, samples)
+        order = self.order(build_spec, samples, known, computations)
         future = self.submit(build_spec, run_trial, order, timeout_s=self.case.checks.timeout_s)
         return _Pending(build_spec, tuple(samples), purpose, future)
 
