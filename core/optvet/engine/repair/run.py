@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from optvet.engine.convert.answer import result_of
 from optvet.engine.convert.compare_outputs import Judge
@@ -23,7 +22,12 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.repair.acceptance import AcceptanceCheck, MeasuredModel, numbers_of, parts
 from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.edits import apply_edits
-from optvet.engine.repair.propose.rank import RankedCandidates, proposals, proposals_beside
+from optvet.engine.repair.propose.rank import (
+    FailingModel,
+    RankedCandidates,
+    proposals,
+    proposals_beside,
+)
 from optvet.engine.repair.propose.templates import KNOWN_OPERATORS
 from optvet.engine.repair.propose.tried_candidates import count_worker_deaths
 from optvet.engine.repair.reference_models import references_of
@@ -38,7 +42,7 @@ from optvet.spec.files import write_file
 from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.records.repair import Patch, RepairNumbers, RepairResult
 from optvet.spec.repair import RepairRequest
-from optvet.spec.types import Artifact, Failure, Sample
+from optvet.spec.types import Artifact, Failure
 
 _WITNESSES = 3
 _SHOWN = 2
@@ -222,49 +226,32 @@ class _Repair:
         ) -> Iterator[Sequence[RepairCandidate]]:
             samples = [d.sample for d in failing[:_SHOWN]]
             tried = self.conversion.folder / f"tried-{next(numbers)}"
-            about = (config, data, samples, tried, references)
-            first = self._proposals(*about, others=False)
+            model = FailingModel(config, data, samples, tried, references)
+            first = self._proposals(model, others=False)
             yield first.candidates
             if not first.is_all:
-                every = self._proposals(*about, others=True).candidates
+                every = self._proposals(model, others=True).candidates
                 yield [each for each in every if each not in first.candidates]
 
         return propose
 
-    def _proposals(
-        self,
-        config: RuntimeConfig,
-        data: bytes,
-        samples: Sequence[Sample],
-        tried: Path,
-        references: Mapping[str, bytes],
-        *,
-        others: bool,
-    ) -> RankedCandidates:
+    def _proposals(self, failing: FailingModel, *, others: bool) -> RankedCandidates:
         """What is proposed, also if candidates end the worker that tries them."""
-        deaths = count_worker_deaths(tried)
+        deaths = count_worker_deaths(failing.tried)
         for before in range(deaths, deaths + 1 + _ENDED):
-            outcome = self._ask(config, data, samples, tried, references, others)
-            if outcome.value is not None or count_worker_deaths(tried) == before:
+            outcome = self._ask(failing, others)
+            if outcome.value is not None or count_worker_deaths(failing.tried) == before:
                 break
         self._complain(outcome.failure)
         return outcome.value or RankedCandidates([], is_all=True)
 
-    def _ask(
-        self,
-        config: RuntimeConfig,
-        data: bytes,
-        samples: Sequence[Sample],
-        tried: Path,
-        references: Mapping[str, bytes],
-        others: bool,
-    ) -> Outcome[RankedCandidates]:
-        conversion, about = self.conversion, (config, data, samples, tried, references, others)
+    def _ask(self, failing: FailingModel, others: bool) -> Outcome[RankedCandidates]:
+        conversion, about = self.conversion, (failing, others)
         if conversion.source_is_here:
             source = (conversion.reference, conversion.source.artifact)
             return conversion.sandbox.call(proposals_beside, *source, *about, role="judging")
         recorded = []
-        for sample in samples:
+        for sample in failing.samples:
             if sample.id not in self.recorded:
                 self.recorded[sample.id], failure = recorded_inside(conversion, sample)
                 self._complain(failure)

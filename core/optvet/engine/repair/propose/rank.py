@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,43 +59,45 @@ _PROPOSE: tuple[Callable[[AlignedRun, tuple[int, ...]], Iterator[RepairCandidate
 """In order of cost: what changes least, and what most surely is the source's own, first."""
 
 
+@dataclass(frozen=True)
+class FailingModel:
+    """A converted model, and inputs on which it is wrong.
+
+    Attributes:
+        config: What runs the model.
+        data: The model.
+        samples: The inputs.
+        tried: Where it is kept what candidates explain, for a worker that goes on after this one.
+        references: Other models of the source in ONNX, by the name of their converter.
+    """
+
+    config: RuntimeConfig
+    data: bytes
+    samples: Sequence[Sample]
+    tried: Path
+    references: Mapping[str, bytes]
+
+
 def proposals_beside(
-    source_config: RuntimeConfig,
-    source: Artifact,
-    config: RuntimeConfig,
-    data: bytes,
-    samples: Sequence[Sample],
-    tried: Path,
-    references: Mapping[str, bytes],
-    others: bool,
+    config: RuntimeConfig, source: Artifact, failing: FailingModel, others: bool
 ) -> RankedCandidates:
-    """As ``proposals``, where the source runs in the same worker as the converted model."""
-    recorded = [source_inside(source_config, source, sample) for sample in samples]
-    return proposals(recorded, config, data, samples, tried, references, others)
+    """As ``proposals``, where ``config`` runs the source in the same worker."""
+    recorded = [source_inside(config, source, sample) for sample in failing.samples]
+    return proposals(recorded, failing, others)
 
 
 def proposals(
-    recorded: Sequence[Sequence[SourceInside]],
-    config: RuntimeConfig,
-    data: bytes,
-    samples: Sequence[Sample],
-    tried: Path,
-    references: Mapping[str, bytes],
-    others: bool,
+    recorded: Sequence[Sequence[SourceInside]], failing: FailingModel, others: bool
 ) -> RankedCandidates:
-    """Candidates that explain a missing value on all ``samples``, and those that need not.
+    """Candidates that explain a missing value on all samples, and those that need not.
 
     Args:
-        recorded: What the source computes inside on each of ``samples``.
-        config: What runs the converted model.
-        data: The converted model.
-        samples: Inputs on which it is wrong.
-        tried: Where it is kept what candidates explain, for a worker that goes on after this one.
-        references: Other models of the source in ONNX, by the name of their converter.
+        recorded: What the source computes inside on each of the samples.
+        failing: The converted model.
         others: Whether the search goes on behind a candidate that explains the output.
     """
     enter("run")
-    model = onnx.load_from_string(data)
+    model, samples = onnx.load_from_string(failing.data), failing.samples
     if recorded and recorded[0]:
         # A model that cannot be called shows nothing else.
         given = list(lost_constants(model, recorded[0][0], samples[0].feeds))
@@ -104,13 +106,13 @@ def proposals(
     aligned_runs: list[AlignedRun] = []
     for inside, sample in zip(recorded, samples, strict=True):
         # Regions are read off the first sample, and tried on all.
-        lent = {} if aligned_runs else references
-        if aligned := aligned_run_of(inside, config, model, sample, lent):
+        lent = {} if aligned_runs else failing.references
+        if aligned := aligned_run_of(inside, failing.config, model, sample, lent):
             aligned_runs.append(aligned)
     if not aligned_runs:
         return RankedCandidates([], is_all=True)
-    windows = [window_of(aligned, config) for aligned in aligned_runs]
-    ranked = _rank(windows, TriedCandidates(tried), others=others)
+    windows = [window_of(aligned, failing.config) for aligned in aligned_runs]
+    ranked = _rank(windows, TriedCandidates(failing.tried), others=others)
     declared = [declare_output(aligned_runs[0], each) for each in ranked.candidates]
     return ranked._replace(candidates=declared)
 
