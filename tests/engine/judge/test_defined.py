@@ -68,6 +68,7 @@ PARTS = "g (float[4] x, int64[n] s) => (seq(float[m]) y) { y = SplitToSequence(x
 TOP = "g (float[2] x, int64[1] k) => (float[n] y, int64[n] j) { y, j = TopK(x, k) }"
 STEP = "g (float[2] x, int64[1] i) => (float[n] y) { y = Slice(x, i, i, i, i) }"
 MEAN = "g (float[2] x) => (float[n] y) { y = ReduceMean<keepdims: int = %d>(x) }"
+LARGEST = "g (float[3] x) => (float[1] y) { y = ReduceMax(x) }"
 LEAST = int(np.iinfo(np.int32).min)
 
 
@@ -112,6 +113,8 @@ LEAST = int(np.iinfo(np.int32).min)
         (TALL, {"x": np.zeros((30, 1)), "s": F32([2.5, 1])}, TALL_BY_ROUNDING),
         (TOP, {"x": F32([1, 2]), "k": np.array([2])}, {"x": F32([1, 2]), "k": np.array([3])}),
         (TOP, {"x": F32([1, np.inf])}, {"x": F32([1, np.nan])}),
+        # onnx's evaluator gives NaN, ONNX Runtime 2: microsoft/onnxruntime#10514.
+        (LARGEST, {"x": F32([1, np.inf, 2])}, {"x": F32([1, np.nan, 2])}),
         (TOP, {"k": np.array([9])}, {"k": np.array([-1])}),
         (STEP, {"i": np.array([-1])}, {"i": np.array([0])}),
         (

@@ -455,6 +455,8 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "ArgMax": (order,),
     "ArgMin": (order,),
     "Hardmax": (order,),
+    "ReduceMax": (order,),
+    "ReduceMin": (order,),
     "ReduceMean": (_mean_of_nothing,),
     "Normalizer": (_largest_of_a_row,),
     "Squeeze": (_axes_once,),
