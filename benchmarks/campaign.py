@@ -16,6 +16,8 @@ bookkeeping What claiming, starting and answering a job that does nothing takes 
 deaths      60 jobs of which every 20th aborts, 5 hang and 5 eat memory: how many are lost, whether
             each is blamed on its pass and its stage, and the processor time of the campaign's own
             process per job, beyond that of a run that is answered from the store.
+many        What storing, resuming and reporting thousands of tiny jobs takes: ``many_jobs.py``.
+ray         The same answers from a Ray cluster that loses a node: ``on_ray.py``.
 
 Run it on a machine that does nothing else: ``python benchmarks/campaign.py``. Shorter:
 ``--parts deaths --jobs 20``, ``--parts study --study FILE``.
@@ -44,6 +46,7 @@ from typing import Any
 import machine
 import onnx.parser
 from many_jobs import many
+from on_ray import on_ray
 
 from optvet import VetRequest
 from optvet.engine.campaign import add_campaign, find_campaign, open_store, trials
@@ -62,7 +65,7 @@ OPTIMIZERS = ("onnxoptimizer", "onnxruntime", "onnxsim", "onnxslim", "onnxscript
 MODELS = ("zoo:digits-cnn", "zoo:digits-mlp", "zoo:diabetes-mlp", "zoo:wine-logreg")
 LARGER = ("zoo:shufflenet", "zoo:squeezenet", "zoo:shufflenet-ir3", "zoo:squeezenet-ir3")
 EMPTY_JOBS = 500
-PARTS = ("study", "small", "bookkeeping", "deaths", "many")
+PARTS = ("study", "small", "bookkeeping", "deaths", "many", "ray")
 ROOT = Path(__file__).resolve().parents[1]
 DEATHS = {"abort": "optimizer-abort", "hang": "timeout", "eat": "out-of-memory"}
 """What the planted optimizer does to its process, and the symptom of that."""
@@ -73,10 +76,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:4])
     parser.add_argument("--larger", action="store_true", help="networks of a few megabytes too")
     parser.add_argument("--models", nargs="+", metavar="zoo:NAME", help="of the part small")
-    parser.add_argument("--jobs", type=int, default=60, help="of the part deaths")
+    parser.add_argument("--jobs", type=int, default=60, help="of the parts deaths and ray")
     parser.add_argument(
         "--amounts", type=int, nargs="+", default=[1000, 10_000], help="of the part many"
     )
@@ -99,6 +102,8 @@ def main() -> None:
             deaths(place / "deaths", chosen.jobs)
         if "many" in chosen.parts:
             many(place / "many", chosen.amounts)
+        if "ray" in chosen.parts:
+            on_ray(place / "ray", chosen.jobs)
 
 
 @dataclass(frozen=True)
