@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from types import CodeType
@@ -23,6 +24,7 @@ class ReachedCode:
         """``known`` are lines that were reached, as ``take`` gives them; None to note none."""
         self._known, self._new = {*(known or ())}, set[str]()
         self._files: dict[str, str] = {}
+        self._noted: dict[str, set[int]] = defaultdict(set)
         self.complaint: Complaint | None = None
         optimizer, names = tested.optimizer, dict.fromkeys((*tested.each, *tested.whole))
         if known is not None and isinstance(optimizer, TellsCode):
@@ -41,6 +43,10 @@ class ReachedCode:
             yield
 
     def _note(self, code: CodeType, line: int) -> None:
+        noted = self._noted[code.co_filename]
+        if line in noted:  # most have run thousands of times
+            return
+        noted.add(line)
         place = f"{self._files[code.co_filename]}:{line}"
         if place not in self._known:
             self._new.add(place)

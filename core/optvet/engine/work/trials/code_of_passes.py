@@ -22,15 +22,18 @@ def files_of_passes(optimizer: TellsCode, passes: Iterable[str], options: Any) -
 @contextmanager
 def tracing(files: Iterable[str], note: Callable[[CodeType, int], None]) -> Iterator[None]:
     """Call ``note`` with each line of ``files`` that runs, and the code that it is of."""
-    wanted, before = frozenset(files), sys.gettrace()
-
-    def at_call(frame: FrameType, event: str, argument: object) -> Any:
-        return at_line if frame.f_code.co_filename in wanted else None
+    before = sys.gettrace()
 
     def at_line(frame: FrameType, event: str, argument: object) -> Any:
         if event == "line":
             note(frame.f_code, frame.f_lineno)
         return at_line
+
+    wanted = dict.fromkeys(files, at_line)
+
+    # Called for whatever function runs: it must do little.
+    def at_call(frame: FrameType, event: str, argument: object) -> Any:
+        return wanted.get(frame.f_code.co_filename)
 
     sys.settrace(at_call)
     try:
