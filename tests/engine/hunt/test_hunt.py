@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -411,6 +412,39 @@ def test_passes_are_told_apart_by_what_identifies_their_result(
     assert ("drop_relu",) in {s.passes for s in found.suspicions}
     # What changed something in a group is told by the optimizer.
     assert (("keep_00",) in tried) == (not together)
+
+
+class Recorded:
+    """An optimizer that records what it was applied to."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.times = inner, Counter[tuple[bytes, tuple[str, ...]]]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        self.times[source.data, tuple(passes)] += 1
+        return cast(Artifact, self.inner.apply(source, passes, options))
+
+
+def test_no_passes_are_applied_to_one_model_a_second_time(tmp_path: Path) -> None:
+    plugins = plugins_with("drop_relu", "keep_00", "keep_01", repeatable=False)
+    subject = resolve_optimizer(asked(tmp_path), plugins)
+    recorded = Recorded(subject.optimizer)
+    tested = replace(subject, optimizer=recorded, together=(("drop_relu",), ("keep_00",)))
+    text = "g (float[4] x) => (float[4] y) { a = Neg(x) y = Relu(a) }"
+    data = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    model, tried = data.SerializeToString(), []
+    for each in (tested, tested.for_one_candidate()):
+        found = examine(each, model, {"x": X}, lambda *_: None, frozenset(), Random(0))
+        tried.append((found, recorded.times.copy()))
+        recorded.times.clear()
+    (found, times), (found_once, times_once) = tried
+    assert found_once == found
+    assert found.suspicions
+    assert times.total() > len(times)
+    assert times_once == dict.fromkeys(times, 1)
 
 
 class Unwritten:

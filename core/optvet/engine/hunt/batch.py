@@ -144,6 +144,7 @@ def _cpu_seconds() -> float:
 def _one(
     batch: Batch, maker: CandidateMaker, index: int, log: ProgressLog, code: ReachedCode
 ) -> CandidateOutcome:
+    batch = replace(batch, tested=batch.tested.for_one_candidate())
     number, recipe = batch.first + index, batch.recipes[index]
     log.begin(index, number)
     log.note("make", ())

@@ -159,7 +159,7 @@ def _examine_passes(
     logged("optimize", ())
     source, skip = Artifact("onnx", data), request.skip
     try:
-        plain = tested.optimizer.apply(source, tested.base, tested.options)
+        plain = tested.apply(source, tested.base)
         logged("run", ())
         seen = Look(SampleVerdict("same"))
         if not _is_original(tested, plain, data):
@@ -281,7 +281,7 @@ class _QuickTrial:
         self._logged("optimize", passes)
         try:
             applied = (*tested.base, *passes)
-            return tested.optimizer.apply(self._source, applied, tested.options)
+            return tested.apply(self._source, applied)
         except Exception:  # it is seen later which of them it is
             return None
 
@@ -331,7 +331,7 @@ class _QuickTrial:
     def _looks_wrong(self, passes: tuple[str, ...]) -> bool:
         self._logged("optimize", passes)
         try:
-            artifact = self._tested.optimizer.apply(self._source, passes, self._tested.options)
+            artifact = self._tested.apply(self._source, passes)
             seen = look(self._tested, artifact, self._truth)
         except REFUSALS:
             return False
@@ -406,7 +406,7 @@ class _QuickTrial:
         base = tested.base
         applied = (*base, *(p for p in passes if p not in base)) if base else passes
         try:
-            return tested.optimizer.apply(self._source, applied, tested.options)
+            return tested.apply(self._source, applied)
         except REFUSALS:
             return None
         except Exception as error:

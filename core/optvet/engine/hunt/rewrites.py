@@ -22,9 +22,9 @@ def rewrite_of(tested: TestedOptimizer, data: bytes, label: str) -> Rewrite | No
     source = Artifact("onnx", data)
     alone = label in tested.each
     try:
-        plain = tested.optimizer.apply(source, tested.base, tested.options)
+        plain = tested.apply(source, tested.base)
         names = (*tested.base, label) if alone else tested.whole
-        artifact = tested.optimizer.apply(source, names, tested.options)
+        artifact = tested.apply(source, names)
         if artifact.format != "onnx" and isinstance(tested.optimizer, Saves):
             artifact = tested.optimizer.saved(source, names, tested.options)
     except Exception:  # an optimizer raises what it likes; then nothing is seen to fire

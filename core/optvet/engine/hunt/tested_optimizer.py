@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges
 from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Artifact
 
 _RARE = 1 / 20
 """Share of models that an optimizer gets under its rare options."""
@@ -37,6 +38,8 @@ class TestedOptimizer:
         rare: The same under the optimizer's rare options; None if it has none.
         arbiter: Runs models of which the runtime gives something else each time; None if no other
             runtime can, or may.
+        applied: What came of applying passes to models in ONNX, by model and passes; None if that
+            is not kept.
     """
 
     optimizer: Optimizer
@@ -52,6 +55,29 @@ class TestedOptimizer:
     given_to_runtime: Mapping[str, Any] = field(default_factory=dict)
     rare: TestedOptimizer | None = None
     arbiter: RuntimeConfig | None = None
+    applied: MutableMapping[tuple[bytes, tuple[str, ...]], Artifact] | None = field(
+        default=None, compare=False, repr=False
+    )
+
+    def apply(self, source: Artifact, passes: tuple[str, ...]) -> Artifact:
+        """What comes of applying ``passes``, which is the same each time.
+
+        Raises:
+            Exception: Whatever the optimizer raises.
+        """
+        key = source.data, passes
+        if self.applied is not None and key in self.applied:
+            return self.applied[key]
+        artifact = self.optimizer.apply(source, passes, self.options)
+        # What is alive in the process is large.
+        if self.applied is not None and _is_plain_model(artifact):
+            self.applied[key] = artifact
+        return artifact
+
+    def for_one_candidate(self) -> TestedOptimizer:
+        """The same, but it applies no passes to a model a second time."""
+        rare = None if self.rare is None else replace(self.rare, applied={})
+        return replace(self, applied={}, rare=rare)
 
     def by_arbiter(self) -> TestedOptimizer:
         """The same, with models run by the arbiter."""
@@ -82,3 +108,8 @@ class TestedOptimizer:
     def lowers(self) -> bool:
         """Whether all passes are compared with the empty pipeline; see ``Traits.reference``."""
         return self.optimizer.traits.reference == "empty pipeline"
+
+
+def _is_plain_model(artifact: Artifact) -> bool:
+    """Whether its data is all there is of it."""
+    return artifact.format == "onnx" and artifact.handle is None and artifact.path is None
