@@ -21,7 +21,8 @@ _MODULES = {
     "spec.converters": """
         ConversionStage Converter ConvertsOnInputs CutsSource ExplainsConverter Factory MakesSources
         PartScript Perturbs RunsInDouble ShowsInside SourceFacts SourceInside SourceOperand
-        SourceOperator SourcePart SourceStep SourceValue SplitsSource TellsSource TellsSourceRisks
+        SourceOperator SourcePart SourceStep SourceValue SplitsSource TakesOperators
+        TellsLastOperators TellsSource TellsSourceRisks
     """,
     "spec.devices": "HasExactKernels KernelLaunch Meter Meters ProfilesKernels Reading",
     "spec.environment": "Collision Installation Ran Unimportable Unmet",

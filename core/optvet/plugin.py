@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         SourceStep,
         SourceValue,
         SplitsSource,
+        TakesOperators,
+        TellsLastOperators,
         TellsSource,
         TellsSourceRisks,
     )
@@ -236,9 +238,9 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",
     "TakesSuggestions",
     "TellsMetrics", "Suits", "TellsProvenance", "NeedsNetwork", "Pins", "ConvertsOnInputs",
-    "ExplainsConverter",
+    "ExplainsConverter", "TakesOperators",
     "TellsSource", "TellsSourceRisks", "Perturbs", "RunsInDouble", "ShowsInside", "SplitsSource",
-    "CutsSource", "MakesSources",
+    "CutsSource", "MakesSources", "TellsLastOperators",
     # Files, which are untrusted, and text from models.
     "check_file", "check_size", "announced_bytes", "allow_reservations", "files_in", "matching",
     "open_file", "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json",

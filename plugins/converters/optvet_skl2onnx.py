@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,13 @@ class Skl2Onnx:
         """One stage."""
         return _STAGES
 
+    def taken_operators(self) -> Collection[str]:
+        """Classes with a converter or a parser of their own."""
+        from skl2onnx._parse import sklearn_parsers_map
+        from skl2onnx._supported_operators import sklearn_operator_name_map
+
+        return {kind.__name__ for kind in [*sklearn_operator_name_map, *sklearn_parsers_map]}
+
     def convert(self, source: Artifact, options: SklOptions, folder: Path) -> Iterator[Artifact]:
         """The model in ONNX, with inputs of the example's types and any number of rows."""
         from skl2onnx import convert_sklearn
@@ -104,6 +111,13 @@ class OnnxMlTools:
     def stages(self, options: MlOptions) -> Sequence[ConversionStage]:
         """One stage."""
         return _STAGES
+
+    def taken_operators(self) -> Collection[str]:
+        """Classes of both libraries that have a converter."""
+        from onnxmltools.convert.lightgbm._parse import lightgbm_operator_name_map
+        from onnxmltools.convert.xgboost._parse import xgboost_operator_name_map
+
+        return {kind.__name__ for kind in [*lightgbm_operator_name_map, *xgboost_operator_name_map]}
 
     def convert(self, source: Artifact, options: MlOptions, folder: Path) -> Iterator[Artifact]:
         """The model in ONNX; Unsupported for an estimator of another library."""

@@ -55,11 +55,16 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
         converters.SplitsSource,
         converters.CutsSource,
         converters.MakesSources,
+        converters.TellsLastOperators,
     ),
     "comparator": (comparators.TellsMetrics, comparators.Calibrates, comparators.Decodes),
     "dataset": (protocols.Suits, protocols.TellsProvenance),
     "model source": (protocols.Pins,),
-    "converter": (converters.ConvertsOnInputs, converters.ExplainsConverter),
+    "converter": (
+        converters.ConvertsOnInputs,
+        converters.ExplainsConverter,
+        converters.TakesOperators,
+    ),
     "generator": (Pool, Mutator),
 }
 """Optional capabilities with methods, by the family that may have them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -120,6 +120,18 @@ class ConvertsOnInputs(Protocol[OptionsT_contra]):
 
         ``inputs`` are those that the source is meant for, under the names that ``source`` gives
         them: the example first, no edge values and no other sizes.
+        """
+        ...
+
+
+@runtime_checkable
+class TakesOperators(Protocol):
+    """Optional part of a converter: it refuses sources of other operators than it lists."""
+
+    def taken_operators(self) -> Collection[str]:
+        """Operators, as ``MakesSources`` names them: hunts make sources of these alone.
+
+        Called in a worker process; the library may name some that are no operators there.
         """
         ...
 
@@ -469,4 +481,13 @@ class MakesSources(Protocol):
             The name of a Python file in ``folder``, as ``SplitsSource.write_part`` writes it; None
             if the steps do not fit each other, or cannot be written.
         """
+        ...
+
+
+@runtime_checkable
+class TellsLastOperators(Protocol):
+    """Optional part of a runtime that makes sources: some operators can only be the last step."""
+
+    def last_operators(self) -> Collection[str]:
+        """Operators whose results no other reads. Called in a worker process."""
         ...

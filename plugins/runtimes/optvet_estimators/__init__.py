@@ -7,7 +7,7 @@ regressor its predictions, a transformer its features.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,12 @@ class EstimatorRuntime:
         from optvet_estimators.made_sources import operators
 
         return operators()
+
+    def last_operators(self) -> Collection[str]:
+        """Classes that have no ``transform``: a pipeline ends with them."""
+        from optvet_estimators.made_sources import last_operators
+
+        return last_operators()
 
     def make_source(
         self,

@@ -96,7 +96,12 @@ def _classes() -> Mapping[str, type]:
             library = importlib.import_module(module)
             names = [n for n in dir(library) if n.endswith(("Classifier", "Regressor"))]
             found |= {name: getattr(library, name) for name in names if not name.startswith("Dask")}
-    return {n: c for n, c in found.items() if _required(c) <= set(_MEMBERS)}
+    return {n: c for n, c in found.items() if _required(c) <= set(_MEMBERS) and _is_applied(c)}
+
+
+def _is_applied(kind: type) -> bool:
+    """Whether it has an answer for other rows than those that it was fitted to."""
+    return any(hasattr(kind, name) for name in ("predict", "transform"))
 
 
 def _required(kind: type) -> set[str]:
@@ -109,6 +114,11 @@ def _required(kind: type) -> set[str]:
 def operators() -> dict[str, list[str]]:
     """Element types of tables for each class of estimators."""
     return {name: list(_TYPES) for name in sorted(_classes())}
+
+
+def last_operators() -> list[str]:
+    """Classes whose results no other estimator reads."""
+    return [name for name, kind in _classes().items() if not hasattr(kind, "transform")]
 
 
 def write_source(

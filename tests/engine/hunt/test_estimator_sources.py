@@ -13,7 +13,12 @@ from tests.needs import needs
 from optvet.engine.discovery import Plugins
 from optvet.engine.scripts.parts import PART_SCRIPT, part_files
 from optvet.plugin import Artifact, Factory, Feeds, Runtime, SourceStep, SplitsSource
-from optvet.spec.converters import MakesSources, TellsSource
+from optvet.spec.converters import (
+    MakesSources,
+    TakesOperators,
+    TellsLastOperators,
+    TellsSource,
+)
 
 needs("skl2onnx", reason="needs optvet[estimators]")
 
@@ -72,6 +77,35 @@ def test_samples_differ_in_settings_and_equal_ones_are_equal(
 def test_steps_that_do_not_fit_give_no_source(runtime: Runtime, tmp_path: Path) -> None:
     assert written(runtime, tmp_path, "Ridge", "StandardScaler") is None
     assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_transform_ends_a_pipeline(runtime: Runtime) -> None:
+    assert isinstance(runtime, TellsLastOperators)
+    last = set(runtime.last_operators())
+    assert last >= {"LinearSVC", "Ridge"}
+    assert not last & {"StandardScaler", "KMeans"}
+
+
+def test_what_answers_for_its_own_rows_alone_is_no_source(runtime: Runtime) -> None:
+    assert isinstance(runtime, MakesSources)
+    assert not set(runtime.source_operators()) & {"MDS", "OPTICS", "EmpiricalCovariance"}
+
+
+def test_converters_take_the_estimators_that_they_list(runtime: Runtime) -> None:
+    pytest.importorskip("lightgbm")
+    pytest.importorskip("onnxmltools")
+    plugins = Plugins()
+    trees, others = plugins.converter("onnxmltools"), plugins.converter("skl2onnx")
+    assert isinstance(trees, TakesOperators)
+    assert isinstance(others, TakesOperators)
+    assert isinstance(runtime, MakesSources)
+    made = set(runtime.source_operators())
+    boosted = {f"LGBM{kind}" for kind in ("Classifier", "Regressor")}
+    boosted |= {f"XGB{kind}" for kind in ("Classifier", "Regressor")}
+    boosted |= {f"XGBRF{kind}" for kind in ("Classifier", "Regressor")}
+    assert made & set(trees.taken_operators()) == boosted
+    assert set(others.taken_operators()) >= {"KMeans", "LinearSVC", "Pipeline", "StandardScaler"}
+    assert not set(others.taken_operators()) & {"Birch", *boosted}
 
 
 @pytest.mark.parametrize(

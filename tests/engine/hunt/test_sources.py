@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -306,6 +306,50 @@ def test_every_operator_comes_once_before_any_comes_twice() -> None:
     assert {len(r.steps) for r in later} == {1, 2, 3}
     assert {s.dtype for r in later for s in r.steps} == {"float32", "int64"}
     assert later == [recipe_of(n, 3, operators) for n in range(20, 220)]
+
+
+def test_what_no_step_reads_comes_last_and_alone_where_there_is_nothing_else() -> None:
+    operators = {name: ["float32"] for name in "abcd"}
+    names = ["".join(recipe_of(n, 3, operators, "cd").operators) for n in range(4, 200)]
+    assert {len(each) for each in names} == {1, 2, 3}
+    assert not any(set(each[:-1]) & set("cd") for each in names)
+    assert {each[-1] for each in names} == set("abcd")
+    alone = [recipe_of(n, 3, {"c": ["float32"], "d": ["float32"]}, "cd") for n in range(50)]
+    assert {recipe.operators for recipe in alone} == {("c",), ("d",)}
+
+
+class ChoosyConverter(PlainConverter):
+    """Says which operators it takes."""
+
+    def taken_operators(self) -> Collection[str]:
+        return {"double", "negate", "unknown"}
+
+
+class EndingRuntime(MakingRuntime):
+    """Nothing follows a negation."""
+
+    def last_operators(self) -> Collection[str]:
+        return ["negate"]
+
+
+def test_a_hunt_makes_sources_of_what_the_converter_takes_alone(tmp_path: Path) -> None:
+    choosy = Plugins().extend("runtime", EndingRuntime()).extend("converter", ChoosyConverter())
+    summary = hunt(asked(tmp_path / "out", "20"), choosy)
+    assert (summary.fired, summary.unfired, summary.refused) == (["double", "negate"], [], 0)
+    assert [finding.operators for finding in summary.findings] == [["negate"]]
+
+
+class DemandingConverter(PlainConverter):
+    """Takes what nothing makes."""
+
+    def taken_operators(self) -> Collection[str]:
+        return ["unknown"]
+
+
+def test_a_converter_that_takes_no_known_operator_is_refused(tmp_path: Path) -> None:
+    extended = Plugins().extend("runtime", MakingRuntime())
+    with pytest.raises(UsageError, match="no operators to make sources of: it knows none"):
+        hunt(asked(tmp_path / "out", "1"), extended.extend("converter", DemandingConverter()))
 
 
 def test_smaller_recipes_are_parts_in_order() -> None:

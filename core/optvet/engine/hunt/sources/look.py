@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
+from typing import TypeVar
 
 from optvet.engine.convert import worker_steps
 from optvet.engine.discovery import Plugins
@@ -36,11 +37,13 @@ from optvet.engine.hunt.sources.target import TestedConverter
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.server_modules import preload_for
-from optvet.spec.converters import MakesSources
+from optvet.spec.converters import MakesSources, TakesOperators, TellsLastOperators
 from optvet.spec.errors import InfrastructureError, UsageError
 
 _BATCH_S = 600.0
 _MEMORY_BYTES = 8 << 30
+PluginT = TypeVar("PluginT")
+AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(frozen=True)
@@ -86,16 +89,39 @@ class Looker:
         return outcome.value
 
     def operators(self) -> dict[str, list[str]]:
-        """Operators that sources are made of, with their element types.
+        """Operators that sources are made of and the converter takes, with their element types.
 
         Raises:
             UsageError: There are none.
         """
-        outcome = self.maker.call(steps.operators_of, self.tested.maker.runtime)
-        if outcome.value:
-            return outcome.value
-        why = "it knows none" if outcome.failure is None else outcome.failure.message
-        raise UsageError(f"{self.tested.name}: no operators to make sources of: {why}")
+        converter = self.tested.converter
+        made = self._ask(self.maker, steps.operators_of, self.tested.maker.runtime)
+        if isinstance(converter, TakesOperators):
+            home = self.sandboxes[self.tested.converter_home]
+            taken = self._ask(home, steps.taken_operators_of, converter)
+            made = {name: types for name, types in made.items() if name in taken}
+        if not made:
+            raise self._no_operators("it knows none")
+        return made
+
+    def last_operators(self) -> frozenset[str]:
+        """Those that can only be the last step of a source."""
+        maker = self.tested.maker.runtime
+        if not isinstance(maker, TellsLastOperators):
+            return frozenset()
+        return self._ask(self.maker, steps.last_operators_of, maker)
+
+    def _ask(
+        self, sandbox: Sandbox, question: Callable[[PluginT], AnswerT], plugin: PluginT
+    ) -> AnswerT:
+        outcome = sandbox.call(question, plugin)
+        if outcome.failure is not None:
+            raise self._no_operators(outcome.failure.message)
+        assert outcome.value is not None
+        return outcome.value
+
+    def _no_operators(self, why: str) -> UsageError:
+        return UsageError(f"{self.tested.name}: no operators to make sources of: {why}")
 
     def look(self, recipes: Sequence[SourceRecipe], seed: int, folder: Path) -> list[SourceOutcome]:
         """What becomes of recipes, in order; ``folder`` is made, and removed."""

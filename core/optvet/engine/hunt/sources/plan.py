@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from optvet.spec.converters import SourceStep
@@ -35,10 +35,16 @@ class SourceRecipe:
             yield SourceRecipe(self.steps)
 
 
-def recipe_of(number: int, seed: int, operators: Mapping[str, Sequence[str]]) -> SourceRecipe:
+def recipe_of(
+    number: int,
+    seed: int,
+    operators: Mapping[str, Sequence[str]],
+    last: Collection[str] = frozenset(),
+) -> SourceRecipe:
     """The recipe of a number: it follows from the seed and the operators alone.
 
     The first of as many recipes as there are operators have one operator each, in their usual type.
+    One of ``last`` is never followed by another step.
     """
     names = sorted(operators)
     random.Random(seed).shuffle(names)
@@ -49,8 +55,9 @@ def recipe_of(number: int, seed: int, operators: Mapping[str, Sequence[str]]) ->
     dtype = usual if not wave or rng.random() < _USUAL else rng.choice(operators[first])
     chosen = [first]
     if wave and rng.random() < _COMPOSED:
-        fitting = [name for name in names if dtype in operators[name]]
-        chosen += rng.choices(fitting, k=rng.randint(1, _MOST_STEPS - 1))
+        fitting = [name for name in names if dtype in operators[name] and name not in last]
+        chosen += rng.choices(fitting, k=rng.randint(1, _MOST_STEPS - 1)) if fitting else []
         rng.shuffle(chosen)
+        chosen.sort(key=lambda name: name in last)
     steps = tuple(SourceStep(name, dtype, rng.randrange(_SAMPLES)) for name in chosen)
     return SourceRecipe(steps, rng.random() < _OPEN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +57,10 @@ def hunt_in_converter(request: HuntRequest, plugins: Plugins, progress: OnProgre
             jobs,
             request.seed,
         )
-        operators = looker.operators()
-        hunter = SourceHunter(request, looker, operators, Path(folder), jobs, confirmer, progress)
+        operators, last = looker.operators(), looker.last_operators()
+        hunter = SourceHunter(
+            request, looker, operators, last, Path(folder), jobs, confirmer, progress
+        )
         return hunter.run(state)
 
 
@@ -69,6 +71,7 @@ class SourceHunter:
     request: HuntRequest
     looker: Looker
     operators: Mapping[str, Sequence[str]]
+    last: Collection[str]
     folder: Path
     jobs: int
     confirmer: SourceConfirmer
@@ -105,7 +108,7 @@ class SourceHunter:
     def _do_round(self, state: SourceHuntState, size: int) -> SourceHuntState:
         """Look at the next sources, and vet what looks wrong."""
         numbers = range(state.number, state.number + size)
-        recipes = [recipe_of(n, self.request.seed, self.operators) for n in numbers]
+        recipes = [recipe_of(n, self.request.seed, self.operators, self.last) for n in numbers]
         parts = [recipes[at : at + _BATCH] for at in range(0, size, _BATCH)]
         places = [self.folder / f"{state.number}-{i}" for i in range(len(parts))]
         with ThreadPoolExecutor(self.jobs, "optvet-hunt") as threads:

@@ -42,7 +42,14 @@ from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.answers import read_answer
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer
 from optvet.engine.work.trials.raised_errors import normalized_message
-from optvet.spec.converters import Converter, Factory, MakesSources, SourceFacts
+from optvet.spec.converters import (
+    Converter,
+    Factory,
+    MakesSources,
+    SourceFacts,
+    TakesOperators,
+    TellsLastOperators,
+)
 from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.foreign import read_text
 from optvet.spec.protocols import Feeds
@@ -326,6 +333,18 @@ def operators_of(maker: Runtime) -> dict[str, list[str]]:
     """Operators that sources are made of, with their element types."""
     assert isinstance(maker, MakesSources)
     return {name: list(types) for name, types in maker.source_operators().items() if types}
+
+
+def last_operators_of(maker: Runtime) -> frozenset[str]:
+    """Operators that can only be the last step of a source."""
+    assert isinstance(maker, TellsLastOperators)
+    return frozenset(maker.last_operators())
+
+
+def taken_operators_of(converter: Converter) -> frozenset[str]:
+    """Operators that a converter lists."""
+    assert isinstance(converter, TakesOperators)
+    return frozenset(converter.taken_operators())
 
 
 def write_source(
