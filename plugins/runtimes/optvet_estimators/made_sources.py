@@ -42,6 +42,14 @@ _ELSEWHERE: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "num_parallel_tree": (2,),
         "grow_policy": ("lossguide",),
         "missing": (0.0,),
+        "n_estimators": (1, 12),
+        "learning_rate": (0.1, 1.0),
+        "gamma": (0.5,),
+        "max_leaves": (3,),
+        "tree_method": ("exact", "approx"),
+        "multi_strategy": ("multi_output_tree",),
+        "scale_pos_weight": (2.0,),
+        "subsample": (0.5,),
     },
     "lightgbm": {
         "boosting_type": ("gbdt", "dart", "rf"),
@@ -50,15 +58,55 @@ _ELSEWHERE: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "use_missing": (False,),
         "zero_as_missing": (True,),
         "boost_from_average": (False,),
+        "n_estimators": (1, 12),
+        "learning_rate": (1.0,),
+        "num_leaves": (2, 4),
+        "extra_trees": (True,),
+        "linear_tree": (True,),
+        "reg_sqrt": (True,),
+        "sigmoid": (2.0,),
+        "is_unbalance": (True,),
+        "categorical_feature": ([0],),
     },
 }
 """Settings of libraries whose classes do not declare what they allow."""
 _OBJECTIVES: Mapping[str, Sequence[str]] = {
-    "XGBRegressor": ("count:poisson", "reg:absoluteerror", "reg:gamma", "reg:logistic"),
-    "LGBMRegressor": ("poisson", "gamma", "tweedie", "quantile", "l1", "cross_entropy"),
+    "XGBRegressor": (
+        "binary:logistic",
+        "count:poisson",
+        "reg:absoluteerror",
+        "reg:gamma",
+        "reg:logistic",
+        "reg:pseudohubererror",
+        "reg:squaredlogerror",
+        "reg:tweedie",
+        "survival:cox",
+    ),
+    "LGBMRegressor": (
+        "cross_entropy",
+        "cross_entropy_lambda",
+        "fair",
+        "gamma",
+        "huber",
+        "l1",
+        "mape",
+        "poisson",
+        "quantile",
+        "tweedie",
+    ),
     "LGBMClassifier": ("multiclassova",),
     "XGBClassifier": ("multi:softmax", "binary:hinge", "binary:logitraw"),
 }
+_OF_SHARES = ("binary:logistic", "cross_entropy", "reg:logistic")
+"""Objectives of regressors whose targets are between 0 and 1."""
+_OF_SEVERAL = ("multi",)
+"""Beginnings of objectives that need more than two classes."""
+_NEEDED: Mapping[str, Mapping[str, str]] = {
+    "boosting_type='rf'": {"subsample": "0.5", "subsample_freq": "1"},
+}
+"""What a setting needs besides."""
+_COUNTING = "xgboost"
+"""The library that takes no other classes than 0, 1, 2 and so on."""
 _MEMBERS: Mapping[str, str] = {
     "estimators": "[('a', {tree}), ('b', {linear})]",
     "estimator": "{linear}",
@@ -134,7 +182,7 @@ def write_source(
         title=" → ".join(step.operator for step in steps),
         imports="\n".join(_imports(model)),
         table=_table(steps[0], _classes()[steps[0].operator], draws[0]),
-        target=_target(last, draws[-1]),
+        target=_target(last, models[-1], draws[-1]),
         example=example,
         model=model,
     )
@@ -169,6 +217,8 @@ def _model(kind: type, draw: random.Random) -> str:
     choices = {n: v for n, v in sorted(_choices(kind).items()) if n not in given and v}
     changed = draw.sample(sorted(choices), min(draw.randint(0, _MOST_CHANGED), len(choices)))
     given |= {name: repr(draw.choice(choices[name])) for name in changed}
+    for name in changed:
+        given |= _NEEDED.get(f"{name}={given[name]}", {})
     given |= {n: v for n, v in _quiet(kind).items() if n not in given}
     return f"{kind.__name__}({', '.join(f'{n}={v}' for n, v in given.items())})"
 
@@ -178,7 +228,9 @@ def _quiet(kind: type) -> dict[str, str]:
     known = signature(kind).parameters
     if kind.__module__.startswith(tuple(_ELSEWHERE)):
         few = {"n_estimators": "4", "random_state": "0", "n_jobs": "1"}
-        return few | ({"verbose": "-1"} if kind.__module__.startswith("lightgbm") else {})
+        # By default a leaf of LightGBM has 20 rows, and no tree of so small a table has two.
+        light = {"min_child_samples": "2", "verbose": "-1"}
+        return few | (light if kind.__module__.startswith("lightgbm") else {})
     wanted = {"random_state": "0", "n_estimators": "4"}
     if kind.__module__.startswith("sklearn.ensemble"):
         wanted["max_iter"] = "4"
@@ -190,7 +242,9 @@ def _choices(kind: type) -> dict[str, list[Any]]:
     library = kind.__module__.partition(".")[0]
     if library in _ELSEWHERE:
         found = {name: list(values) for name, values in _ELSEWHERE[library].items()}
-        return found | {"objective": list(_OBJECTIVES.get(kind.__name__, ()))}
+        # The forests of XGBoost have the objectives of its boosted trees.
+        name = kind.__name__.replace("XGBRF", "XGB")
+        return found | {"objective": list(_OBJECTIVES.get(name, ()))}
     declared = getattr(kind, "_parameter_constraints", {})
     usual = signature(kind).parameters
     return {
@@ -228,14 +282,20 @@ def _table(step: SourceStep, kind: type, draw: random.Random) -> str:
     return table
 
 
-def _target(kind: type, draw: random.Random) -> str:
-    """Classes of equal size, or numbers above zero."""
+def _target(kind: type, model: str, draw: random.Random) -> str:
+    """Classes of equal size, or numbers above zero, as the objective of the model needs them."""
     if not _is_classifier(kind):
-        return "np.abs(np.nan_to_num(x)).sum(axis=1)"
-    classes = draw.choice((2, 2, 3, 4))
+        numbers = "np.abs(np.nan_to_num(x)).sum(axis=1) + 1"
+        return f"1 / ({numbers})" if _has_objective(model, _OF_SHARES) else numbers
+    classes = draw.choice((3, 4) if _has_objective(model, _OF_SEVERAL) else (2, 2, 3, 4))
     order = "np.argsort(np.argsort(np.nan_to_num(x).sum(axis=1), kind='stable'))"
     labels = f"{order} * {classes} // len(x)"
-    return f"({labels}) * 3 - 1" if draw.random() < _WITH_LABELS_APART else labels
+    apart = draw.random() < _WITH_LABELS_APART and not kind.__module__.startswith(_COUNTING)
+    return f"({labels}) * 3 - 1" if apart else labels
+
+
+def _has_objective(model: str, beginnings: Sequence[str]) -> bool:
+    return any(f"objective='{beginning}" in model for beginning in beginnings)
 
 
 def _is_regressor(kind: type) -> bool:

@@ -74,6 +74,20 @@ def test_samples_differ_in_settings_and_equal_ones_are_equal(
     assert any("max_leaf_nodes=" in each for each in made)
 
 
+@pytest.mark.parametrize("library", ["LGBM", "XGB", "XGBRF"])
+@pytest.mark.parametrize("kind", ["Classifier", "Regressor"])
+def test_settings_and_targets_of_boosted_trees_fit_each_other(
+    runtime: Runtime, tmp_path: Path, library: str, kind: str
+) -> None:
+    pytest.importorskip("lightgbm")
+    pytest.importorskip("xgboost")
+    texts = [written(runtime, tmp_path, library + kind, sample=n) for n in range(40)]
+    made = [text for text in texts if text is not None]
+    assert len(made) >= 32
+    assert len({text.rpartition("return ")[2] for text in made}) > 20
+    assert all("subsample=0.5, subsample_freq=1" in text for text in made if "='rf'" in text)
+
+
 def test_steps_that_do_not_fit_give_no_source(runtime: Runtime, tmp_path: Path) -> None:
     assert written(runtime, tmp_path, "Ridge", "StandardScaler") is None
     assert not list(tmp_path.iterdir())
