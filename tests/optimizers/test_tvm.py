@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -328,6 +329,40 @@ def test_the_same_model_has_one_fingerprint_in_all_processes(sandbox: Sandbox) -
     values = [o.value for o in outcomes if o.value is not None]
     assert len(values) == len(outcomes)
     assert len({v[0] for v in values}) == 1
+
+
+CHAIN = """
+<ir_version: 8, opset_import: ["" : 17]>
+chain (float[1,4] x) => (float[1,4] y)
+{
+    r = Relu(x)
+    y = Neg(r)
+}
+"""
+
+
+def compilations(pipelines: Sequence[Sequence[str]]) -> list[tuple[int, Any]]:
+    """For each pipeline, how often kernels were compiled for CHAIN until then, and its output."""
+    import tvm
+
+    runtime, optimizer = TvmRuntime(), TvmOptimizer()
+    source = Artifact("onnx", onnx.parser.parse_model(CHAIN).SerializeToString())
+    found = []
+    with patch.object(tvm.tirx, "build", wraps=tvm.tirx.build) as compiler:
+        for pipeline in pipelines:
+            built = optimizer.apply(source, pipeline, optimizer.options)
+            session = runtime.load(built, runtime.options)
+            outputs = session.run({"x": np.array([[-1, 2, 0, 3]], np.float32)})
+            found.append((compiler.call_count, outputs["y"].tolist()))
+    return found
+
+
+def test_kernels_that_a_pass_leaves_as_they_are_are_compiled_once(sandbox: Sandbox) -> None:
+    fused = ("AnnotateTIROpPattern", "FuseOps", "FuseTIR")
+    pipelines = [REQUIRED, [*REQUIRED, "KillAfterLastUse"], [*REQUIRED, *fused], REQUIRED]
+    outcome = sandbox.call(compilations, pipelines, fresh=True)
+    assert outcome.value is not None, outcome.failure
+    assert outcome.value == [(n, [[0, -2, 0, -3]]) for n in (1, 1, 2, 2)]
 
 
 def test_an_executable_does_not_outlive_its_process() -> None:

@@ -30,6 +30,7 @@ from optvet.plugin import (
     version_of,
 )
 from optvet_tvm.extra_passes import load_extra, module_name, parse_extras, source_of
+from optvet_tvm.kernels import compiled_once
 from optvet_tvm.options import TvmOptions
 from optvet_tvm.passes import (
     GRAPH_PASSES,
@@ -277,7 +278,7 @@ class TvmOptimizer:
         )
         target = tvm.target.Target(self.options.target)
         try:
-            with target, context:
+            with target, context, compiled_once(self.options.opt_level):
                 executable = relax.build(module, target, relax_pipeline=None)
         except Exception as error:
             raise TvmError(f"relax.build: {_brief(error)}") from error
