@@ -341,11 +341,11 @@ chain (float[1,4] x) => (float[1,4] y)
 """
 
 
-def compilations(pipelines: Sequence[Sequence[str]]) -> list[tuple[int, Any]]:
+def compilations(pipelines: Sequence[Sequence[str]], tir: bool = False) -> list[tuple[int, Any]]:
     """For each pipeline, how often kernels were compiled for CHAIN until then, and its output."""
     import tvm
 
-    runtime, optimizer = TvmRuntime(), TvmOptimizer()
+    runtime, optimizer = TvmRuntime(), TvmOptimizer(TvmOptions(tir=tir))
     source = Artifact("onnx", onnx.parser.parse_model(CHAIN).SerializeToString())
     found = []
     with patch.object(tvm.tirx, "build", wraps=tvm.tirx.build) as compiler:
@@ -363,6 +363,13 @@ def test_kernels_that_a_pass_leaves_as_they_are_are_compiled_once(sandbox: Sandb
     outcome = sandbox.call(compilations, pipelines, fresh=True)
     assert outcome.value is not None, outcome.failure
     assert outcome.value == [(n, [[0, -2, 0, -3]]) for n in (1, 1, 2, 2)]
+
+
+def test_kernels_are_compiled_for_each_choice_of_passes_over_them(sandbox: Sandbox) -> None:
+    every = TvmOptimizer(TvmOptions(tir=True)).pipelines()["default"]
+    pipelines = [every, [n for n in every if n != "tirx.CommonSubexprElim"]]
+    outcome = sandbox.call(compilations, pipelines, True, fresh=True)
+    assert outcome.value == [(n, [[0, -2, 0, -3]]) for n in (1, 2)], outcome.failure
 
 
 def test_an_executable_does_not_outlive_its_process() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -277,8 +278,10 @@ class TvmOptimizer:
             opt_level=self.options.opt_level, instruments=[watch] if watch else []
         )
         target = tvm.target.Target(self.options.target)
+        # Passes over kernels run while these are compiled.
+        once = compiled_once(self.options.opt_level) if watch is None else nullcontext()
         try:
-            with target, context, compiled_once(self.options.opt_level):
+            with target, context, once:
                 executable = relax.build(module, target, relax_pipeline=None)
         except Exception as error:
             raise TvmError(f"relax.build: {_brief(error)}") from error
