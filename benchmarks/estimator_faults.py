@@ -207,6 +207,7 @@ def onnxmltools_cases() -> dict[str, Callable[[], Case]]:
     forest = {"boosting_type": "rf", "bagging_freq": 1, "bagging_fraction": 0.5}
     positive = np.abs(SUMS)
     pair = np.stack([SUMS, -SUMS], axis=1)
+    categories = {"categorical_feature": [0]}
     return {
         "lightgbm-root": lambda: Case(light("Regressor", reg_sqrt=True), WIDE, NEW, SUMS),
         "lightgbm-one-against-all": lambda: Case(
@@ -224,6 +225,13 @@ def onnxmltools_cases() -> dict[str, Callable[[], Case]]:
         "lightgbm-forest-poisson": lambda: Case(
             light("Regressor", **forest, n_estimators=100, objective="poisson"), WIDE, NEW, positive
         ),
+        "lightgbm-fraction-of-a-category": lambda: Case(
+            light("Regressor"),
+            column(*THIRDS),
+            column(0.5, 1.5, 2.5, -0.5),
+            np.array([3.0, 1, 4])[THIRDS],
+            fit=categories,
+        ),
         "xgboost-softmax": lambda: Case(
             extreme("Classifier", objective="multi:softmax"), WIDE, NEW, THIRDS
         ),
@@ -239,6 +247,9 @@ def onnxmltools_cases() -> dict[str, Callable[[], Case]]:
         ),
         "xgboost-parallel-trees": lambda: Case(
             extreme("Classifier", num_parallel_tree=3, subsample=0.5), WIDE, NEW, THIRDS
+        ),
+        "xgboost-parallel-trees-two-classes": lambda: Case(
+            extreme("Classifier", num_parallel_tree=2), WIDE, NEW, SIGNS
         ),
         "xgboost-linear": lambda: Case(extreme("Regressor", booster="gblinear"), WIDE, NEW, SUMS),
         "xgboost-dart": lambda: Case(extreme("Regressor", booster="dart"), WIDE, NEW, SUMS),
