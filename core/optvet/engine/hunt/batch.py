@@ -243,7 +243,7 @@ def _judge_candidate(
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
     explored, prepares = _explored(batch, recipe), _prepares(batch, recipe)
-    with code.watching():
+    with code.watching(number):
         examined = examine(
             tested,
             candidate.model,
