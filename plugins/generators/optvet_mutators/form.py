@@ -253,8 +253,9 @@ def empty_and_open(candidate: Candidate, vocabulary: Vocabulary, random: Random)
     shape[axis] += 1
     candidate.feeds[name] = np.zeros(shape, candidate.feeds[name].dtype)
     for info in candidate.model.graph.input:
-        if info.name == name:
-            info.type.tensor_type.shape.dim[axis].dim_param = f"{name}_{axis}"
+        declared = info.type.tensor_type.shape.dim
+        if info.name == name and axis < len(declared):  # its rank may be left open
+            declared[axis].dim_param = f"{name}_{axis}"
     return True
 
 

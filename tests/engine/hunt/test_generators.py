@@ -296,6 +296,17 @@ g (float[2,3] x) => (float[N,M] y) <int64[2] to = {2, 3}> { y = Reshape(x, to) }
     assert fed == {(0, 4, 0, 3), (3, 0, 2, 0)}
 
 
+def test_an_input_of_open_rank_is_fed_without_elements_too() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) { y = Relu(x) }'
+    (mutator,) = [m for m in PLUGINS.mutators() if m.name == "empty-and-open"]
+    for seed in range(10):
+        candidate = Candidate(onnx.parser.parse_model(text), {"x": np.ones((2, 3), np.float32)})
+        candidate.model.graph.input[0].type.tensor_type.ClearField("shape")
+        assert mutator.mutate(candidate, Vocabulary([]), Random(seed)) is not None
+        assert candidate.feeds["x"].size == 0
+        assert not candidate.model.graph.input[0].type.tensor_type.HasField("shape")
+
+
 def test_sizes_that_a_shape_copies_are_written_where_zero_becomes_a_size() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2,3,4] x) => (float[2,12] y) <int64[2] to = {0, -1}> { y = Reshape(x, to) }"""
