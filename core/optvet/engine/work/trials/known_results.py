@@ -117,7 +117,7 @@ class KnownResults:
         self, build_spec: BuildSpec, samples: Sequence[Sample]
     ) -> frozenset[str]:
         """Computations whose outputs on ``samples`` are known, and are no failures."""
-        return frozenset(self._computations(build_spec, samples)) if samples else frozenset()
+        return frozenset(self._computations(build_spec, samples))
 
     def _computations(self, build_spec: BuildSpec, samples: Sequence[Sample]) -> dict[str, Build]:
         """An artifact of each of these computations."""

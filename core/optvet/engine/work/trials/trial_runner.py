@@ -44,6 +44,7 @@ from optvet.spec.optimizer_protocols import ReportsChanges
 from optvet.spec.types import Failure, LogFormat, Model, Sample
 
 _GUESS_S = 10.0
+"""Of a guess; without one, passes are tried all the same."""
 Progress = Callable[[str, int, int | None], None]
 T = TypeVar("T")
 
@@ -224,7 +225,11 @@ class TrialRunner:
         changes = self.cache.read(key, json.loads)
         if changes is None:
             about = (spec, table.base, alone)
-            changes = self.sandbox.call(change_without_weights, *about, timeout_s=_GUESS_S).value
+            # What a library does to its process over such a model is no trial's fault.
+            guessed = self.sandbox.call(
+                change_without_weights, *about, fresh=True, timeout_s=_GUESS_S
+            )
+            changes = guessed.value
             self.cache.put(key, "guess", json.dumps(changes or []).encode())
         return frozenset(n for n, changed in zip(names, changes or (), strict=False) if changed)
 
