@@ -68,9 +68,14 @@ class PlainSession:
 
 
 class WrongRuntime:
-    """Runs ONNX and adds 1 to what it gets."""
+    """Runs ONNX and adds 1 to what it gets, or fails."""
 
     name = "wrong"
+
+    def __init__(self, fails: bool = False) -> None:
+        if fails:
+            self.name = "wrong_failing"
+
     accepts = frozenset({"onnx"})
     preload: Sequence[str] = ()
     options = NoOptions()
@@ -82,7 +87,7 @@ class WrongRuntime:
     def load(self, artifact: Artifact, options: NoOptions) -> Session:
         runtime = Plugins().reference_runtime()
         session = runtime.load(artifact, runtime.options)
-        return WrongSession(session)
+        return FailingSession() if self.name == "wrong_failing" else WrongSession(session)
 
 
 class WrongSession:
@@ -91,6 +96,11 @@ class WrongSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         return {name: value + 1 for name, value in self.session.run(feeds).items()}
+
+
+class FailingSession:
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        raise NotImplementedError("not today")
 
 
 class StandIn:
@@ -147,7 +157,7 @@ class RefusingConverter(StandIn):
 def plugins() -> Plugins:
     """All plugins, and these."""
     found = Plugins()
-    for runtime in (PlainRuntime(), WrongRuntime()):
+    for runtime in (PlainRuntime(), WrongRuntime(), WrongRuntime(fails=True)):
         found = found.register("runtime", runtime)
     found = found.register("converter", RefusingConverter())
     return found.register("converter", PlainConverter())

@@ -205,6 +205,31 @@ def test_a_runtime_that_alone_is_wrong_is_to_blame(convert: Convert) -> None:
     assert [c.outcome for c in finding.cross_check] == ["no-fault"]
 
 
+CONTRADICTS = """g (float[n,3] x) => (float[n,4] y) <bool[3] c = {1, 1, 1}>
+{ r = Relu(x)  y = Compress <axis=1> (r, c) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "blamed"),
+    [(GOOD, "wrong_failing"), (BAD, "optimize"), (CONTRADICTS, "optimize")],
+)
+def test_a_runtime_that_fails_is_to_blame_for_what_is_right_elsewhere(
+    convert: Convert, text: str, blamed: str
+) -> None:
+    result = convert(GOOD, text, runtime="wrong_failing", edges=False)
+    finding = next(f for f in result.findings if f.symptom == "run-failure")
+    assert blamed in (finding.culprit, finding.kind)
+
+
+def test_no_runtime_is_to_blame_where_the_standard_has_no_answer(convert: Convert) -> None:
+    text = """g (float[n,3] x) => (int32[n,3] y) <float k = {1e20}>
+    { m = Mul(x, k)  y = Cast <to=6> (m) }"""
+    least = "lambda x: np.full(x.shape, -2**31, np.int32)"
+    result = convert(text, function=least, runtime="wrong", edges=False)
+    assert (result.verdict, result.findings) == ("undecided", [])
+    assert "Cast" in result.skipped[0].reason
+
+
 def test_outputs_that_are_random_are_not_compared(convert: Convert) -> None:
     random = "lambda x: (np.maximum(x, 0), np.random.default_rng().random(3, np.float32))"
     text = """g (float[n,3] x) => (float[n,3] y, float[3] z) <float[3] c = {0, 0, 0}>

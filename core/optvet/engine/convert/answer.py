@@ -51,6 +51,12 @@ class FoundFault:
     further: bool = False
     message: str = ""
 
+    @property
+    def blames_runtime(self) -> bool:
+        """Whether other runtimes are right about the artifact; one is enough beside its place."""
+        some = any if self.place is not None and self.place.alike else all
+        return bool(self.checks) and some(c.outcome == "no-fault" for c in self.checks)
+
 
 @dataclass(frozen=True)
 class ConversionEvidence:
@@ -166,8 +172,7 @@ def _finding(answer: ConversionEvidence, found: FoundFault) -> ConversionFinding
     names = [stage_result.name for stage_result in guilty]
     kind: StageKind | Literal["target-runtime"] = guilty[0].stage.kind
     culprit = " or ".join(names)
-    some = any if place is not None and place.alike else all
-    if checks and some(c.outcome == "no-fault" for c in checks):
+    if found.blames_runtime:
         kind, culprit = "target-runtime", answer.runtimes[blame.last]
     return ConversionFinding(
         symptom=blame.symptom,

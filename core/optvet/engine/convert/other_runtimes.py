@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from optvet.engine.convert.compare_outputs import Judge
 from optvet.engine.convert.guilty_stage import Blame
+from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.convert.session import Conversion
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
+from optvet.engine.work.trials.undefined_values import refusable, unanswered
 from optvet.spec.records.convert import ConversionPlace
 from optvet.spec.records.vet import CrossCheck
+from optvet.spec.symptoms import ScriptCheck
 from optvet.spec.types import Artifact, Failure, Sample
 
 
@@ -62,14 +65,45 @@ def _cross_check_with(
     seen = judge.see(observed, judged, tolerance)
     for killed in (seen[s.id] for s in judged if seen[s.id].unexplained):
         return CrossCheck(runtime=name, outcome="not-judged", detail=killed.message)
-    # Values that differ are another fault than a model that does not run.
-    alike = (s.id for s in judged if values or isinstance(observed.runs[s.id], Failure))
-    wrong = next((n for n in alike if not seen[n].right), None)
-    if wrong is None:
+    wrong = next((s.id for s in judged if not seen[s.id].right), None)
+    # A model that does not run is right if it runs elsewhere, and does there as the source does.
+    if wrong is None or (not values and any(seen[s.id].right for s in judged)):
+        raises = blame.symptom.info.check is ScriptCheck.ERROR
+        why = _ask(conversion, config, artifact, shown[:1], refusable) if raises else {}
+        if why:  # which one runtime may run, and the other refuse
+            return CrossCheck(runtime=name, outcome="not-judged", detail=why[shown[0].id])
         return CrossCheck(runtime=name, outcome="no-fault", detail=seen[shown[0].id].message)
     where = "" if wrong == shown[0].id else f"{wrong}: "
     detail = f"{where}{seen[wrong].message}"
     return CrossCheck(runtime=name, outcome="fault", sample=wrong, detail=detail)
+
+
+def find_unanswered(
+    conversion: Conversion, artifact: Artifact, blame: Blame, config: RuntimeConfig
+) -> dict[str, str]:
+    """Samples on which the ONNX standard has no answer for a model, and why not.
+
+    The values are those of ``config``: no runtime that gives others breaks a rule.
+    """
+    return _ask(conversion, config, artifact, [d.sample for d in blame.inputs], unanswered)
+
+
+def _ask(
+    conversion: Conversion,
+    config: RuntimeConfig,
+    artifact: Artifact,
+    samples: Sequence[Sample],
+    question: Callable[[bytes, Outputs, RuntimeConfig], str],
+) -> dict[str, str]:
+    """Words about a model in ONNX, for the samples for which there are some."""
+    if artifact.format != "onnx":
+        return {}
+    sandbox, found = conversion.sandbox_of(config.runtime), {}
+    for sample in samples:
+        about = (artifact.data, fed_to(artifact, sample.feeds), config)
+        if words := sandbox.call(question, *about, role="judging").value:
+            found[sample.id] = words
+    return found
 
 
 _ASKED = 8

@@ -16,7 +16,7 @@ from optvet.engine.convert.default_chain import explain_choice
 from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
 from optvet.engine.convert.match_interface import NO_FACTS, match_outputs
 from optvet.engine.convert.opening_conversion import open_conversion
-from optvet.engine.convert.other_runtimes import cross_check
+from optvet.engine.convert.other_runtimes import cross_check, find_unanswered
 from optvet.engine.convert.places import locate_fault, locate_further, refused_place
 from optvet.engine.convert.session import Conversion, reference_of
 from optvet.engine.convert.source_noise import NoiseMeter
@@ -32,6 +32,7 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage, SourceFacts
 from optvet.spec.errors import NothingTested
 from optvet.spec.records.convert import ConversionPlace, ConversionResult
+from optvet.spec.records.vet import CrossCheck
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -182,17 +183,10 @@ def judge_stages(
     named = None
     if refused is not None and refused[1] is not None:
         named = refused_place(conversion, refused[1].message, example)
-    found = _find_faults(conversion, stage_artifacts, stages, inputs, undefined, judge.facts)
-    faults: list[FoundFault] = []
-    for blame, place in found.places:
-        config, artifact = configs[blame.last], stage_artifacts[blame.last].artifact
-        checks = []
-        if config is not None and artifact is not None and "runtime" in blame.symptom.info.blames:
-            about = (conversion, artifact, blame, judge, stages.tolerance)
-            checks = list(cross_check(*about, config, place))
-        faults.append(FoundFault(blame, _is_confirmed(judge, observed, blame), checks, place))
-    if any(not blame.outside_domain for blame, _ in found.places):
-        faults += _further(conversion, stage_artifacts, configs, faults)
+    found = _find_faults(conversion, stage_artifacts, stages, inputs, undefined, judge)
+    faults = found.faults
+    if any(not fault.blame.outside_domain for fault in faults):
+        faults = [*faults, *_further(conversion, stage_artifacts, configs, faults)]
     return ConversionEvidence(
         example=example.feeds,
         inputs=found.inputs,
@@ -211,10 +205,10 @@ def judge_stages(
 
 
 @dataclass(frozen=True)
-class _FoundPlaces:
-    """Blames with their places, and the samples that are left, on which answers are defined."""
+class _FoundFaults:
+    """Faults, and the samples that are left, on which answers are defined."""
 
-    places: list[tuple[Blame, ConversionPlace | None]]
+    faults: list[FoundFault]
     inputs: Sequence[ConversionInput]
     stage_results: list[StageResult]
     undefined: Mapping[str, str]
@@ -226,8 +220,8 @@ def _find_faults(
     stages: ObservedStages,
     inputs: Sequence[ConversionInput],
     undefined: Mapping[str, str],
-    facts: SourceFacts,
-) -> _FoundPlaces:
+    judge: Judge,
+) -> _FoundFaults:
     """Who is blamed, and where.
 
     Samples whose answer is undefined there are left out, until each blame stands on others. Rows
@@ -240,14 +234,39 @@ def _find_faults(
         for blame in blame_stages(results[: stages.last + 1], inputs) if stages.last >= 0 else []:
             place = locate_fault(conversion, stage_artifacts, stages.configs, results, blame)
             at = (stages.configs[blame.last], stage_artifacts[blame.last].artifact)
-            if not facts.tables:
+            if not judge.facts.tables:
                 open_samples |= find_undefined_samples(conversion, blame, place, *at)
             places.append((blame, place))
+        faults: list[FoundFault] = []
+        for blame, place in places if not open_samples else ():
+            config, artifact = stages.configs[blame.last], stage_artifacts[blame.last].artifact
+            fault = _check_elsewhere(conversion, stages, judge, blame, place, artifact)
+            if fault.blames_runtime and blame.symptom.info.of_values:
+                assert config is not None
+                assert artifact is not None
+                open_samples |= find_unanswered(conversion, artifact, blame, config)
+            faults.append(fault)
         if not open_samples:
-            return _FoundPlaces(places, inputs, results, undefined)
+            return _FoundFaults(faults, inputs, results, undefined)
         undefined = {**undefined, **open_samples}
         inputs = [each for each in inputs if each.sample.id not in open_samples]
         results = [s.without(open_samples) for s in results]
+
+
+def _check_elsewhere(
+    conversion: Conversion,
+    stages: ObservedStages,
+    judge: Judge,
+    blame: Blame,
+    place: ConversionPlace | None,
+    artifact: Artifact | None,
+) -> FoundFault:
+    """The fault of a blame, with what other runtimes say of it."""
+    config, checks = stages.configs[blame.last], list[CrossCheck]()
+    if config is not None and artifact is not None and "runtime" in blame.symptom.info.blames:
+        about = (conversion, artifact, blame, judge, stages.tolerance)
+        checks = list(cross_check(*about, config, place))
+    return FoundFault(blame, _is_confirmed(judge, stages.observed, blame), checks, place)
 
 
 @dataclass(frozen=True)

@@ -78,15 +78,35 @@ def reason_to_refuse(build_spec: BuildSpec, feeds: Values, config: RuntimeConfig
     """
     if build_spec.scratch is not None:
         return ""
-    model = without_functions(ModelProto.FromString(read_model(build_spec.blob, build_spec.digest)))
+    return refusable(read_model(build_spec.blob, build_spec.digest), feeds, config)
+
+
+def refusable(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
+    """``reason_to_refuse`` of a serialized model. Called in a worker."""
+    model = without_functions(ModelProto.FromString(data))
+    inner = _record_all(model, feeds, config)
+    wrong = describe_repeated_name(model.graph) or describe_wrong_shape(model, feeds, inner)
+    return wrong or next((u.words() for u in undefined_in(model, feeds, inner)), "")
+
+
+def unanswered(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
+    """For what value of a serialized model the standard has no answer; empty if for none.
+
+    By all values of a run, also where no rule is worth one by itself. Called in a worker.
+    """
+    model = without_functions(ModelProto.FromString(data))
+    found = undefined_in(model, feeds, _record_all(model, feeds, config))
+    return next((u.words() for u in found if u.values), "")
+
+
+def _record_all(model: ModelProto, feeds: Values, config: RuntimeConfig) -> Values:
+    """All values of a run; none of a runtime that cannot return them."""
     try:
-        inner = record_values(model.SerializeToString(), feeds, config)
+        return record_values(model.SerializeToString(), feeds, config)
     except Exception as error:  # runtimes raise what they like of a model with more outputs
         if isinstance(error, MemoryError):
             raise
-        inner = {}
-    wrong = describe_repeated_name(model.graph) or describe_wrong_shape(model, feeds, inner)
-    return wrong or next((u.words() for u in undefined_in(model, feeds, inner)), "")
+        return {}
 
 
 def describe_repeated_name(graph: GraphProto) -> str:
