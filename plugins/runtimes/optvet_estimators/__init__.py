@@ -219,6 +219,8 @@ def _last_neighbors(estimator: Any, name: str, x: Any, place: int) -> list[Sourc
     """
     fitted = getattr(estimator, "n_samples_fit_", 0)
     count = getattr(estimator, "n_neighbors", fitted)
+    # A graph of distances has one more: each row of the training data is its own neighbor.
+    count += getattr(estimator, "mode", "") == "distance"
     if not hasattr(estimator, "kneighbors") or count >= fitted:
         return []
     distances, indices = (v[:, -2:] for v in estimator.kneighbors(x, n_neighbors=count + 1))

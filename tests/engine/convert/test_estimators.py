@@ -101,6 +101,16 @@ def neighbor():
 neighbor.example_inputs = (np.array([[0, 0], [5, 4.5], [-5, 4]], np.float32),)
 
 
+def graph():
+    from sklearn.neighbors import KNeighborsTransformer
+
+    table = np.random.default_rng(51).integers(-128, 128, (24, 2)) // 16
+    return KNeighborsTransformer(n_neighbors=1, p=1, leaf_size=1).fit(table)
+
+
+graph.example_inputs = (np.array([[6, -4], [-3, -2], [-4, 4], [-3, 5], [7, -5]]),)
+
+
 def normalizer():
     from sklearn.preprocessing import Normalizer
 
@@ -183,6 +193,12 @@ def test_which_of_two_neighbors_is_nearer_is_not_judged_where_rounding_decides_i
     request = ConvertRequest(model=f"{source}:neighbor", converted=tmp_path / "turned.onnx")
     result = convert_model(request, Plugins())
     assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
+
+
+def test_a_graph_of_distances_has_one_neighbor_more_than_it_is_asked_for(source: Path) -> None:
+    # The second and the third neighbor of the third and fourth row are equally far.
+    result = convert(source, "graph", "skl2onnx")
+    assert (result.verdict, result.findings) == ("right", [])
 
 
 def test_missing_values_that_take_the_wrong_branch_are_found(source: Path) -> None:
