@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         SplitsSource,
         TakesOperators,
         TellsLastOperators,
+        TellsSettings,
         TellsSource,
         TellsSourceRisks,
     )
@@ -240,7 +241,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "TellsMetrics", "Suits", "TellsProvenance", "NeedsNetwork", "Pins", "ConvertsOnInputs",
     "ExplainsConverter", "TakesOperators",
     "TellsSource", "TellsSourceRisks", "Perturbs", "RunsInDouble", "ShowsInside", "SplitsSource",
-    "CutsSource", "MakesSources", "TellsLastOperators",
+    "CutsSource", "MakesSources", "TellsLastOperators", "TellsSettings",
     # Files, which are untrusted, and text from models.
     "check_file", "check_size", "announced_bytes", "allow_reservations", "files_in", "matching",
     "open_file", "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json",

@@ -56,6 +56,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
         converters.CutsSource,
         converters.MakesSources,
         converters.TellsLastOperators,
+        converters.TellsSettings,
     ),
     "comparator": (comparators.TellsMetrics, comparators.Calibrates, comparators.Decodes),
     "dataset": (protocols.Suits, protocols.TellsProvenance),

@@ -438,11 +438,13 @@ class SourceStep:
         operator: As the framework calls it.
         dtype: Element type of its sample inputs, as numpy calls it.
         sample: Which of its sample inputs are used: any number; they are counted through.
+        without: Settings that it has not, of those that ``TellsSettings`` tells.
     """
 
     operator: str
     dtype: str
     sample: int
+    without: frozenset[str] = frozenset()
 
 
 @runtime_checkable
@@ -480,6 +482,21 @@ class MakesSources(Protocol):
         Returns:
             The name of a Python file in ``folder``, as ``SplitsSource.write_part`` writes it; None
             if the steps do not fit each other, or cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsSettings(Protocol):
+    """Optional part of a runtime that makes sources: their steps have settings.
+
+    A hunt leaves out those that a fault does not need, and takes what is left for its cause.
+    """
+
+    def source_settings(self, steps: Sequence[SourceStep]) -> Sequence[Mapping[str, str]]:
+        """For each step, what is not usual about it, as a script says it, by name.
+
+        Those in ``SourceStep.without`` are not there any more. Called in a worker process.
         """
         ...
 

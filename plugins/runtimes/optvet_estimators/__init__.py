@@ -141,6 +141,12 @@ class EstimatorRuntime:
 
         return last_operators()
 
+    def source_settings(self, steps: Sequence[SourceStep]) -> Sequence[Mapping[str, str]]:
+        """Arguments that are not the usual ones, gaps in the table, and more than two classes."""
+        from optvet_estimators.made_sources import source_settings
+
+        return source_settings(steps)
+
     def make_source(
         self,
         steps: Sequence[SourceStep],

@@ -13,6 +13,7 @@ import random
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from itertools import takewhile
 from pathlib import Path
@@ -27,6 +28,8 @@ _ROWS = 24
 _SHOWN_ROWS = 5
 _MOST_CHANGED = 3
 _WITH_NAN, _WITH_LABELS_APART = 0.4, 0.3
+_GAPS, _CLASSES, _APART = "gaps", "classes", "labels"
+"""Names of what is unusual besides arguments."""
 _NUMBERS: tuple[float, ...] = (0, 0.1, 0.25, 0.5, 1, 2, 3, 5)
 """Tried for a setting that is a number, where its class allows them."""
 _WITHOUT_EFFECT = frozenset(
@@ -173,16 +176,15 @@ def write_source(
     steps: Sequence[SourceStep], folder: Path, feeds: Feeds | None = None
 ) -> str | None:
     """Write ``part.py``; None if the estimators do not fit each other or the table."""
-    draws = [random.Random(f"{s.operator} {s.sample}") for s in steps]
-    last = _classes()[steps[-1].operator]
-    models = [_model(_classes()[s.operator], draw) for s, draw in zip(steps, draws, strict=True)]
+    drawn = _draw(steps)
+    models = [_model(_classes()[s.operator], d) for s, d in zip(steps, drawn.settings, strict=True)]
     model = models[0] if len(models) == 1 else f"make_pipeline({', '.join(models)})"
     example = f"x[:{_SHOWN_ROWS}]" if feeds is None else _literal(next(iter(feeds.values())))
     text = _SOURCE.format(
         title=" → ".join(step.operator for step in steps),
         imports="\n".join(_imports(model)),
-        table=_table(steps[0], _classes()[steps[0].operator], draws[0]),
-        target=_target(last, models[-1], draws[-1]),
+        table=drawn.table + drawn.gaps,
+        target=drawn.target.text,
         example=example,
         model=model,
     )
@@ -190,6 +192,51 @@ def write_source(
         return None
     (folder / "part.py").write_text(text, "utf-8")
     return "part.py"
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Labels or numbers to fit to: their text, and what is unusual about them, by name."""
+
+    text: str
+    unusual: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What the samples of steps decide.
+
+    Attributes:
+        settings: Arguments of each estimator that are not the usual ones.
+        table: The table.
+        gaps: A statement that puts NaN into it; empty for none.
+        target: What the last step is fitted to.
+    """
+
+    settings: Sequence[Mapping[str, str]]
+    table: str
+    gaps: str
+    target: _Target
+
+
+def _draw(steps: Sequence[SourceStep]) -> _Drawn:
+    """Draw all that there is, whatever is left out: equal samples give equal tables."""
+    draws = [random.Random(f"{s.operator} {s.sample}") for s in steps]
+    kinds = [_classes()[step.operator] for step in steps]
+    settings = [_draw_settings(*each) for each in zip(steps, kinds, draws, strict=True)]
+    table = _table(steps[0], kinds[0], draws[0])
+    gaps = _gaps(steps[0], kinds[0], draws[0])
+    target = _target(steps[-1], kinds[-1], settings[-1].get("objective", ""), draws[-1])
+    return _Drawn(settings, table, gaps, target)
+
+
+def source_settings(steps: Sequence[SourceStep]) -> list[dict[str, str]]:
+    """What is unusual about each step; the table is the first one's, the target the last one's."""
+    drawn = _draw(steps)
+    found = [{n: f"{n}={v}" for n, v in settings.items()} for settings in drawn.settings]
+    found[0] |= {_GAPS: "NaN in the table"} if drawn.gaps else {}
+    found[-1] |= drawn.target.unusual
+    return found
 
 
 def _fits(text: str, folder: Path) -> bool:
@@ -206,19 +253,26 @@ def _fits(text: str, folder: Path) -> bool:
     return True
 
 
-def _model(kind: type, draw: random.Random) -> str:
-    """The call that makes an estimator, in its usual settings or some of the others."""
+def _draw_settings(step: SourceStep, kind: type, draw: random.Random) -> dict[str, str]:
+    """Arguments that are not the usual ones, but for those that the step is without."""
+    required = _required(kind)
+    choices = {n: v for n, v in sorted(_choices(kind).items()) if n not in required and v}
+    changed = draw.sample(sorted(choices), min(draw.randint(0, _MOST_CHANGED), len(choices)))
+    drawn = {name: repr(draw.choice(choices[name])) for name in changed}
+    return {name: value for name, value in drawn.items() if name not in step.without}
+
+
+def _model(kind: type, settings: Mapping[str, str]) -> str:
+    """The call that makes an estimator."""
     suffix = "Regressor" if _is_regressor(kind) else "Classifier"
     members = {
         "tree": f"DecisionTree{suffix}(random_state=0)",
         "linear": "Ridge()" if suffix == "Regressor" else "LogisticRegression()",
     }
     given = {n: _MEMBERS[n].format(**members) for n in sorted(_required(kind))}
-    choices = {n: v for n, v in sorted(_choices(kind).items()) if n not in given and v}
-    changed = draw.sample(sorted(choices), min(draw.randint(0, _MOST_CHANGED), len(choices)))
-    given |= {name: repr(draw.choice(choices[name])) for name in changed}
-    for name in changed:
-        given |= _NEEDED.get(f"{name}={given[name]}", {})
+    given |= settings
+    for name, value in settings.items():
+        given |= _NEEDED.get(f"{name}={value}", {})
     given |= {n: v for n, v in _quiet(kind).items() if n not in given}
     return f"{kind.__name__}({', '.join(f'{n}={v}' for n, v in given.items())})"
 
@@ -277,25 +331,38 @@ def _table(step: SourceStep, kind: type, draw: random.Random) -> str:
         table = f"({drawn} / 64).astype(np.{step.dtype})"
     if _tag(kind, "positive_only"):
         table = f"np.abs({table})"
-    if step.dtype != "int64" and _tag(kind, "allow_nan") and draw.random() < _WITH_NAN:
-        table += f"\nx[::{draw.choice((3, 4, 5))}, 0] = np.nan"
     return table
 
 
-def _target(kind: type, model: str, draw: random.Random) -> str:
+def _gaps(step: SourceStep, kind: type, draw: random.Random) -> str:
+    """A statement that puts NaN into the table; empty for none."""
+    takes = step.dtype != "int64" and _tag(kind, "allow_nan")
+    if not takes or draw.random() >= _WITH_NAN:
+        return ""
+    rows = draw.choice((3, 4, 5))
+    return "" if _GAPS in step.without else f"\nx[::{rows}, 0] = np.nan"
+
+
+def _target(step: SourceStep, kind: type, objective: str, draw: random.Random) -> _Target:
     """Classes of equal size, or numbers above zero, as the objective of the model needs them."""
     if not _is_classifier(kind):
         numbers = "np.abs(np.nan_to_num(x)).sum(axis=1) + 1"
-        return f"1 / ({numbers})" if _has_objective(model, _OF_SHARES) else numbers
-    classes = draw.choice((3, 4) if _has_objective(model, _OF_SEVERAL) else (2, 2, 3, 4))
+        return _Target(f"1 / ({numbers})" if _begins(objective, _OF_SHARES) else numbers)
+    several = _begins(objective, _OF_SEVERAL)
+    classes = draw.choice((3, 4) if several else (2, 2, 3, 4))
+    apart = draw.random() < _WITH_LABELS_APART and not kind.__module__.startswith(_COUNTING)
+    unusual = {_CLASSES: "several classes"} if classes > 2 and not several else {}
+    unusual |= {_APART: "numbers left out"} if apart else {}
+    unusual = {name: words for name, words in unusual.items() if name not in step.without}
+    classes = classes if several or _CLASSES in unusual else 2
     order = "np.argsort(np.argsort(np.nan_to_num(x).sum(axis=1), kind='stable'))"
     labels = f"{order} * {classes} // len(x)"
-    apart = draw.random() < _WITH_LABELS_APART and not kind.__module__.startswith(_COUNTING)
-    return f"({labels}) * 3 - 1" if apart else labels
+    return _Target(f"({labels}) * 3 - 1" if _APART in unusual else labels, unusual)
 
 
-def _has_objective(model: str, beginnings: Sequence[str]) -> bool:
-    return any(f"objective='{beginning}" in model for beginning in beginnings)
+def _begins(objective: str, beginnings: Sequence[str]) -> bool:
+    """Whether the objective, as Python, begins like one of these."""
+    return objective.startswith(tuple(f"'{beginning}" for beginning in beginnings))
 
 
 def _is_regressor(kind: type) -> bool:

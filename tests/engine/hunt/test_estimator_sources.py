@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from optvet.spec.converters import (
     MakesSources,
     TakesOperators,
     TellsLastOperators,
+    TellsSettings,
     TellsSource,
 )
 
@@ -86,6 +89,29 @@ def test_settings_and_targets_of_boosted_trees_fit_each_other(
     assert len(made) >= 32
     assert len({text.rpartition("return ")[2] for text in made}) > 20
     assert all("subsample=0.5, subsample_freq=1" in text for text in made if "='rf'" in text)
+
+
+def test_a_setting_that_is_left_out_is_gone_and_the_table_stays(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    assert isinstance(runtime, MakesSources)
+    assert isinstance(runtime, TellsSettings)
+
+    def text(step: SourceStep) -> str:
+        return (tmp_path / (runtime.make_source([step], False, tmp_path) or "")).read_text()
+
+    steps = [SourceStep("DecisionTreeClassifier", "float32", n) for n in range(20)]
+    told = {step: runtime.source_settings([step])[0] for step in steps}
+    names = {name for settings in told.values() for name in settings}
+    assert names > {"gaps", "classes", "labels", "max_depth"}
+    for step, settings in told.items():
+        plain = replace(step, without=frozenset(settings))
+        assert runtime.source_settings([plain]) == [{}]
+        assert "DecisionTreeClassifier(random_state=0)" in text(plain)
+        assert re.findall(r"default_rng.*", text(plain)) == re.findall("default_rng.*", text(step))
+        assert ("nan" in text(step).rpartition("y =")[0]) == ("gaps" in settings)
+        assert "x[::" not in text(plain)
+        assert "* 2 // len(x)\n" in text(plain)
 
 
 def test_steps_that_do_not_fit_give_no_source(runtime: Runtime, tmp_path: Path) -> None:

@@ -339,6 +339,45 @@ def test_a_hunt_makes_sources_of_what_the_converter_takes_alone(tmp_path: Path) 
     assert [finding.operators for finding in summary.findings] == [["negate"]]
 
 
+WRONG = {"negated": ("-x", "Abs (x)"), "squared": ("x * x", "Identity (x)")}
+
+
+class SettingRuntime(MakingRuntime):
+    """One operator, which is wrong in two of its settings; another one does nothing."""
+
+    def source_operators(self) -> Mapping[str, Sequence[str]]:
+        return {"scale": ["float32"]}
+
+    def source_settings(self, steps: Sequence[SourceStep]) -> Sequence[Mapping[str, str]]:
+        drawn = (["idle", ("negated", "squared", "quick")[s.sample % 3]] for s in steps)
+        told = zip(steps, drawn, strict=True)
+        return [{n: f"{n}=True" for n in names if n not in s.without} for s, names in told]
+
+    def make_source(
+        self,
+        steps: Sequence[SourceStep],
+        dynamic: bool,
+        folder: Path,
+        feeds: Feeds | None = None,
+    ) -> str | None:
+        wrong = (WRONG.keys() & settings for settings in self.source_settings(steps))
+        pairs = [WRONG[next(iter(w))] if w else ARITHMETIC["double"] for w in wrong]
+        lines = "\n".join(f"    x = {text}" for text, _ in pairs)
+        text = as_model([node for _, node in pairs])
+        example = [1.5, -2.0] if feeds is None else one_of(feeds).tolist()
+        (folder / "part.py").write_text(SOURCE.format(example=example, lines=lines, text=text))
+        return "part.py"
+
+
+def test_each_setting_that_makes_an_operator_wrong_is_a_finding(tmp_path: Path) -> None:
+    extended = Plugins().extend("runtime", SettingRuntime()).extend("converter", PlainConverter())
+    summary = hunt(asked(tmp_path / "out", "20"), extended)
+    told = {f"scale({name}=True)" for name in WRONG}
+    assert {name for f in summary.findings for name in f.operators} == told
+    assert len(summary.findings) == len(summary.causes) == len(told)
+    assert sum(f.models for f in summary.findings) > len(told)
+
+
 class DemandingConverter(PlainConverter):
     """Takes what nothing makes."""
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,27 @@ class SourceConfirmer:
             versions = _versions(self.looker.tested, Path(python))
             return self._keep(number, recipe, fault, bundle, versions, written[1])
 
+    def without_needless(
+        self, recipe: SourceRecipe, outcome: SourceOutcome
+    ) -> tuple[SourceRecipe, SourceOutcome]:
+        """The fewest steps and settings that look wrong in the same way.
+
+        Where steps have settings, since these tell causes apart; else the recipe as it is.
+        """
+        if not self.looker.tells_settings:
+            return recipe, outcome
+        with temporary_folder("optvet-settings-") as name:
+            scratch = Path(name)
+            recipe, outcome = self._reduce(recipe, outcome, scratch)
+            for place, settings in enumerate(self.looker.settings(recipe)):
+                for setting in settings:
+                    plainer = recipe.leaving_out(place, setting)
+                    (seen,) = self.looker.look([plainer], self.seed, scratch / "plainer")
+                    if (seen.symptom, seen.words) == (outcome.symptom, outcome.words):
+                        recipe, outcome = plainer, seen
+        needed = tuple(tuple(each.values()) for each in self.looker.settings(recipe))
+        return replace(recipe, settings=needed), outcome
+
     def _reduce(
         self, recipe: SourceRecipe, outcome: SourceOutcome, scratch: Path
     ) -> tuple[SourceRecipe, SourceOutcome]:
@@ -153,14 +174,14 @@ class SourceConfirmer:
         culprit = [fault.culprit] if runtime_is_wrong else list(fault.stages)
         operator = place.operator if place is not None else ""
         operators = [operator] if operator else [s.partition(":")[0] for s in recipe.operators]
+        if any(recipe.settings):
+            operators = list(recipe.names)
         words = normalized_message(fault.message) if fault.symptom.info.failed else ""
         told = [str(fault.symptom), *culprit, "", *operators, words]
         fingerprint = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
         name = f"{fault.symptom}-{fingerprint[:8]}"
         write_file(bundle / VERSIONS, json.dumps(versions, indent=2) + "\n", advice="make room")
-        title = (
-            f"{self.looker.tested.converter.name}: {fault.symptom} of {', '.join(recipe.operators)}"
-        )
+        title = f"{self.looker.tested.converter.name}: {fault.symptom} of {', '.join(recipe.names)}"
         write_file(bundle / ISSUE, issue_of(title, fault, bundle, versions), advice="make room")
         target = self.out / FINDINGS / name
         target.parent.mkdir(exist_ok=True)

@@ -37,7 +37,7 @@ from optvet.engine.hunt.sources.target import TestedConverter
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.server_modules import preload_for
-from optvet.spec.converters import MakesSources, TakesOperators, TellsLastOperators
+from optvet.spec.converters import MakesSources, TakesOperators, TellsLastOperators, TellsSettings
 from optvet.spec.errors import InfrastructureError, UsageError
 
 _BATCH_S = 600.0
@@ -110,6 +110,17 @@ class Looker:
         if not isinstance(maker, TellsLastOperators):
             return frozenset()
         return self._ask(self.maker, steps.last_operators_of, maker)
+
+    @property
+    def tells_settings(self) -> bool:
+        """Whether steps of its sources have settings."""
+        return isinstance(self.tested.maker.runtime, TellsSettings)
+
+    def settings(self, recipe: SourceRecipe) -> list[dict[str, str]]:
+        """What is not usual about each step, in words by name; nothing where that is not told."""
+        about = (self.tested.maker.runtime, recipe.steps)
+        outcome = self.maker.call(steps.settings_of, *about) if self.tells_settings else None
+        return (outcome.value if outcome else None) or [{} for _ in recipe.steps]
 
     def _ask(
         self, sandbox: Sandbox, question: Callable[[PluginT], AnswerT], plugin: PluginT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optvet.spec.converters import SourceStep
 
@@ -15,24 +15,43 @@ _USUAL, _OPEN, _COMPOSED = 0.6, 0.25, 0.6
 
 @dataclass(frozen=True)
 class SourceRecipe:
-    """Steps of a source, and whether sizes of its inputs are left open."""
+    """Steps of a source, and whether sizes of its inputs are left open.
+
+    Attributes:
+        settings: What a fault needs of each step besides what is usual, as far as that is known.
+    """
 
     steps: tuple[SourceStep, ...]
     dynamic: bool = False
+    settings: tuple[tuple[str, ...], ...] = ()
 
     @property
     def operators(self) -> tuple[str, ...]:
         """Those of its steps."""
         return tuple(step.operator for step in self.steps)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Operators with the settings that a fault needs, as ``Clip(max=0)``."""
+        each = self.settings or ((),) * len(self.steps)
+        pairs = zip(self.operators, each, strict=True)
+        return tuple(f"{name}({', '.join(needed)})" if needed else name for name, needed in pairs)
+
+    def leaving_out(self, place: int, setting: str) -> SourceRecipe:
+        """The recipe without a setting of a step."""
+        step = self.steps[place]
+        plainer = replace(step, without=step.without | {setting})
+        return replace(self, steps=(*self.steps[:place], plainer, *self.steps[place + 1 :]))
+
     def smaller(self) -> Iterator[SourceRecipe]:
         """Recipes with fewer steps, the smallest first, then one of fixed sizes."""
         count = len(self.steps)
         for size in range(1, count):
             for first in range(count - size + 1):
-                yield SourceRecipe(self.steps[first : first + size])
+                part = slice(first, first + size)
+                yield SourceRecipe(self.steps[part], settings=self.settings[part])
         if self.dynamic:
-            yield SourceRecipe(self.steps)
+            yield replace(self, dynamic=False)
 
 
 def recipe_of(

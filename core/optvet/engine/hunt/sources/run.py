@@ -126,6 +126,10 @@ class SourceHunter:
                 suspects.append((number, recipe, outcome))
         self._tell("hunting", state)
         for number, recipe, outcome in suspects:
+            recipe, outcome = self.confirmer.without_needless(recipe, outcome)
+            key = key_of(recipe.names, outcome)
+            seen = {**state.seen, key: state.seen.get(key, 0) + 1}
+            state = state.model_copy(update={"seen": seen})
             if not is_needless(state, recipe, outcome):
                 state = self._vet(state, number, recipe, outcome)
                 self._save(state)
@@ -137,8 +141,8 @@ class SourceHunter:
     def _vet(
         self, state: SourceHuntState, number: int, recipe: SourceRecipe, outcome: SourceOutcome
     ) -> SourceHuntState:
-        key = key_of(recipe.operators, outcome)
-        self._tell(f"vetting {outcome.symptom} of {', '.join(recipe.operators)}", state)
+        key = key_of(recipe.names, outcome)
+        self._tell(f"vetting {outcome.symptom} of {', '.join(recipe.names)}", state)
         began = time.monotonic()
         finding = self.confirmer.confirm(number, recipe, outcome)
         changed: dict[str, object] = {
@@ -179,10 +183,6 @@ class SourceHunter:
 def _learn(state: SourceHuntState, recipe: SourceRecipe, outcome: SourceOutcome) -> SourceHuntState:
     died = outcome.state == "died"
     judged = outcome.state in ("right", "suspect")
-    seen = state.seen
-    if outcome.state == "suspect":
-        key = key_of(recipe.operators, outcome)
-        seen = {**seen, key: seen.get(key, 0) + 1}
     broken = [f"a source was made that cannot be loaded: {outcome.words}"]
     complaints = [*state.complaints, *broken * (outcome.state == "broken")]
     converted = sorted({*state.converted, *recipe.operators}) if judged else state.converted
@@ -193,7 +193,6 @@ def _learn(state: SourceHuntState, recipe: SourceRecipe, outcome: SourceOutcome)
             "refused": state.refused + (outcome.state == "refused"),
             "deaths": state.deaths + died,
             "seconds": state.seconds + outcome.seconds,
-            "seen": seen,
             "complaints": complaints[:_MOST_COMPLAINTS],
             "converted": converted,
         }

@@ -45,17 +45,17 @@ class SourceHuntState(Record):
             file.write(self.to_json().encode())
 
 
-def key_of(operators: tuple[str, ...], outcome: SourceOutcome) -> str:
-    """Equal for suspicions that are probably of one cause."""
-    return "|".join((" ".join(operators), outcome.symptom, outcome.words))
+def key_of(names: tuple[str, ...], outcome: SourceOutcome) -> str:
+    """Equal for suspicions that are probably of one cause; ``names`` are those of a recipe."""
+    return "|".join((" ".join(names), outcome.symptom, outcome.words))
 
 
 def is_needless(state: SourceHuntState, recipe: SourceRecipe, outcome: SourceOutcome) -> bool:
     """Whether a suspicion need not be vetted: enough like it were, or an operator explains it."""
-    key = key_of(recipe.operators, outcome)
+    key = key_of(recipe.names, outcome)
     if key in state.found or state.vetted.get(key, 0) >= _TRIES:
         return True
-    alone = (key_of((name,), outcome) for name in recipe.operators)
+    alone = (key_of((name,), outcome) for name in recipe.names)
     return len(recipe.steps) > 1 and any(each in state.found for each in alone)
 
 

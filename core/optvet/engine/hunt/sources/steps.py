@@ -47,8 +47,10 @@ from optvet.spec.converters import (
     Factory,
     MakesSources,
     SourceFacts,
+    SourceStep,
     TakesOperators,
     TellsLastOperators,
+    TellsSettings,
 )
 from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.foreign import read_text
@@ -339,6 +341,12 @@ def last_operators_of(maker: Runtime) -> frozenset[str]:
     """Operators that can only be the last step of a source."""
     assert isinstance(maker, TellsLastOperators)
     return frozenset(maker.last_operators())
+
+
+def settings_of(maker: Runtime, steps: Sequence[SourceStep]) -> list[dict[str, str]]:
+    """What is not usual about each step."""
+    assert isinstance(maker, TellsSettings)
+    return [dict(settings) for settings in maker.source_settings(steps)]
 
 
 def taken_operators_of(converter: Converter) -> frozenset[str]:
