@@ -17,14 +17,16 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 WHOLE = ("Add", "Sub", "Mul", "Neg", "Abs", "Pow", "ReduceSum", "ReduceProd", "CumSum", "Sum")
-
-
+ORDERS = ("ArgMax", "ArgMin", "Hardmax", "ReduceMax", "ReduceMin", "TopK")
 SHIFTS_ALL = 28
 """The operator set from which on the standard says what any shift gives."""
 
 
-def open_points(model: onnx.ModelProto, feeds: dict[str, Any]) -> str:
-    """The first thing that has no answer, in words; empty if there is none."""
+def open_points(model: onnx.ModelProto, feeds: dict[str, Any], *, made: bool = False) -> str:
+    """The first thing that has no answer, in words; empty if there is none.
+
+    Of a model that the program under test made itself, a wrong shape of an output excuses nothing.
+    """
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     values: dict[str, Any] = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
@@ -40,6 +42,11 @@ def open_points(model: onnx.ModelProto, feeds: dict[str, Any]) -> str:
         given = [values.get(n) for n in node.input]
         for words in broken(node, given, values.get(node.output[0]) if node.output else None):
             return f"{node.op_type} {node.output[0] if node.output else ''}: {words}"
+    return "" if made else _wrong_shape(model, values)
+
+
+def _wrong_shape(model: onnx.ModelProto, values: dict[str, Any]) -> str:
+    """The first output that has another shape than it declares, in words; empty for none."""
     for output in model.graph.output:
         kind, value = output.type.tensor_type, values.get(output.name)
         if output.type.HasField("tensor_type") and kind.HasField("shape") and value is not None:
@@ -109,6 +116,9 @@ def broken(node: onnx.NodeProto, given: list[Any], result: Any) -> Iterator[str]
     if second is not None and second.dtype.kind in "iu" and operator in ("Div", "Mod"):
         if (second == 0).any():
             yield "divides integers by 0"
+    if operator in ORDERS and first is not None and first.dtype.kind == "f":
+        if np.isnan(first).any():
+            yield "NaN has no place in an order"
     if operator in ("Split", "SplitToSequence") and first is not None:
         sizes = np.asarray(attributes.get("split", 0) if second is None else second)
         axis = attributes.get("axis", 0)
