@@ -67,6 +67,8 @@ TALL_BY_ROUNDING = {"x": np.zeros((30, 1)), "s": F32([2.3, 1])}
 PARTS = "g (float[4] x, int64[n] s) => (seq(float[m]) y) { y = SplitToSequence(x, s) }"
 TOP = "g (float[2] x, int64[1] k) => (float[n] y, int64[n] j) { y, j = TopK(x, k) }"
 STEP = "g (float[2] x, int64[1] i) => (float[n] y) { y = Slice(x, i, i, i, i) }"
+DROPOUT = "g (float[2] x, float r) => (float[2] y) { y = Dropout(x, r) }"
+GRID = "g (float[2,2,3] t, int64[4] s) => (float[b,h,w,2] y) { y = AffineGrid(t, s) }"
 MEAN = "g (float[2] x) => (float[n] y) { y = ReduceMean<keepdims: int = %d>(x) }"
 LARGEST = "g (float[3] x) => (float[1] y) { y = ReduceMax(x) }"
 LEAST = int(np.iinfo(np.int32).min)
@@ -117,6 +119,12 @@ LEAST = int(np.iinfo(np.int32).min)
         (LARGEST, {"x": F32([1, np.inf, 2])}, {"x": F32([1, np.nan, 2])}),
         (TOP, {"k": np.array([9])}, {"k": np.array([-1])}),
         (STEP, {"i": np.array([-1])}, {"i": np.array([0])}),
+        (DROPOUT, {"r": F32(0)}, {"r": F32(1)}),
+        (
+            GRID,
+            {"t": np.zeros((2, 2, 3)), "s": np.array([2, 1, 6, 8])},
+            {"t": np.zeros((2, 2, 3)), "s": np.array([1, 1, 6, 8])},
+        ),
         (
             PARTS,
             {"x": F32([1, 2, 3, 4]), "s": np.array([3, 1])},

@@ -82,6 +82,18 @@ X3 = (2, 3, 4)
             {"b": (1, 5, 1)},
             "the shape [1, 5, 4] as input 0",
         ),
+        (
+            "y = MatMulInteger(a, b, , z)",
+            {"a": (1, 2), "b": (2, 3), "z": (3,)},
+            {"z": (2, 1)},
+            "the shape [3] as input 3",
+        ),
+        (
+            "y = MatMulInteger(a, b, z)",
+            {"a": (5, 4, 2), "b": (2, 3), "z": (5, 4, 1)},
+            {"z": (5, 1, 2)},
+            "the shape [4] as input 2",
+        ),
         ("y = OneHot(x, d, v)", {"x": X3, "d": (), "v": (2,)}, {"v": (3,)}, "the shape [2]"),
     ],
 )

@@ -391,6 +391,21 @@ def _zero_and_rest(call: OperatorCall) -> str:
     return "sizes of 0 and -1 together with allowzero" if both else ""
 
 
+def _ratio(call: OperatorCall) -> str:
+    """A share that is dropped, of which something is left; it is told also where nothing is."""
+    given = call.operand(1)
+    ratio = call.attribute("ratio", 0.5) if given is None else given.item(0)
+    return "" if 0 <= ratio < 1 else f"a ratio of {ratio:g}, which is not in [0, 1)"
+
+
+def _batches(call: OperatorCall) -> str:
+    """A matrix for each image."""
+    matrices, size = call.operand(0), call.operand(1)
+    if matrices is None or size is None or not size.size or matrices.shape[0] == size.item(0):
+        return ""
+    return f"{matrices.shape[0]} matrices for {size.item(0)} images"
+
+
 def _bounds(call: OperatorCall) -> str:
     low, high = call.operand(1), call.operand(2)
     if call.opset < 11:
@@ -436,7 +451,9 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "Resize": (_scales_of_size, _size_by_rounding),
     "Upsample": (_scales_of_size, _size_by_rounding),
     "Reshape": (_zero_and_rest,),
+    "AffineGrid": (_batches,),
     "Clip": (_bounds,),
+    "Dropout": (_ratio,),
     "MaxPool": (_padding,),
     "AveragePool": (_padding,),
     "LpPool": (_padding,),
@@ -509,6 +526,7 @@ AGREED = frozenset({_negative_axis, _power_wrap, _size_by_rounding, _wrap})
 """Rules about what the standard does not allow or does not say, and all kernels do alike: hunts
 judge no such model, and in any other one it excuses nothing."""
 _BY_ATTRIBUTES = {
+    _batches,
     count,
     _epsilon,
     _mean_of_nothing,
@@ -517,6 +535,7 @@ _BY_ATTRIBUTES = {
     _padding,
     parts,
     places,
+    _ratio,
     steps,
 }
 """Rules for which no value is recorded: runtimes mostly refuse an index outside of the data, and

@@ -186,6 +186,17 @@ def _as_the_scale(of: _Operands) -> Wanted:
         yield 2, scale
 
 
+def _zero_points(of: _Operands) -> Wanted:
+    """One for all, or one for each row of the first matrix and each column of the second."""
+    for place, kept in ((2, -2), (3, -1)):
+        matrix, given = of.shape(place - 2), of.shape(place)
+        if given is None or matrix is None or len(matrix) < 2:
+            continue
+        each = (*matrix[:-2], matrix[-2], 1) if kept == -2 else (*matrix[:-2], 1, matrix[-1])
+        if given != matrix[kept:][:1] and not _fits(given, each):
+            yield place, matrix[kept:][:1]
+
+
 _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "BatchNormalization": _channels,
     "Conv": _convolution,
@@ -195,6 +206,7 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "GroupNormalization": _groups,
     "InstanceNormalization": _channels,
     "LSTM": _recurrence,
+    "MatMulInteger": _zero_points,
     "NegativeLogLikelihoodLoss": _classes,
     "NonMaxSuppression": _boxes,
     "OneHot": _off_and_on,
