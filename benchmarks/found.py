@@ -257,9 +257,16 @@ def evaluated(
         except Exception as error:  # Whatever an operator's Python raises; the next form is tried.
             words = f"{type(error).__name__}: {error}"
             continue
-        pairs = zip(names, values, strict=True)
+        held = [held_by(o, v) for o, v in zip(model.graph.output, values, strict=True)]
+        pairs = zip(names, held, strict=True)
         return {part: array for pair in pairs for part, array in parts(*pair).items()}
     return words
+
+
+def held_by(output: onnx.ValueInfoProto, value: Any) -> Any:
+    """The tensor in an optional output, which the evaluator gives as a list of one."""
+    inside = output.type.optional_type.elem_type.HasField("tensor_type")
+    return value[0] if inside and isinstance(value, list) and len(value) == 1 else value
 
 
 def parts(name: str, value: Any) -> dict[str, np.ndarray[Any, Any]]:
