@@ -28,6 +28,7 @@ from optvet.spec.types import Artifact
 from optvet.testing import check_optimizer
 from optvet_tvm.optimizer import TvmOptimizer
 from optvet_tvm.options import TvmOptions
+from optvet_tvm.passes import make_pass
 from optvet_tvm.runtime import TvmRuntime
 
 if importlib.util.find_spec("tvm") is None:
@@ -342,34 +343,207 @@ chain (float[1,4] x) => (float[1,4] y)
 
 
 def compilations(pipelines: Sequence[Sequence[str]], tir: bool = False) -> list[tuple[int, Any]]:
-    """For each pipeline, how often kernels were compiled for CHAIN until then, and its output."""
+    """For each pipeline, the kernels of CHAIN that were compiled until then, and its output."""
     import tvm
 
     runtime, optimizer = TvmRuntime(), TvmOptimizer(TvmOptions(tir=tir))
     source = Artifact("onnx", onnx.parser.parse_model(CHAIN).SerializeToString())
-    found = []
-    with patch.object(tvm.tirx, "build", wraps=tvm.tirx.build) as compiler:
-        for pipeline in pipelines:
-            built = optimizer.apply(source, pipeline, optimizer.options)
-            session = runtime.load(built, runtime.options)
-            outputs = session.run({"x": np.array([[-1, 2, 0, 3]], np.float32)})
-            found.append((compiler.call_count, outputs["y"].tolist()))
+    compiled, found = 0, []
+    compiler = tvm.get_global_func("target.build.llvm")
+
+    def compile_and_count(module: Any, target: Any) -> Any:
+        nonlocal compiled
+        compiled += len(module.functions)
+        return compiler(module, target)
+
+    tvm.register_global_func("target.build.llvm", compile_and_count, override=True)
+    for pipeline in pipelines:
+        built = optimizer.apply(source, pipeline, optimizer.options)
+        session = runtime.load(built, runtime.options)
+        outputs = session.run({"x": np.array([[-1, 2, 0, 3]], np.float32)})
+        found.append((compiled, outputs["y"].tolist()))
     return found
 
 
-def test_kernels_that_a_pass_leaves_as_they_are_are_compiled_once(sandbox: Sandbox) -> None:
-    fused = ("AnnotateTIROpPattern", "FuseOps", "FuseTIR")
-    pipelines = [REQUIRED, [*REQUIRED, "KillAfterLastUse"], [*REQUIRED, *fused], REQUIRED]
+def test_a_kernel_that_a_pass_leaves_as_it_is_is_compiled_once(sandbox: Sandbox) -> None:
+    told = "AnnotateTIROpPattern"
+    fused = (told, "FuseOps", "FuseTIR")
+    pipelines = [REQUIRED, [*REQUIRED, told], [*REQUIRED, *fused], REQUIRED]
     outcome = sandbox.call(compilations, pipelines, fresh=True)
     assert outcome.value is not None, outcome.failure
-    assert outcome.value == [(n, [[0, -2, 0, -3]]) for n in (1, 1, 2, 2)]
+    assert outcome.value == [(n, [[0, -2, 0, -3]]) for n in (2, 2, 3, 3)]
 
 
-def test_kernels_are_compiled_for_each_choice_of_passes_over_them(sandbox: Sandbox) -> None:
+def test_a_kernel_that_passes_over_its_loops_leave_otherwise_is_compiled_anew(
+    sandbox: Sandbox,
+) -> None:
     every = TvmOptimizer(TvmOptions(tir=True)).pipelines()["default"]
-    pipelines = [every, [n for n in every if n != "tirx.CommonSubexprElim"]]
+    left_out = ("s_tir.HoistIfThenElse", "tirx.StorageRewrite")
+    pipelines = [every, *([n for n in every if n != name] for name in left_out)]
     outcome = sandbox.call(compilations, pipelines, True, fresh=True)
-    assert outcome.value == [(n, [[0, -2, 0, -3]]) for n in (1, 2)], outcome.failure
+    assert outcome.value == [(n, [[0, -2, 0, -3]]) for n in (1, 1, 2)], outcome.failure
+
+
+def compiled_together(second: str) -> list[list[str]]:
+    """Names of the kernels that the compiler is given at a time.
+
+    Args:
+        second: The kernel behind one of the name ``first``.
+    """
+    import tvm
+    from tvm.script import ir, tirx
+
+    from optvet_tvm.kernels import build_executable
+
+    source = f"""
+@ir.ir_module
+class Kernels:
+    @tirx.prim_func(s_tir=True)
+    def first(a: tirx.Buffer((2,), "float32")):
+        a[1] = tirx.float32(1)
+
+    @tirx.prim_func(s_tir=True)
+    def second(a: tirx.Buffer((2,), "float32")):
+        {second}
+"""
+    module = tvm.script.from_source(source, {"ir": ir, "tirx": tirx})
+    together = []
+    compiler = tvm.get_global_func("target.build.llvm")
+
+    def compile_and_note(module: Any, target: Any) -> Any:
+        together.append(sorted(v.name_hint for v in module.functions))
+        return compiler(module, target)
+
+    tvm.register_global_func("target.build.llvm", compile_and_note, override=True)
+    build_executable(module, tvm.target.Target("llvm"), 3)
+    return together
+
+
+@pytest.mark.parametrize(
+    ("second", "together"),
+    [
+        ("a[0] = tirx.float32(1)", [["first"], ["second"]]),
+        ("Kernels.first(a.data)", [["first", "second"]]),
+    ],
+)
+def test_kernels_that_call_each_other_are_compiled_together(
+    sandbox: Sandbox, second: str, together: list[list[str]]
+) -> None:
+    outcome = sandbox.call(compiled_together, second, fresh=True)
+    assert outcome.value == together, outcome.failure
+
+
+def test_two_kernels_of_one_name_are_refused_as_tvm_does(sandbox: Sandbox) -> None:
+    named = 'tirx.func_attr({"global_symbol": "first"}); a[0] = tirx.float32(1)'
+    outcome = sandbox.call(compiled_together, named, fresh=True)
+    assert outcome.failure is not None, outcome.value
+    assert "Duplicate PrimFunc global_symbol 'first'" in outcome.failure.message
+
+
+IDENTITY = """
+<ir_version: 8, opset_import: ["" : 17]>
+same (float[2] x) => (float[2] y)
+{
+    y = Identity(x)
+}
+"""
+
+
+def run_without_other_programs() -> list[float]:
+    """What a model without kernels gives where no program can be started."""
+    with patch("subprocess.Popen", side_effect=AssertionError("a program was started")):
+        outputs = run(REQUIRED, IDENTITY, {"x": np.array([1, 2], np.float32)})[2]
+    return list(outputs["y"].tolist())
+
+
+def test_no_compiler_is_started_for_a_model_without_kernels(sandbox: Sandbox) -> None:
+    outcome = sandbox.call(run_without_other_programs, fresh=True)
+    assert outcome.value == [1, 2], outcome.failure
+
+
+# Passes that are applied once
+
+
+def applications() -> tuple[int, list[str], list[Any]]:
+    """Imports, passes that were applied, and outputs, of pipelines that share passes."""
+    import tvm.relax.frontend.onnx as frontend
+
+    applied = []
+
+    def note(name: str) -> Any:
+        applied.append(name)
+        return make_pass(name)
+
+    pipelines = [REQUIRED, [*REQUIRED, "CanonicalizeBindings"], [*REQUIRED, "FuseOps"], REQUIRED]
+    x = np.array([[-1, 2, 0, 3]], np.float32)
+    with (
+        patch.object(frontend, "from_onnx", wraps=frontend.from_onnx) as imported,
+        patch("optvet_tvm.optimizer.make_pass", note),
+    ):
+        outputs = [run(pipeline, RELU, {"x": x})[2]["y"].tolist() for pipeline in pipelines]
+    return imported.call_count, applied, outputs
+
+
+def test_a_pass_is_applied_to_a_module_once(sandbox: Sandbox) -> None:
+    outcome = sandbox.call(applications, fresh=True)
+    assert outcome.value is not None, outcome.failure
+    imports, applied, outputs = outcome.value
+    assert (imports, outputs) == (1, [[[0, 2, 0, 3]]] * 4)
+    assert sorted(applied) == sorted([*REQUIRED, "CanonicalizeBindings", "FuseOps"])
+
+
+def outputs_around_a_pass_that_spoils_its_module() -> list[Any]:
+    """Of the required passes behind one that changes its module, and of the required alone."""
+    spoiler = "CanonicalizeBindings"
+
+    def spoil(name: str) -> Any:
+        return spoils_in_place() if name == spoiler else make_pass(name)
+
+    pipelines = [[spoiler, *REQUIRED], REQUIRED]
+    x = np.full((1, 4), -1, np.float32)
+    with patch("optvet_tvm.optimizer.make_pass", spoil):
+        return [run(pipeline, RELU, {"x": x})[2]["y"].round(4)[0, 0] for pipeline in pipelines]
+
+
+def test_a_pass_that_changes_its_module_in_place_spoils_no_other_pipeline(sandbox: Sandbox) -> None:
+    outcome = sandbox.call(outputs_around_a_pass_that_spoils_its_module, fresh=True)
+    assert outcome.value == pytest.approx([-0.1587, 0]), outcome.failure  # gelu(-1)
+
+
+WEIGHT = """
+<ir_version: 8, opset_import: ["" : 17]>
+weight (float[2] x) => (float[2] y)
+<float[2] w = {1, 2}>
+{
+    y = Add(x, w)
+}
+"""
+
+
+def outputs_around_overwritten_weights() -> list[Any]:
+    """Outputs before and after something has overwritten the weights, for each of two pipelines."""
+    import tvm
+    import tvm_ffi
+
+    optimizer, runtime = TvmOptimizer(), TvmRuntime()
+    source = Artifact("onnx", onnx.parser.parse_model(WEIGHT).SerializeToString())
+    found = []
+    for pipeline in (REQUIRED, [*REQUIRED, "KillAfterLastUse"]):
+        built = optimizer.apply(source, pipeline, optimizer.options)
+        session = runtime.load(built, runtime.options)
+        found.append(session.run({"x": np.zeros(2, np.float32)})["y"].tolist())
+        assert built.handle is not None
+        weights: list[Any] = []
+        main = built.handle["module"]["main"]
+        tvm_ffi.structural_walk(main.body, (tvm.ir.GenericConst, weights.append))
+        weights[0].value.copyfrom(np.full(2, 7, np.float32))
+        found.append(session.run({"x": np.zeros(2, np.float32)})["y"].tolist())
+    return found
+
+
+def test_overwritten_weights_spoil_no_other_executable(sandbox: Sandbox) -> None:
+    outcome = sandbox.call(outputs_around_overwritten_weights, fresh=True)
+    assert outcome.value == [[1, 2]] * 4, outcome.failure
 
 
 def test_an_executable_does_not_outlive_its_process() -> None:

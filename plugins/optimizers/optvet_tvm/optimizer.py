@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,7 @@ from optvet.plugin import (
     version_of,
 )
 from optvet_tvm.extra_passes import load_extra, module_name, parse_extras, source_of
-from optvet_tvm.kernels import compiled_once
+from optvet_tvm.kernels import build_executable, compiled_once
 from optvet_tvm.options import TvmOptions
 from optvet_tvm.passes import (
     GRAPH_PASSES,
@@ -45,6 +44,7 @@ from optvet_tvm.passes import (
     make_pass,
 )
 from optvet_tvm.snippets import build_code, extra_code, list_code, pass_code, skip_code
+from optvet_tvm.steps import Step, are_intact, with_own_weights
 
 
 class TvmError(RuntimeError):
@@ -59,11 +59,15 @@ _built: dict[str, tuple[Any, list[str]]] = {}
 
 @dataclass(frozen=True)
 class _Imported:
-    """A model in Relax."""
+    """A model in Relax, before any pass."""
 
-    module: Any
+    first: Step
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+
+_imported: dict[tuple[bytes, TvmOptions], _Imported] = {}
+"""The last small model, as options have it."""
 
 
 class TvmOptimizer:
@@ -136,11 +140,13 @@ class TvmOptimizer:
     def apply(self, source: Artifact, passes: Sequence[str], options: TvmOptions) -> Artifact:
         """An executable of the model after ``passes``, alive in this process."""
         self = self.configured(options)
-        imported = _import(source.data)
+        imported = self._import_once(source.data)
         order = self._arrange(passes)
+        names = [n for n in order if n not in KERNEL_PASSES]
         try:
-            module, content, changing_passes, inside = self._transform(imported.module, order)
-            executable, kernels = self._built_before(module, content, order, source.data)
+            steps = self._transform(source.data, imported.first, names)
+            content, changing_passes = self._describe(names, steps)
+            executable, kernels = self._built_before(steps[-1].module, content, order, source.data)
         except TvmError as error:
             missing = [p.name for p in self.passes() if p.required and p.name not in order]
             if not missing:
@@ -153,7 +159,7 @@ class TvmOptimizer:
                 "executable": executable,
                 "inputs": imported.inputs,
                 "outputs": imported.outputs,
-                "module": inside,
+                "module": _before_lowering(names, steps),
                 "target": options.target,
             },
             # A kernel is told by its module and by the passes that changed it on the way.
@@ -215,38 +221,52 @@ class TvmOptimizer:
         # Stable: passes over the graph share one key, so they stay as they were given.
         return sorted(passes, key=lambda n: max(place[n], lowering - 1))
 
-    def _transform(self, module: Any, order: Sequence[str]) -> tuple[Any, str, list[str], Any]:
-        """The module that is to be built, its content in a word, and the passes that changed it.
+    def _import_once(self, model: bytes) -> _Imported:
+        """The model in Relax, which is kept if it is small."""
+        key = model, self.options
+        if key not in _imported:
+            imported = _import(model)
+            if len(model) > _SMALL_BYTES or self.options.extra_passes:
+                return imported
+            _imported.clear()
+            _imported[key] = imported
+        return _imported[key]
 
-        Last comes the module before ``ToNonDataflow``, whose values can still be looked at.
-        """
+    def _transform(self, model: bytes, first: Step, names: Sequence[str]) -> list[Step]:
+        """The steps before each pass over the graph, and behind the last."""
+        steps = self._take_steps(first, names)
+        if (model, self.options) in _imported and not are_intact(steps):
+            # A pass has changed the module that it was given, or a run the weights.
+            _imported.clear()
+            steps = self._take_steps(_import(model).first, names)
+        return steps
+
+    def _take_steps(self, first: Step, names: Sequence[str]) -> list[Step]:
         import tvm
-        import tvm_ffi
 
         extras = {e.name: e for e in parse_extras(self.options)}
-        changing_passes: list[str] = []
-        content = [self.options.target, str(self.options.opt_level)]
-        hashed, inside = False, None
+        steps = [first]
         context = tvm.transform.PassContext(opt_level=self.options.opt_level)
-        with tvm.target.Target(self.options.target), context:
-            for name in (n for n in order if n not in KERNEL_PASSES):
-                inside = module if name == "ToNonDataflow" else inside
-                if name == NUMBERING_PASS and not hashed:
-                    content.append(str(tvm_ffi.structural_hash(module)))
-                    hashed = True
+        # FoldConstant compiles a kernel for each value that it folds.
+        once = compiled_once(self.options.opt_level)
+        with tvm.target.Target(self.options.target), context, once:
+            for name in names:
                 try:
-                    after = (load_extra(extras[name]) if name in extras else make_pass(name))(
-                        module
+                    step = steps[-1].apply(
+                        name, lambda n: load_extra(extras[n]) if n in extras else make_pass(n)
                     )
                 except Exception as error:
                     raise TvmError(f"pass {name}: {_brief(error)}") from error
-                # Most passes hand out a new object even where they changed nothing.
-                if not tvm_ffi.structural_equal(module, after):
-                    changing_passes.append(name)
-                    content += [name] if hashed else []
-                module = after
-        content += [] if hashed else [str(tvm_ffi.structural_hash(module))]
-        return module, "|".join(content), changing_passes, inside
+                steps.append(step)
+        return steps
+
+    def _describe(self, names: Sequence[str], steps: Sequence[Step]) -> tuple[str, list[str]]:
+        """The content of the last module in a word, and the passes that changed one."""
+        changing = [steps[i + 1] is not steps[i] for i in range(len(names))]
+        told = list(names).index(NUMBERING_PASS) if NUMBERING_PASS in names else len(names)
+        content = [self.options.target, str(self.options.opt_level), str(steps[told].digest)]
+        content += [n for n, changed in zip(names[told:], changing[told:], strict=True) if changed]
+        return "|".join(content), [n for n, c in zip(names, changing, strict=True) if c]
 
     def _built_before(
         self, module: Any, content: str, order: Sequence[str], source: bytes
@@ -260,16 +280,14 @@ class TvmOptimizer:
         if key not in _built:
             while len(_built) >= _BUILT:
                 del _built[next(iter(_built))]
-            built = self._build(module, order)
             if len(source) > _SMALL_BYTES:
-                return built
-            _built[key] = built
+                return self._build(module, order)
+            _built[key] = self._build(with_own_weights(module), order)
         return _built[key]
 
     def _build(self, module: Any, order: Sequence[str]) -> tuple[Any, list[str]]:
         """The executable, and which of the listed passes over kernels changed them."""
         import tvm
-        from tvm import relax
 
         listed = [n for n in order if n in KERNEL_PASSES]
         watch = _watch(set(KERNEL_PASSES) - set(listed), listed) if self.options.tir else None
@@ -278,11 +296,9 @@ class TvmOptimizer:
             opt_level=self.options.opt_level, instruments=[watch] if watch else []
         )
         target = tvm.target.Target(self.options.target)
-        # Passes over kernels run while these are compiled.
-        once = compiled_once(self.options.opt_level) if watch is None else nullcontext()
         try:
-            with target, context, once:
-                executable = relax.build(module, target, relax_pipeline=None)
+            with target, context:
+                executable = build_executable(module, target, self.options.opt_level)
         except Exception as error:
             raise TvmError(f"relax.build: {_brief(error)}") from error
         changed = watch.changed if watch else set()
@@ -302,13 +318,18 @@ def _check_target(target: str) -> None:
         raise UsageError(f"{option}: this TVM makes no such code that runs on the CPU; say llvm")
 
 
+def _before_lowering(names: Sequence[str], steps: Sequence[Step]) -> Any | None:
+    """The module before ``ToNonDataflow``, whose values can still be looked at."""
+    return steps[names.index("ToNonDataflow")].module if "ToNonDataflow" in names else None
+
+
 _REFUSAL = re.compile(
     r"not (yet )?(supported|implemented)|unsupported|unknown dtype", re.IGNORECASE
 )
 
 
 def _import(model: bytes) -> _Imported:
-    """The model in Relax, imported anew: a pass may change the module that it is given."""
+    """The model in Relax, imported anew."""
     from tvm.relax.frontend.onnx import from_onnx
 
     proto = onnx.load_from_string(model)
@@ -325,7 +346,7 @@ def _import(model: bytes) -> _Imported:
         raise TvmError(
             f"import from ONNX: {len(inputs)} inputs became {len(module['main'].params)}"
         )
-    return _Imported(module, inputs, outputs)
+    return _Imported(Step.of(module), inputs, outputs)
 
 
 def _watch(skipped: Iterable[str], listed: Iterable[str]) -> Any:
