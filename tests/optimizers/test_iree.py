@@ -83,19 +83,22 @@ def test_passes_by_their_names_in_mlir_are_added() -> None:
 
 def test_inputs_and_outputs_keep_names_types_and_places() -> None:
     model = proto("""<ir_version: 8, opset_import: ["" : 17]>
-        g (int64[N] n, bool[N] c, float[N] x) => (float[N] y, int64[N] m, bool[N] d) {
-            y = Where(c, x, x)  m = Add(n, n)  d = Not(c) }""")
+        g (int64[N] n, bool[N] c, float[N] x, uint8[N] b)
+            => (float[N] y, int64[N] m, bool[N] d, uint8[N] e) {
+            y = Where(c, x, x)  m = Add(n, n)  d = Not(c)  e = Add(b, b) }""")
     artifact = IreeOptimizer().apply(Artifact("onnx", model.SerializeToString()), [], IreeOptions())
     session = IreeRuntime().load(artifact, IreeRuntime.options)
     feeds = {
         "x": np.array([1, -2], np.float32),
         "n": np.array([2**40, -3]),
         "c": np.array([True, False]),
+        "b": np.array([100, 2], np.uint8),
     }
     outputs = session.run(feeds)
-    assert list(outputs) == ["y", "m", "d"]
-    assert [v.tolist() for v in outputs.values()] == [[1, -2], [2**41, -6], [False, True]]
-    assert [v.dtype for v in outputs.values()] == [np.float32, np.int64, np.bool_]
+    assert list(outputs) == ["y", "m", "d", "e"]
+    values = [v.tolist() for v in outputs.values()]
+    assert values == [[1, -2], [2**41, -6], [False, True], [200, 4]]
+    assert [v.dtype for v in outputs.values()] == [np.float32, np.int64, np.bool_, np.uint8]
 
 
 def test_only_the_import_refuses_and_what_the_lowering_does_not_take_is_a_fault() -> None:
@@ -105,4 +108,4 @@ def test_only_the_import_refuses_and_what_the_lowering_does_not_take_is_a_fault(
 
 def test_the_operator_set_of_a_model_may_be_imported_as_ai_onnx() -> None:
     model = proto(PADDED.replace('["" : 13]', '["ai.onnx" : 13]'))
-    assert imported(model.SerializeToString()).outputs == ("y",)
+    assert imported(model.SerializeToString()).outputs == (("y", np.dtype("float32")),)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.version_converter
 
@@ -45,12 +46,13 @@ class IreeError(RuntimeError):
 class MlirModule:
     """A model in MLIR: linear algebra on tensors, before any optimization of IREE's.
 
-    ``code`` is MLIR's bytecode; ``inputs`` and ``outputs`` are names by their position.
+    ``code`` is in MLIR's bytecode. ``inputs`` are names, ``outputs`` names and types that the model
+    declares, by their position: MLIR's integers have no sign, so that the runtime tells none.
     """
 
     code: bytes
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    outputs: tuple[tuple[str, np.dtype], ...]
 
 
 @lru_cache(maxsize=2)
@@ -67,8 +69,8 @@ def imported(data: bytes) -> MlirModule:
     proto = onnx.load_from_string(data)
     weights = {w.name for w in proto.graph.initializer}
     inputs = tuple(i.name for i in proto.graph.input if i.name not in weights)
-    outputs = tuple(o.name for o in proto.graph.output)
     _refuse(proto.graph)
+    outputs = tuple((o.name, _dtype_of(o)) for o in proto.graph.output)
     proto = _prepare(proto)
     try:
         info = onnx_importer.ModelInfo(proto)
@@ -86,6 +88,16 @@ def imported(data: bytes) -> MlirModule:
             raise
         raise Unsupported(str(error)) from error
     return MlirModule(code, inputs, outputs)
+
+
+def _dtype_of(value: onnx.ValueInfoProto) -> np.dtype:
+    return onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+
+
+def as_declared(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """An integer without sign, which numpy gets as a signed one, as the model declares it."""
+    unsigned = dtype.kind == "u" and value.dtype.kind == "i" and value.itemsize == dtype.itemsize
+    return value.view(dtype) if unsigned else value
 
 
 def compiled(code: bytes) -> bytes:
@@ -200,7 +212,9 @@ def _bytecode(module: Any) -> bytes:
 _IMPORT_CODE = f"""\
 weights = {{w.name for w in model.graph.initializer}}
 inputs = [i.name for i in model.graph.input if i.name not in weights]
-outputs = [o.name for o in model.graph.output]
+kinds = [o.type.tensor_type.elem_type for o in model.graph.output]
+kinds = map(onnx.helper.tensor_dtype_to_np_dtype, kinds)
+outputs = [(o.name, kind) for o, kind in zip(model.graph.output, kinds)]
 if next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")) < {_OPSET}:
     model = onnx.version_converter.convert_version(model, {_OPSET})
 model = onnx.shape_inference.infer_shapes(model, data_prop=True)
@@ -265,5 +279,10 @@ context = runtime.SystemContext(config=runtime.Config({driver!r}))
 context.add_vm_module(runtime.VmModule.copy_buffer(context.instance, compiled))
 result = context.modules.module[{ENTRY!r}](*[np.asarray(feeds[name]) for name in inputs])
 values = result if isinstance(result, (list, tuple)) else [result]
-return {{name: value.to_host() for name, value in zip(outputs, values)}}
+made = {{}}
+for (name, kind), value in zip(outputs, values):
+    host = value.to_host()
+    # Integers have no sign in MLIR, and are signed ones here.
+    made[name] = host.view(kind) if kind.kind == "u" and host.dtype.kind == "i" else host
+return made
 """

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.plugin import Artifact, Feeds, Session, version_of
-from optvet_iree.compiling import ENTRY, MlirModule, compiled, imported, run_code
+from optvet_iree.compiling import ENTRY, MlirModule, as_declared, compiled, imported, run_code
 
 
 class IreeRuntimeOptions(BaseModel):
@@ -40,7 +40,8 @@ class IreeSession:
             raise ValueError(f"inputs are {sorted(feeds)}, expected {sorted(self._inputs)}")
         result = self._main(*[np.asarray(feeds[name]) for name in self._inputs])
         values = result if isinstance(result, (list, tuple)) else [result]
-        return {n: np.array(v.to_host()) for n, v in zip(self._outputs, values, strict=True)}
+        named = zip(self._outputs, values, strict=True)
+        return {n: np.array(as_declared(v.to_host(), dtype)) for (n, dtype), v in named}
 
 
 class IreeRuntime:
