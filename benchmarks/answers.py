@@ -92,6 +92,8 @@ def broken(node: onnx.NodeProto, given: list[Any], result: Any) -> Iterator[str]
     first = given[0] if given else None
     second = given[1] if len(given) > 1 else None
     operator = node.op_type
+    if operator == "Range" and any(value is not None and value.ndim for value in given):
+        yield "an operand is no scalar"
     if "Quantize" in operator or operator.startswith("QLinear"):
         for name, value in zip(node.input, given, strict=True):
             scale = value is not None and value.dtype.kind == "f" and name != node.input[0]

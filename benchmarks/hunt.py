@@ -6,7 +6,8 @@ by how much of the time was used when the model that showed them was made. Where
 faults of the optimizer is at hand (the folder ``bugs`` of the tests' data), it counts those that
 were found again blind, by each seed and by all, *by cause*: a finding of a known fault's symptom
 whose culprit is one of its culprits, or its sequence, and whose reduced model has what
-``causes.toml`` says of the cause. The looser count, by culprit and symptom alone, stands beside it.
+``causes.toml`` says of the cause. The looser count, by culprit and symptom alone, stands beside it,
+and how many of the causes that hunts met at some time (``docs/finds.md``) one hunt meets.
 Faults of ONNX Runtime count where its installed version still shows them: each case is run in a
 process of its own, without optvet, with all optimizations and with none. With ``--vet known`` only
 suspicions are vetted that may be a known fault which was not met yet: vetting all of them takes
@@ -33,6 +34,7 @@ from typing import Any
 
 import machine
 import onnx
+import onnx.parser
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.run import Wanted, hunt
@@ -43,7 +45,8 @@ from optvet.graph.features import features
 from optvet.spec.hunt import HuntRequest
 from optvet.spec.records import HuntFinding, HuntSummary
 
-DATA = Path(__file__).parents[2] / "shared"
+HERE = Path(__file__).parent
+DATA = HERE.parents[1] / "shared"
 OPTIMIZERS = ("onnxoptimizer", "onnxslim", "onnxscript", "onnxsim", "onnxruntime")
 SYMPTOMS = {
     "optimizer-crash": {"optimizer-error", "optimizer-abort"},
@@ -77,6 +80,7 @@ def main() -> None:
         place = options.out or Path(scratch)
         for name in options.optimizers:
             cases = live_cases(name)
+            met_once = listed(name)
             found: list[Found] = []
             for seed in range(options.seeds):
                 out = place / f"{name}-{seed}"
@@ -90,9 +94,16 @@ def main() -> None:
                 print(f"    {over_time(summary)}", flush=True)
                 print(f"    {kinds(out)}", flush=True)
                 print(f"    {known(cases, mine)}", flush=True)
-            print(f"{name}, all seeds: {known(cases, found)}", flush=True)
+                print(f"    {of_list(met_once, mine)}", flush=True)
+            print(
+                f"{name}, all seeds: {known(cases, found)}; {of_list(met_once, found)}", flush=True
+            )
             for defect in missed(cases, found):
                 print(f"    not met by cause: {defect}", flush=True)
+            for cause in missed(met_once, found):
+                print(f"    not met of docs/finds.md: {cause}", flush=True)
+            for some in beside([*cases, *met_once], found):
+                print(f"    of none of these: {some}", flush=True)
 
 
 def anything(suspect: Suspect) -> bool:
@@ -219,7 +230,7 @@ def live_cases(name: str) -> list[Case]:
     file = DATA / "bugs" / name / "manifest.json"
     if not file.is_file():
         return []
-    causes = tomllib.loads((Path(__file__).parent / "causes.toml").read_text())[name]
+    causes = tomllib.loads((HERE / "causes.toml").read_text())[name]
     cases = []
     for entry in json.loads(file.read_text())["cases"]:
         if not is_live(entry) or (
@@ -229,14 +240,40 @@ def live_cases(name: str) -> list[Case]:
         rule = causes.get(str(entry.get("defect", entry["id"])))
         if rule is None:
             raise SystemExit(f"causes.toml does not say what makes the cause of {entry['id']}")
-        has, lacks = (tuple(map(re.compile, rule.get(k, ()))) for k in ("has", "lacks"))
-        further = frozenset(rule.get("symptoms", ()))
-        case = Case(entry, Cause(has, lacks, rule.get("shared", False), further))
+        case = Case(entry, cause_of(rule))
         model = onnx.load(file.parent / "models" / f"{entry['id']}.onnx", load_external_data=False)
         if not case.cause.fits(model):
             raise SystemExit(f"the case {entry['id']} lacks what causes.toml says of its cause")
         cases.append(case)
     return cases
+
+
+def listed(name: str) -> list[Case]:
+    """The causes of ``docs/finds.md`` in an optimizer, as ``causes.toml`` tells them.
+
+    Raises:
+        SystemExit: The model of a document lacks what ``causes.toml`` says of its cause.
+    """
+    causes = tomllib.loads((HERE / "causes.toml").read_text())["listed"].get(name, {})
+    places = [*HERE.parent.glob("known/*/*.toml"), *HERE.glob("ranges/*.toml")]
+    documents = {place.stem: place for place in places}
+    cases = []
+    for key, rule in causes.items():
+        document = tomllib.loads(documents[key].read_text()) if key in documents else {}
+        passes = rule.get("passes", document.get("passes", [])) or ["*"]
+        symptom = rule.get("symptom", document.get("symptom"))
+        entry = {"id": key, "symptom": symptom, "culprit_passes": passes, "relation": "some"}
+        case = Case(entry, cause_of(rule))
+        if document and not case.cause.fits(onnx.parser.parse_model(document["model"])):
+            raise SystemExit(f"the model of {key} lacks what causes.toml says of its cause")
+        cases.append(case)
+    return cases
+
+
+def cause_of(rule: Mapping[str, Any]) -> Cause:
+    """What ``causes.toml`` says of a cause."""
+    has, lacks = (tuple(map(re.compile, rule.get(k, ()))) for k in ("has", "lacks"))
+    return Cause(has, lacks, rule.get("shared", False), frozenset(rule.get("symptoms", ())))
 
 
 class MayBeKnown:
@@ -273,6 +310,21 @@ def known(cases: Sequence[Case], found: Sequence[Found]) -> str:
     return (
         f"{met} of {len(defects)} known defects met again by cause; by culprit and symptom alone, "
         f"{len(loosely)}"
+    )
+
+
+def of_list(cases: Sequence[Case], found: Sequence[Found]) -> str:
+    """How many causes of the list were found again."""
+    met = len(cases) - len(missed(cases, found))
+    return f"{met} of {len(cases)} causes of docs/finds.md met again"
+
+
+def beside(cases: Sequence[Case], found: Sequence[Found]) -> list[str]:
+    """The findings that are of no known cause, in a line each."""
+    others = [f for f in found if not any(is_of(c, f) for c in cases)]
+    return sorted(
+        f"{f.finding.symptom}  {','.join(f.finding.culprit) or '*'}  {f.finding.bundle}"
+        for f in others
     )
 
 
@@ -346,6 +398,8 @@ def at(case: Mapping[str, Any], culprit: Sequence[str]) -> bool:
     culprits = set(case.get("culprit_passes") or case.get("culprits") or ())
     sequence = list(case.get("minimal_sequence") or ())
     joint = case.get("relation") == "joint"
+    if case.get("relation") == "some":
+        return set(culprit or ["*"]) <= culprits
     return (
         (bool(culprit) and list(culprit) == sequence)
         or (joint and set(culprit) == culprits)

@@ -208,6 +208,10 @@ def _append(
         elif name not in existing:
             first = place == 0 and not existing
             _place(candidate, names[name], value, random, first=first, trained=trained)
+    for name, axes in fragment.open_sizes.items():
+        for declared in (i for i in graph.input if i.name == names[name]):
+            for axis, size in axes.items():
+                declared.type.tensor_type.shape.dim[axis].dim_param = size
     ours = {domain_of(e): e.version for e in candidate.model.opset_import}
     values = {names[n]: v for n, v in fragment.inputs.items()}
     for node in fragment.nodes:

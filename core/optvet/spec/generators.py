@@ -29,6 +29,7 @@ class Fragment:
         functions: Functions of the model that the nodes call.
         weights: Names of ``inputs`` that are constants where the fragment comes from; if it names
             some, models of the fragment mostly have the same. If it names none, chance decides.
+        open_sizes: Of inputs, the axes whose sizes the model leaves open, and what it calls them.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Fragment:
     opsets: Mapping[str, int]
     functions: tuple[FunctionProto, ...] = ()
     weights: frozenset[str] = frozenset()
+    open_sizes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

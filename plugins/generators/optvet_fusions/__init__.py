@@ -21,6 +21,9 @@ from optvet.graph import ONNX_DOMAIN, Typed, candidate_of, rename_node_values, t
 from optvet.plugin import Fragment, Pattern, Pool, PoolRequest, hookimpl
 
 _FILE = Path(__file__).parent / "patterns.txt"
+_ML_DOMAIN, _ML_VERSION = "ai.onnx.ml", 4
+_SIZES = {"N": 1, "S": 3}
+"""Of dimensions that a pattern leaves open."""
 
 
 class Fusions:
@@ -57,13 +60,14 @@ def _fragment(number: int, version: int, text: str, generator: np.random.Generat
     inputs, _, weights = inputs_text.partition("|")
     fixed = f"<{weights.strip()}>" if weights.strip() else ""
     source = (
-        f'<ir_version: 8, opset_import: ["" : {version}]> '
+        f'<ir_version: 8, opset_import: ["" : {version}, "{_ML_DOMAIN}" : {_ML_VERSION}]> '
         f"hunted ({inputs.strip()}) => ({outputs_text.strip()}) {fixed} {{{body}"
     )
     graph = onnx.parser.parse_model(source).graph
     values = {v.name: _value(v, generator) for v in graph.input}
     known = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     trained = {name for name in values if name[0].isupper()}
+    sizes = {v.name: _open_sizes(v) for v in graph.input}
     name = f"fusions/{number}-{'-'.join(n.op_type for n in graph.node)}"
     outputs = {o.name: np.zeros(0, np.float32) for o in graph.output}
     return Fragment(
@@ -71,9 +75,15 @@ def _fragment(number: int, version: int, text: str, generator: np.random.Generat
         tuple(graph.node),
         values | known,
         outputs,
-        {ONNX_DOMAIN: version},
+        {ONNX_DOMAIN: version} | {n.domain: _ML_VERSION for n in graph.node if n.domain},
         weights=frozenset(trained | known.keys()),
+        open_sizes={name: axes for name, axes in sizes.items() if axes},
     )
+
+
+def _open_sizes(info: ValueInfoProto) -> dict[int, str]:
+    dims = enumerate(info.type.tensor_type.shape.dim)
+    return {axis: d.dim_param for axis, d in dims if d.HasField("dim_param")}
 
 
 def _between(fragment: Fragment) -> Fragment:
@@ -109,7 +119,9 @@ def _value(info: ValueInfoProto, generator: np.random.Generator) -> np.ndarray:
     """Positive numbers for weights, among which are variances; else of both signs."""
     tensor = info.type.tensor_type
     kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    shape = [d.dim_value for d in tensor.shape.dim]
+    shape = [
+        _SIZES[d.dim_param] if d.HasField("dim_param") else d.dim_value for d in tensor.shape.dim
+    ]
     if kind.kind == "b":
         return np.asarray(generator.integers(0, 2, size=shape)).astype(kind)
     if kind.kind in "iu":

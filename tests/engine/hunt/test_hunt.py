@@ -585,6 +585,21 @@ def test_a_model_that_the_second_runtime_refuses_too_accuses_no_import(tmp_path:
     assert not is_disputed(Symptom.OPTIMIZER_ERROR, tmp_path, given)
 
 
+@pytest.mark.parametrize(("rank", "disputed"), [("", False), ("[1]", True)])
+def test_operands_that_the_standard_does_not_allow_may_be_refused(
+    rank: str, disputed: bool, tmp_path: Path
+) -> None:
+    # ONNX Runtime takes a step of one dimension, where the standard has a scalar.
+    text = (
+        '<ir_version: 7, opset_import: ["" : 13]> g (int64 n) => (int64[m] y) '
+        f"<int64 b = {{0}}, int64{rank} step = {{1}}> {{ y = Range(b, n, step) }}"
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    write_arrays(tmp_path / "inputs.npz", {"n": np.array(2)})
+    write_arrays(tmp_path / "expected.npz", {"y": np.arange(2)})
+    assert is_disputed(Symptom.RUN_FAILURE, tmp_path, applied("keep_01")) is disputed
+
+
 def test_a_pass_that_mostly_shows_what_is_known_is_vetted_no_more() -> None:
     state = HuntState()
     for number in range(5):

@@ -62,7 +62,8 @@ def is_disputed(
     outputs of the original, as far from what was expected as those that are told; or of the
     optimized model what was expected, so that only the runtime reads it as wrong; or it refuses a
     model that the import refuses too, which the runtime only tolerates. Nor is it where the
-    standard says nothing of the original on these inputs.
+    standard says nothing of the original on these inputs, or where the runtime refuses the
+    optimized model, and an operand of the original has a shape that the standard does not allow.
 
     Args:
         symptom: Of the finding.
@@ -75,10 +76,15 @@ def is_disputed(
     refused = (
         by_import and symptom.info.check is ScriptCheck.ERROR and symptom.info.stages != ("check",)
     )
-    if not symptom.info.of_values and not refused:
+    run_refuses = symptom in (Symptom.LOAD_FAILURE, Symptom.RUN_FAILURE)
+    if not symptom.info.of_values and not refused and not run_refuses:
         return False
     preload = ("onnx.reference.ops", *applied.optimizer.preload, __name__)
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
+        if box.call(_has_wrong_shape, bundle, fresh=True).value:
+            return True
+        if run_refuses and not refused:
+            return False
         if box.call(_is_undefined, bundle, fresh=True).value:
             return True
         if refused:
@@ -91,10 +97,22 @@ def is_disputed(
         return bool(box.call(_acquits, bundle, applied, error, noise, fresh=True).value)
 
 
-def _is_undefined(bundle: Path) -> bool:
-    """Whether the standard leaves something open of the reduced model; called in a worker.
+def _has_wrong_shape(bundle: Path) -> bool:
+    """Whether an operand has another shape than the standard allows; called in a worker."""
+    model, feeds, inner = _read_values(bundle)
+    return bool(describe_wrong_shape(model, feeds, inner))
 
-    Values inside of the graph are the evaluator's; where it lacks an operator, they stay unknown.
+
+def _is_undefined(bundle: Path) -> bool:
+    """Whether the standard leaves something open of the reduced model; called in a worker."""
+    model, feeds, inner = _read_values(bundle)
+    return bool(undefined_in(model, feeds, inner))
+
+
+def _read_values(bundle: Path) -> tuple[ModelProto, Values, Values]:
+    """The reduced model, its inputs, and values inside of it.
+
+    They are the evaluator's; where it lacks an operator, they stay unknown.
     """
     model = without_functions(load_model(bundle / MODEL))
     feeds = _feeds(bundle, model)
@@ -105,8 +123,7 @@ def _is_undefined(bundle: Path) -> bool:
     except Exception as error:  # it raises what it likes of operators that it lacks
         if isinstance(error, MemoryError):
             raise
-    arrays = {n: v for n, v in inner.items() if isinstance(v, np.ndarray)}
-    return bool(undefined_in(model, feeds, arrays) or describe_wrong_shape(model, feeds, arrays))
+    return model, feeds, {n: v for n, v in inner.items() if isinstance(v, np.ndarray)}
 
 
 def _runs(bundle: Path) -> None:
