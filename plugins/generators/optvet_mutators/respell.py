@@ -226,6 +226,8 @@ def _slice(said: _Said) -> Iterator[_Words]:
     axes, steps = said.numbers("axes"), said.numbers("steps")
     if (axes is None and said.has("axes")) or (steps is None and said.has("steps")):
         return
+    if len({len(v) for v in (starts, ends, axes, steps) if v is not None}) > 1:
+        return
     # An attribute in the first operator set, which has no steps.
     with_steps = "steps" in said.slots
     if axes is None:

@@ -607,6 +607,12 @@ RESPELLED = {
 }  # fmt: skip
 
 
+def test_lists_of_an_operation_that_do_not_fit_each_other_are_left_as_they_are() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[4,6] x) => (float[N,M] y)
+        <int64[1] s = {1}, int64[2] e = {3, 6}> { y = Slice(x, s, e) }"""
+    assert every_edit("respell", text, {"x": np.ones((4, 6), np.float32)}) == []
+
+
 @pytest.mark.parametrize("operator", RESPELLED)
 def test_an_operation_in_other_words_is_valid_and_computes_the_same(operator: str) -> None:
     graph, version, expected = RESPELLED[operator]

@@ -31,6 +31,12 @@ in a hunt.
 """
 _OF_CODE = 0.15
 """Share of the edits that are of models that reached code of the passes first."""
+_EARLY = 600
+"""So many fragments, those of small pools, make half of the models, and later ones a fifth.
+
+Patterns written by hand are among them: of a slow optimizer a hunt judges few models, and a pass
+that has not changed one shows no fault.
+"""
 _SMALL_BYTES = 4096
 """Models up to this size are edited one change at a time."""
 
@@ -77,7 +83,7 @@ def _recipe(
     state: HuntState, chooser: _Chooser, random: Random, fragments: int, patterns: Sequence[Pattern]
 ) -> CandidateRecipe:
     drawn = random.random()
-    if drawn < 0.2 and state.swept < fragments:
+    if drawn < (0.5 if state.swept < _EARLY else 0.2) and state.swept < fragments:
         state.swept += 1
         return CandidateRecipe("sweep", state.swept - 1)
     if 0.2 <= drawn < 0.28 and patterns:
