@@ -92,6 +92,13 @@ def broken(node: onnx.NodeProto, given: list[Any], result: Any) -> Iterator[str]
     first = given[0] if given else None
     second = given[1] if len(given) > 1 else None
     operator = node.op_type
+    if operator == "Einsum":
+        terms = str(attributes["equation"], "utf-8").replace(" ", "").partition("->")[0].split(",")
+        pairs = zip(terms, given, strict=False)
+        known = [(t, v.shape) for t, v in pairs if v is not None and "." not in t]
+        named = [pair for term, shape in known for pair in zip(term, shape, strict=False)]
+        if len({*named}) > len({letter for letter, _ in named}):
+            yield "a letter stands for two sizes"
     if operator == "Range" and any(value is not None and value.ndim for value in given):
         yield "an operand is no scalar"
     if "Quantize" in operator or operator.startswith("QLinear"):

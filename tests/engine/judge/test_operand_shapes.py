@@ -53,6 +53,12 @@ X3 = (2, 3, 4)
             "the shape [2, 1, 5]",
         ),
         (
+            'y = Einsum<equation = "bij,bjk->bik">(x, w)',
+            {"x": X3, "w": (2, 4, 5)},
+            {"w": (2, 1, 5)},
+            "the shape [2, 4, 5]",
+        ),
+        (
             "y = ScatterND(x, i, u)",
             {"x": X3, "i": (5, 2), "u": (5, 4)},
             {"u": (5,)},

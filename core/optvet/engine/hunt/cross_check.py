@@ -62,8 +62,8 @@ def is_disputed(
     outputs of the original, as far from what was expected as those that are told; or of the
     optimized model what was expected, so that only the runtime reads it as wrong; or it refuses a
     model that the import refuses too, which the runtime only tolerates. Nor is it where the
-    standard says nothing of the original on these inputs, or where the runtime refuses the
-    optimized model, and an operand of the original has a shape that the standard does not allow.
+    standard says nothing of the original on these inputs, or where the optimized model is refused,
+    and an operand of the original has a shape that the standard does not allow.
 
     Args:
         symptom: Of the finding.
@@ -76,14 +76,14 @@ def is_disputed(
     refused = (
         by_import and symptom.info.check is ScriptCheck.ERROR and symptom.info.stages != ("check",)
     )
-    run_refuses = symptom in (Symptom.LOAD_FAILURE, Symptom.RUN_FAILURE)
-    if not symptom.info.of_values and not refused and not run_refuses:
+    rejected = symptom in (Symptom.INVALID_MODEL, Symptom.LOAD_FAILURE, Symptom.RUN_FAILURE)
+    if not symptom.info.of_values and not refused and not rejected:
         return False
     preload = ("onnx.reference.ops", *applied.optimizer.preload, __name__)
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
         if box.call(_has_wrong_shape, bundle, fresh=True).value:
             return True
-        if run_refuses and not refused:
+        if rejected and not refused:
             return False
         if box.call(_is_undefined, bundle, fresh=True).value:
             return True

@@ -197,11 +197,23 @@ def _zero_points(of: _Operands) -> Wanted:
             yield place, matrix[kept:][:1]
 
 
+def _letters(of: _Operands) -> Wanted:
+    """One size for each letter; what is to be broadcast is written as an ellipsis."""
+    equation = of.attribute("equation", b"")
+    text = equation.decode() if isinstance(equation, bytes) else equation
+    sizes: dict[str, int] = {}
+    for place, term in enumerate(text.replace(" ", "").partition("->")[0].split(",")):
+        shape = of.shape(place)
+        if shape is not None and len(term) == len(shape) and "." not in term:
+            yield place, tuple(map(sizes.setdefault, term, shape))
+
+
 _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "BatchNormalization": _channels,
     "Conv": _convolution,
     "ConvTranspose": _transposed_convolution,
     "DequantizeLinear": _as_the_scale,
+    "Einsum": _letters,
     "GRU": _recurrence,
     "GroupNormalization": _groups,
     "InstanceNormalization": _channels,
