@@ -406,6 +406,13 @@ def _batches(call: OperatorCall) -> str:
     return f"{matrices.shape[0]} matrices for {size.item(0)} images"
 
 
+def _keys(call: OperatorCall) -> str:
+    """One value for each key."""
+    kinds = ("keys_floats", "keys_int64s", "keys_strings")
+    repeated = any(len(set(keys)) < len(keys) for keys in map(call.attribute, kinds) if keys)
+    return "a key stands for several values" if repeated else ""
+
+
 def _bounds(call: OperatorCall) -> str:
     low, high = call.operand(1), call.operand(2)
     if call.opset < 11:
@@ -454,6 +461,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "AffineGrid": (_batches,),
     "Clip": (_bounds,),
     "Dropout": (_ratio,),
+    "LabelEncoder": (_keys,),
     "MaxPool": (_padding,),
     "AveragePool": (_padding,),
     "LpPool": (_padding,),
@@ -529,6 +537,7 @@ _BY_ATTRIBUTES = {
     _batches,
     count,
     _epsilon,
+    _keys,
     _mean_of_nothing,
     _negative_axis,
     order,
