@@ -297,7 +297,8 @@ def _kind_of_attribute(attribute: AttributeProto) -> str:
             return _kind_of_number(attribute.f)
         case AttributeProto.STRING:
             text = attribute.s.decode("utf-8", "replace")
-            return text if text.isidentifier() and len(text) <= _WORD else "text"
+            # Words and equations tell what an operator does; what is longer is prose.
+            return text if text.isprintable() and len(text) <= _WORD else "text"
         case AttributeProto.INTS | AttributeProto.FLOATS:
             items = [*attribute.ints, *attribute.floats]
             kinds = sorted({_kind_of_number(i) for i in items})

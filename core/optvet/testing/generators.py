@@ -157,7 +157,8 @@ def _fragments() -> Sequence[Fragment]:
     turned = (
         node("Transpose", ["x"], ["t"], perm=[1, 0]),
         node("Softmax", ["t"], ["p"], axis=0),
-        node("Mul", ["p", "k"], ["y"]),
+        node("Einsum", ["p"], ["e"], equation="ij->ij"),
+        node("Mul", ["e", "k"], ["y"]),
     )
     rounded = (
         node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),

@@ -76,6 +76,7 @@ _EDITS = (
     FunctionMutator("pass-through", form.pass_through, 0.5),
     FunctionMutator("order-nodes", form.order_nodes, 0.7),
     FunctionMutator("set-field", form.set_field),
+    FunctionMutator("equation-letters", rare.equation_letters),
     FunctionMutator("rare-type", rare.rare_type, 0.5),
     FunctionMutator("training-info", rare.training_info, 0.2),
     FunctionMutator("repeat-in-branch", rare.repeat_in_branch),

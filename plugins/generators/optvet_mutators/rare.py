@@ -55,6 +55,19 @@ def training_info(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
     return True
 
 
+def equation_letters(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """One letter of an Einsum in place of another one: a diagonal, a sum, or another order."""
+    found = [a for n in candidate.model.graph.node for a in n.attribute if a.name == "equation"]
+    if not found:
+        return False
+    equation = random.choice(found)
+    text = equation.s.decode()
+    place = random.choice([i for i, letter in enumerate(text) if letter.isalpha()])
+    letter = random.choice(sorted({c for c in text if c.isalpha()} - {text[place]}) or ["a"])
+    equation.s = f"{text[:place]}{letter}{text[place + 1 :]}".encode()
+    return True
+
+
 def repeat_in_branch(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """A copy of all nodes in a branch of an If, so that what fires outside fires inside too."""
     graph = candidate.model.graph
