@@ -223,11 +223,13 @@ def _last_neighbors(estimator: Any, name: str, x: Any, place: int) -> list[Sourc
     Which of equally far neighbors count depends on how the training data are ordered in a tree, as
     scikit-learn's guide says ("Nearest Neighbors", 1.6.2).
     """
+    if not hasattr(estimator, "kneighbors"):
+        return []  # neighbors within a radius, of which there is no number
     fitted = getattr(estimator, "n_samples_fit_", 0)
     count = getattr(estimator, "n_neighbors", fitted)
     # A graph of distances has one more: each row of the training data is its own neighbor.
     count += getattr(estimator, "mode", "") == "distance"
-    if not hasattr(estimator, "kneighbors") or count >= fitted:
+    if count >= fitted:
         return []
     distances, indices = (v[:, -2:] for v in estimator.kneighbors(x, n_neighbors=count + 1))
     operator = f"{type(estimator).__name__}.kneighbors"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from tests.needs import needs
@@ -12,7 +14,9 @@ from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import Factory
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.types import Artifact
 from optvet.testing import check_converter, check_source_runtime
 
 needs("skl2onnx", reason="needs optvet[estimators]")
@@ -109,6 +113,12 @@ def graph():
 
 
 graph.example_inputs = (np.array([[6, -4], [-3, -2], [-4, 4], [-3, 5], [7, -5]]),)
+
+
+def within():
+    from sklearn.neighbors import RadiusNeighborsClassifier
+
+    return RadiusNeighborsClassifier(radius=9.0).fit(X, y)
 
 
 def normalizer():
@@ -239,6 +249,14 @@ def test_an_estimator_of_another_library_is_refused(source: Path) -> None:
 
 def test_the_runtime_of_estimators_conforms(source: Path) -> None:
     check_source_runtime(Plugins().runtime("estimator"), source, "boosted")
+
+
+def test_neighbors_within_a_radius_have_no_number(source: Path) -> None:
+    runtime: Any = Plugins().runtime("estimator")
+    artifact = Artifact("estimator", path=source, handle=Factory("within"))
+    feeds = {"x": np.zeros((2, 4), np.float32)}
+    values = runtime.inside(artifact, feeds, runtime.options, None).values
+    assert {v.operator for v in values} == {"RadiusNeighborsClassifier"}
 
 
 def test_skl2onnx_conforms(source: Path) -> None:
