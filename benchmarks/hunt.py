@@ -84,7 +84,9 @@ def main() -> None:
             found: list[Found] = []
             for seed in range(options.seeds):
                 out = place / f"{name}-{seed}"
-                wanted: Wanted = MayBeKnown(cases, out) if options.vet == "known" else anything
+                wanted: Wanted = (
+                    MayBeKnown([*cases, *met_once], out) if options.vet == "known" else anything
+                )
                 wanted = nothing if options.vet == "none" else wanted
                 follows = not options.ignore_code
                 summary = one(name, seed, options.budget, options.jobs, out, wanted, follows)
