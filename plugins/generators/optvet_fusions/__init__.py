@@ -1,8 +1,9 @@
 """Patterns that optimizers look for: fusions, cancelling operators, operators that do nothing.
 
 One or two small models per family, as frameworks export them. Optimizers are alike in what they
-rewrite, and random models hardly ever hold a pattern of several operators. Each comes twice: alone,
-and between other operators, since what makes an output of the model is often left as it is.
+rewrite, and random models hardly ever hold a pattern of several operators. Each comes three times:
+alone; between other operators, since what makes an output of the model is often left as it is; and
+in equal sizes, where operands, axes and letters can be swapped.
 """
 
 from __future__ import annotations
@@ -33,14 +34,13 @@ class Fusions:
     needs_argument = False
 
     def fragments(self, request: PoolRequest) -> Iterable[Fragment | Pattern]:
-        """Two fragments per pattern; they are the same whatever the passes are."""
+        """Two or three fragments per pattern; they are the same whatever the passes are."""
         generator = np.random.default_rng(request.seed)
         written = _parse_patterns(_FILE.read_text())
-        written_fragments = (_fragment(n, *pattern, generator) for n, pattern in enumerate(written))
-        both = (
-            variant for fragment in written_fragments for variant in (_between(fragment), fragment)
+        fragments = (_fragment(n, *pattern, generator) for n, pattern in enumerate(written))
+        return itertools.islice(
+            itertools.chain.from_iterable(map(_variants, fragments)), request.limit
         )
-        return itertools.islice(both, request.limit)
 
 
 def _parse_patterns(text: str) -> Iterator[tuple[int, str]]:
@@ -84,6 +84,23 @@ def _fragment(number: int, version: int, text: str, generator: np.random.Generat
 def _open_sizes(info: ValueInfoProto) -> dict[int, str]:
     dims = enumerate(info.type.tensor_type.shape.dim)
     return {axis: d.dim_param for axis, d in dims if d.HasField("dim_param")}
+
+
+def _variants(fragment: Fragment) -> Iterator[Fragment]:
+    yield _between(fragment)
+    yield fragment
+    if any(size > 2 for value in fragment.inputs.values() for size in value.shape):
+        yield _between(_of_equal_sizes(fragment))
+
+
+def _of_equal_sizes(fragment: Fragment) -> Fragment:
+    """``fragment`` with sizes of 2 where they were larger; some do not fit its constants then."""
+    shapes = {n: tuple(min(size, 2) for size in v.shape) for n, v in fragment.inputs.items()}
+    inputs = {
+        n: v if v.dtype.kind in "iu" and n in fragment.weights else np.resize(v, shapes[n])
+        for n, v in fragment.inputs.items()
+    }
+    return replace(fragment, name=f"{fragment.name}-equal", inputs=inputs)
 
 
 def _between(fragment: Fragment) -> Fragment:

@@ -56,7 +56,7 @@ def training_info(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
 
 
 def equation_letters(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
-    """One letter of an Einsum in place of another one: a diagonal, a sum, or another order."""
+    """One letter of an Einsum in place of another one, here or everywhere: a diagonal, a sum."""
     found = [a for n in candidate.model.graph.node for a in n.attribute if a.name == "equation"]
     if not found:
         return False
@@ -64,7 +64,8 @@ def equation_letters(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     text = equation.s.decode()
     place = random.choice([i for i, letter in enumerate(text) if letter.isalpha()])
     letter = random.choice(sorted({c for c in text if c.isalpha()} - {text[place]}) or ["a"])
-    equation.s = f"{text[:place]}{letter}{text[place + 1 :]}".encode()
+    here = f"{text[:place]}{letter}{text[place + 1 :]}"
+    equation.s = random.choice([here, text.replace(text[place], letter)]).encode()
     return True
 
 

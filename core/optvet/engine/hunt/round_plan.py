@@ -31,7 +31,7 @@ in a hunt.
 """
 _OF_CODE = 0.15
 """Share of the edits that are of models that reached code of the passes first."""
-_EARLY = 600
+_EARLY = 1000
 """So many fragments, those of small pools, make half of the models, and later ones a fifth.
 
 Patterns written by hand are among them: of a slow optimizer a hunt judges few models, and a pass
