@@ -81,12 +81,10 @@ def is_disputed(
         return False
     preload = ("onnx.reference.ops", *applied.optimizer.preload, __name__)
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
-        if box.call(_has_wrong_shape, bundle, fresh=True).value:
-            return True
-        if rejected and not refused:
-            return False
-        if box.call(_is_undefined, bundle, fresh=True).value:
-            return True
+        shapes_alone = rejected and not refused
+        undefined = box.call(_is_undefined, bundle, shapes_alone, fresh=True).value
+        if undefined or shapes_alone:
+            return bool(undefined)
         if refused:
             failure = box.call(_runs, bundle, fresh=True).failure
             # Operators that it lacks are RuntimeErrors.
@@ -97,33 +95,25 @@ def is_disputed(
         return bool(box.call(_acquits, bundle, applied, error, noise, fresh=True).value)
 
 
-def _has_wrong_shape(bundle: Path) -> bool:
-    """Whether an operand has another shape than the standard allows; called in a worker."""
-    model, feeds, inner = _read_values(bundle)
-    return bool(describe_wrong_shape(model, feeds, inner))
+def _is_undefined(bundle: Path, shapes_alone: bool) -> bool:
+    """Whether the standard leaves something open of the reduced model; called in a worker.
 
-
-def _is_undefined(bundle: Path) -> bool:
-    """Whether the standard leaves something open of the reduced model; called in a worker."""
-    model, feeds, inner = _read_values(bundle)
-    return bool(undefined_in(model, feeds, inner))
-
-
-def _read_values(bundle: Path) -> tuple[ModelProto, Values, Values]:
-    """The reduced model, its inputs, and values inside of it.
-
-    They are the evaluator's; where it lacks an operator, they stay unknown.
+    An operand has another shape than it allows, or has no answer. Values inside of the graph are
+    the evaluator's; where it lacks an operator, they stay unknown.
     """
     model = without_functions(load_model(bundle / MODEL))
     feeds = _feeds(bundle, model)
-    inner: Any = {}
+    given: Any = {}
     try:
         with np.errstate(all="ignore"):
-            inner = ReferenceEvaluator(model).run(None, dict(feeds), intermediate=True)
+            given = ReferenceEvaluator(model).run(None, dict(feeds), intermediate=True)
     except Exception as error:  # it raises what it likes of operators that it lacks
         if isinstance(error, MemoryError):
             raise
-    return model, feeds, {n: v for n, v in inner.items() if isinstance(v, np.ndarray)}
+    inner = {n: v for n, v in given.items() if isinstance(v, np.ndarray)}
+    if describe_wrong_shape(model, feeds, inner):
+        return True
+    return not shapes_alone and bool(undefined_in(model, feeds, inner))
 
 
 def _runs(bundle: Path) -> None:
