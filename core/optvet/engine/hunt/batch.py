@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import resource
 import signal
@@ -239,7 +240,8 @@ def _judge_candidate(
     skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
     tested = batch.tested.for_candidate(batch.seed, number)
     if tested is not batch.tested:
-        skip |= {name for name in tested.each if random.random() >= _TRIED_RARELY}
+        tried = random.sample(tested.each, math.ceil(_TRIED_RARELY * len(tested.each)))
+        skip |= set(tested.each).difference(tried)
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
     explored, prepares = _explored(batch, recipe), _prepares(batch, recipe)
