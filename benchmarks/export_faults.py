@@ -1,10 +1,11 @@
 """Faults of PyTorch's two exporters, each shown plainly, without optvet.
 
-    python benchmarks/export_faults.py [NAME…]
+    python benchmarks/export_faults.py older|newer [NAME…]
 
 Needs released wheels alone: onnx, ONNX Runtime, torch and onnxscript. What a function gives is
 compared with its exported model in ONNX Runtime and in onnx's reference evaluator; a fault counts
-only if it shows with both. Exit status 1 if one does not show.
+only if it shows with both, or if onnx's checker refuses what ONNX Runtime refuses. Exit status 1 if
+one does not show.
 """
 
 from __future__ import annotations
@@ -33,9 +34,13 @@ def newer() -> Mapping[str, Source]:
     from torch.nn import functional
 
     image, token = torch.arange(16.0).reshape(1, 1, 4, 4), torch.arange(8.0).reshape(1, 2, 4)
+    number = torch.tensor(-1.0)
     return {
         "divisor": (lambda x: functional.avg_pool2d(x, 2, divisor_override=3), [image]),
         "squeeze": (lambda x: torch.squeeze(x, 0), [image[0, 0]]),
+        "least-without-dimensions": (lambda x: torch.amin(x, dim=-1), [number]),
+        "norm-without-dimensions": (lambda x: functional.normalize(x, p=1.2, dim=0), [number]),
+        "class-probabilities": (functional.cross_entropy, [token[0], token[0]]),
         "attention-of-rank-3": (functional.scaled_dot_product_attention, [token, token, token]),
         "logsigmoid": (functional.logsigmoid, [torch.tensor([-800.0])]),
         "loss-without-batch": (functional.cross_entropy, [image[0, 0, 0], torch.tensor(2)]),
@@ -44,14 +49,34 @@ def newer() -> Mapping[str, Source]:
 
 def older() -> Mapping[str, Source]:
     """What ``torch.onnx.export(dynamo=False)`` gets wrong."""
+    return {**older_values(), **older_models(), **older_without_dimensions()}
+
+
+def older_values() -> Mapping[str, Source]:
+    """Another result than PyTorch's."""
     import torch
     from torch.nn import functional
 
     t, arange = torch.tensor, torch.arange
-    square = arange(6.0).reshape(3, 2)
-    mask = t([[True, False, True], [True, True, False]])
+    square, pairs = arange(6.0).reshape(3, 2), arange(4.0).reshape(1, 2, 2)
+    three_rows: Any = (3, None)
     image = arange(16.0).reshape(1, 1, 4, 4)
     return {
+        "adaptive-pool-without-batch": (
+            lambda x: functional.adaptive_max_pool2d(x, three_rows),
+            [arange(48.0).reshape(4, 4, 3)],
+        ),
+        "floor-of-quotient": (torch.floor_divide, [t([-1.0]), t([2.0])]),
+        "weighted-loss-of-logits": (
+            lambda x, u, w: functional.binary_cross_entropy_with_logits(x, u, weight=w),
+            [t([-800.0]), t([0.0]), t([1.0])],
+        ),
+        "shift-of-negative": (torch.bitwise_right_shift, [t([-1]), t([1])]),
+        "distance-of-rank-1": (
+            lambda x, u: functional.pairwise_distance(x, u, p=-1.0),
+            [t([1.0, 2.0]), t([3.0, 5.0])],
+        ),
+        "product-without-dimensions": (torch.addcmul, [t(1.0), t(2.0), t(3.0)]),
         "any-of-numbers": (lambda x: torch.any(x, dim=0), [t([-1.0, 1.0])]),
         "trunc-of-large": (lambda x, u: torch.div(x, u, rounding_mode="trunc"), [t(1e20), t(3.0)]),
         "logsigmoid": (functional.logsigmoid, [t([-800.0])]),
@@ -65,48 +90,114 @@ def older() -> Mapping[str, Source]:
             lambda i, w: functional.embedding(i, w.clone(), max_norm=1.0),
             [t([0, 1]), square],
         ),
+        "negative-circular-pad": (lambda x: functional.pad(x, (-1, 1, 0, 0), "circular"), [image]),
+        "inverse-of-unique": (lambda x: torch.unique(x, return_inverse=True)[1], [square]),
+        "var-that-keeps-dimensions": (lambda x: torch.var(x, dim=None, keepdim=True), [square]),
+        "norm-that-keeps-dimensions": (
+            lambda x: torch.linalg.norm(x, 2, keepdim=True),
+            [t([3.0, 4.0])],
+        ),
+        "linspace-of-one": (lambda x, u: torch.linspace(x, u, 1), [t(1.0), t(3.0)]),
+        "distance-that-broadcasts": (torch.cdist, [pairs.reshape(2, 1, 1, 2), pairs]),
+    }
+
+
+def older_models() -> Mapping[str, Source]:
+    """No model, or one that does not run."""
+    import torch
+    from torch.nn import functional
+
+    t, arange = torch.tensor, torch.arange
+    square = arange(6.0).reshape(3, 2)
+    mask = t([[True, False, True], [True, True, False]])
+    image = arange(16.0).reshape(1, 1, 4, 4)
+    return {
+        "all-of-numbers": (torch.all, [t([1.0, 0.0])]),
+        "negative-axes": (lambda x: torch.permute(x, (0, -2, -1, 1)), [image]),
+        "statistics-of-instances": (functional.instance_norm, [image, t([1.0]), t([2.0])]),
+        "put-with-mask": (
+            lambda x, m, u: torch.index_put(x, (m,), u),
+            [square, t([True, False, True]), t([[7.0, 8.0]])],
+        ),
         "class-probabilities": (functional.cross_entropy, [square, torch.ones(3, 2) / 2]),
         "pools-without-batch": (lambda x: functional.max_pool2d(x, 2), [image[0]]),
-        "prelu-of-a-scalar": (functional.prelu, [image, t(-1.0)]),
         "masked-select": (torch.masked_select, [arange(6.0).reshape(2, 1, 3), mask]),
         "masked-scatter": (torch.masked_scatter, [arange(3.0), mask, arange(6.0).reshape(2, 3)]),
         "exp-of-integers": (torch.exp, [t([1, 2])]),
+        "flip-of-nothing": (lambda x: torch.flip(x, ()), [square]),
+        "tensordot-that-broadcasts": (
+            lambda x, u: torch.tensordot(x, u, dims=([0, 1], [2, 0])),
+            [square.reshape(2, 3, 1), square.reshape(3, 2, 1)],
+        ),
+        "celu-of-float16": (functional.celu, [t([-1.0], dtype=torch.float16)]),
+        "loss-without-batch": (functional.nll_loss, [arange(3.0), t(2)]),
         "roll-without-dimensions": (lambda x: torch.roll(x, 1), [square]),
         "scatter-multiply": (
             lambda x, i: torch.scatter(x, 0, i, 7.0, reduce="multiply"),
             [square, t([[0, 2]])],
         ),
-        "negative-circular-pad": (lambda x: functional.pad(x, (-1, 1, 0, 0), "circular"), [image]),
-        "inverse-of-unique": (lambda x: torch.unique(x, return_inverse=True)[1], [square]),
-        "var-that-keeps-dimensions": (lambda x: torch.var(x, dim=None, keepdim=True), [square]),
-        "sum-without-dimensions": (lambda x: torch.sum(x, dim=0), [t(-1.0)]),
-        "log-softmax-without-dimensions": (lambda x: functional.log_softmax(x, 0), [t(-1.0)]),
-        "loss-without-batch": (functional.nll_loss, [arange(3.0), t(2)]),
+        "unshuffle-of-nothing": (
+            lambda x: functional.pixel_unshuffle(x, 1),
+            [torch.zeros(1, 1, 2, 0)],
+        ),
     }
 
 
-def first_line(error: Exception) -> str:
-    """What kind of error it is, and the beginning of its message."""
+def older_without_dimensions() -> Mapping[str, Source]:
+    """A model that does not run, since a tensor has no dimensions."""
+    import torch
+    from torch.nn import functional
+
+    number, index = torch.tensor(-1.0), torch.tensor([0])
+    return {
+        "select-without-dimensions": (lambda x, i: torch.index_select(x, 0, i), [number, index]),
+        "prelu-of-a-scalar": (functional.prelu, [torch.ones(1, 1, 4, 4), number]),
+        "sum-without-dimensions": (lambda x: torch.sum(x, dim=0), [number]),
+        "cumsum-without-dimensions": (lambda x: torch.cumsum(x, 0), [number]),
+        "copy-without-dimensions": (
+            lambda x, i, u: torch.index_copy(x, 0, i, u),
+            [number, index, number],
+        ),
+        "log-softmax-without-dimensions": (lambda x: functional.log_softmax(x, 0), [number]),
+    }
+
+
+def first_line(error: BaseException) -> str:
+    """What kind of error the first cause is, and the beginning of its message."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     return f"{type(error).__name__}: {[*str(error).splitlines(), ''][0][:120]}"
 
 
-def outputs(model: onnx.ModelProto, inputs: Sequence[np.ndarray]) -> list[list[np.ndarray] | str]:
-    """By ONNX Runtime and by the reference evaluator; an error is told."""
+def answer(run: Callable[[], Any]) -> list[np.ndarray] | str:
+    """What a runtime computes, or what it says of a model that it refuses."""
+    try:
+        return [np.asarray(value) for value in run()]
+    except Exception as error:  # whatever a runtime says of a wrong model
+        return first_line(error)
+
+
+def is_valid(model: onnx.ModelProto) -> bool:
+    """Whether onnx's checker accepts it, with the types and shapes that it infers."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
+def judged(model: onnx.ModelProto, inputs: Sequence[np.ndarray], expected: list[np.ndarray]) -> str:
+    """What ONNX Runtime says or computes; empty if that is right, or nothing else agrees."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
-    feeds = {value.name: array for value, array in zip(model.graph.input, inputs, strict=False)}
-    given: list[list[np.ndarray] | str] = []
-    runs = (
-        lambda: onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds),
-        lambda: ReferenceEvaluator(model).run(None, feeds),
-    )
-    for run in runs:
-        try:
-            given.append([np.asarray(value) for value in run()])
-        except Exception as error:  # whatever a runtime says of a wrong model
-            given.append(first_line(error))
-    return given
+    feeds = {value.name: array for value, array in zip(model.graph.input, inputs, strict=True)}
+    got = answer(lambda: onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds))
+    other = answer(lambda: ReferenceEvaluator(model).run(None, feeds))
+    confirmed = isinstance(other, str) or bool(difference(expected, other))
+    if isinstance(got, str):
+        return got if confirmed or not is_valid(model) else ""
+    return difference(expected, got) if confirmed else ""
 
 
 def arrays(values: Any) -> list[np.ndarray]:
@@ -139,23 +230,30 @@ def fault(function: Callable[..., Any], inputs: Sequence[Any], *, dynamo: bool) 
             return f"no model: {first_line(error)}"
         model = onnx.load(file)
     kept = [inputs[names.index(value.name)].numpy() for value in model.graph.input]
-    expected = arrays(function(*inputs))
-    answers = outputs(model, kept)
-    said = [got if isinstance(got, str) else difference(expected, got) for got in answers]
-    return said[0] if all(said) else ""
+    return judged(model, kept, arrays(function(*inputs)))
+
+
+PROGRAMS: Mapping[str, tuple[Callable[[], Mapping[str, Source]], bool]] = {
+    "older": (older, False),
+    "newer": (newer, True),
+}
+"""The cases of each exporter, and ``dynamo``."""
 
 
 def main() -> None:
     """Print a line for each fault."""
+    import torch
+
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    wanted, missing = sys.argv[1:], 0
-    for dynamo, cases in ((False, older()), (True, newer())):
-        for name, case in cases.items():
-            if not wanted or name in wanted:
-                said = fault(*case, dynamo=dynamo)
-                missing += not said
-                print(f"dynamo={dynamo} {name}: {said or 'does not show'}", flush=True)
+    torch._C._jit_set_onnx_log_output_stream("stderr")
+    program, *wanted = sys.argv[1:]
+    (cases, dynamo), missing = PROGRAMS[program], 0
+    for name, case in cases().items():
+        if not wanted or name in wanted:
+            said = fault(*case, dynamo=dynamo)
+            missing += not said
+            print(f"{name}: {said or 'does not show'}", flush=True)
     sys.exit(1 if missing else 0)
 
 
