@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from import_faults import difference
 from onnx.reference import ReferenceEvaluator
+from runtime_faults import difference
 
 Source = tuple[Callable[..., Any], Sequence[Any]]
 """A function of tensors, and what it is called with."""

@@ -1,0 +1,242 @@
+"""The models of ``runtime_faults.py``, each the smallest that shows a line of ``docs/finds.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Case(NamedTuple):
+    """A model, its inputs, and who says what is right.
+
+    Attributes:
+        text: A graph in ONNX's text; a whole model if it has functions.
+        inputs: In the order of the graph's inputs.
+        opset: The standard's operator set.
+        passes: What the program applies after the import, by names.
+        judges: Programs of ``runtime_faults.py``.
+        sparse: The values of Constants become sparse ones.
+    """
+
+    text: str
+    inputs: Sequence[np.ndarray]
+    opset: int = 13
+    passes: str = ""
+    judges: str = "onnxruntime evaluator"
+    sparse: bool = False
+
+
+def floats(*values: float) -> np.ndarray:
+    """One row of them."""
+    return np.array([values], np.float32)
+
+
+X = np.array([[1, -2, 3], [-4, 5, 0.5]], np.float32)
+INTEGERS = np.array([[1, 2, 3], [4, 5, 7]], np.int32)
+IMAGE = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4) ** 2
+INFINITE = np.array([np.inf, -np.inf], np.float32)
+BOXES = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)
+SCORES = np.array([[[0.9, 0.75, 0.6]]], np.float32)
+YES = np.array(True)
+SCALAR = np.array(5, np.float32)
+SAME_NONZERO = Case("(float x) => (int64[0,N] y) { y = NonZero(x) }", [SCALAR], judges="evaluator")
+TOP_OF_EQUALS = Case(
+    "(int64[1,8] x) => (int64[1,3] t, int64[1,3] i) <int64[1] k = {3}> { t, i = TopK(x, k) }",
+    [np.ones((1, 8), np.int64)],
+)
+
+TVM: Mapping[str, Case] = {
+    "shared-result-in-place": Case(
+        "(float[2,3] x, float[2,3] u) => (float[2,3] y, float[2,3] z) {"
+        " e = Exp(x) y = Div(e, x) f = Exp(x) a = Add(f, u) z = Log(a) }",
+        [X, X + 9],
+        passes="EliminateCommonSubexpr DataflowUseInplaceCalls TopologicalSort",
+    ),
+    "expand-by-input": Case(
+        "(float[2,1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }",
+        [X[:, :1], np.array([1, 4])],
+    ),
+    "limit-of-boxes": Case(
+        "(float[1,3,4] b, float[1,1,3] s, int64[1] m) => (int64[N,3] y)"
+        " <float[1] i = {0.5}> { y = NonMaxSuppression(b, s, m, i) }",
+        [BOXES, SCORES, np.array([3])],
+    ),
+    "output-shape": Case(
+        "(float[1,1,4,4] x) => (float[1,1,9,9] y) <float[1,1,2,2] w = {1, 2, 3, 4}>"
+        " { y = ConvTranspose<strides=[2,2], output_shape=[9,9]>(x, w) }",
+        [IMAGE],
+    ),
+    "mean-of-normalization": Case(
+        "(float[2,3] x) => (float[2,3] y, float[2,1] m) <float[3] s = {1, 2, 3}>"
+        " { y, m = LayerNormalization(x, s) }",
+        [X],
+        opset=17,
+    ),
+    "scale-of-resize": Case(
+        "(float[1,1,4,4] x) => (float[1,1,5,5] y) <float[4] s = {1, 1, 1.3, 1.3}>"
+        ' { y = Resize<mode="linear">(x, , s) }',
+        [IMAGE],
+    ),
+    "antialias": Case(
+        "(float[1,1,4,4] x) => (float[1,1,2,2] y) <float[4] s = {1, 1, 0.5, 0.5}>"
+        ' { y = Resize<mode="linear", antialias=1>(x, , s) }',
+        [IMAGE],
+        opset=18,
+    ),
+    "isinf": Case("(float[2] x) => (bool[2] y) { y = IsInf<detect_negative=0>(x) }", [INFINITE]),
+    "mask": Case("(float[2,3] x) => (float[2,3] y, bool[2,3] m) { y, m = Dropout(x) }", [X]),
+    "mean-of-integers": Case(
+        "(int32[2,3] x) => (int32[1,1] y) { y = ReduceMean<axes=[0,1]>(x) }", [INTEGERS]
+    ),
+    "one-hot": Case(
+        "(int64[2] x) => (float[2,4] y) <int64 d = {4}, float[2] v = {2, 5}>"
+        " { y = OneHot(x, d, v) }",
+        [np.array([0, 2])],
+    ),
+    "relu-of-clip-in-place": Case(
+        "(float[2,3] x) => (float[2,3] y) { c = Clip<min=0.0>(x) y = Relu(c) }",
+        [X],
+        opset=6,
+        passes="DataflowUseInplaceCalls",
+    ),
+    "mask-in-a-branch": Case(
+        "(float[2,3] x, bool c) => (float[2,3] y) { y = If(c)"
+        " <then_branch = t () => (float[2,3] d) { d = Dropout(x) },"
+        " else_branch = e () => (float[2,3] n) { n = Neg(x) }> }",
+        [X, YES],
+    ),
+    "elu-in-place": Case(
+        "(float[2,3] x) => (float[2,3] y) { y = Elu(x) }", [X], passes="DataflowUseInplaceCalls"
+    ),
+    "folded-slice": Case(
+        "(float[3] x, int64[1] s) => (float[N] y) { y = Slice(x, s, s) }",
+        [X[0], np.array([1])],
+        passes="FoldConstant",
+    ),
+    "constant-in-parallel-matmul": Case(
+        "(float[3,2] v) => (float[2,2] y) <float[2,3] u = {1, 2, 3, 4, 5, 6}> { y = MatMul(u, v) }",
+        [X.reshape(3, 2)],
+        passes="CombineParallelMatmul",
+    ),
+    "layout-of-min": Case(
+        "(uint32[2,3] x) => (uint32[2,3] y) { y = Min(x) }",
+        [INTEGERS.astype(np.uint32)],
+        passes="ConvertLayout",
+    ),
+    "layout-of-compress": Case(
+        "(bool[3] x) => (bool[N] y) { y = Compress(x, x) }",
+        [np.array([True, False, True])],
+        passes="ConvertLayout",
+    ),
+    "value-float": Case("() => (float y) { y = Constant<value_float=0.0>() }", []),
+    "power-by-floats": Case(
+        "(int64[2] x) => (int64[2] y) <float[2] w = {2, 3}> { y = Pow(x, w) }",
+        [np.array([2, 3])],
+    ),
+    "shape-minus-weight": Case(
+        "(float[2,3] x) => (int64[2] y) <int64[2] w = {1, 1}> { s = Shape(x) y = Sub(s, w) }", [X]
+    ),
+    "scales-of-normalization": Case(
+        "(float[2,3] x, float[A,B] s, float[C,D] b) => (float[2,3] y)"
+        " { y = LayerNormalization(x, s, b) }",
+        [X, X[:1], X[:1]],
+        opset=17,
+    ),
+    "attention-of-rank-4": Case(
+        "(float[1,1,2,3] x) => (float[1,1,2,3] y) { y = Attention(x, x, x) }",
+        [X.reshape(1, 1, 2, 3)],
+        opset=23,
+    ),
+    "power-of-integers": Case("(int32[2,3] x) => (int32[2,3] y) { y = Pow(x, x) }", [INTEGERS]),
+    "rms-normalization": Case(
+        "(float[2,3] x, float[2,3] s) => (float[2,3] y) { y = RMSNormalization<axis=0>(x, s) }",
+        [X, X],
+        opset=23,
+    ),
+    "eye-of-another-type": Case(
+        "(int32[2,3] x) => (float[2,3] y) { y = EyeLike<dtype=1>(x) }", [INTEGERS]
+    ),
+    "indices-of-pool": Case(
+        "(float[1,1,4,4] x) => (float[1,1,2,2] y, int64[1,1,2,2] i)"
+        " { y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }",
+        [IMAGE],
+    ),
+    "sequence-identity": Case(
+        "(float[2,3] x) => (float[1,3] y) <int64 i = {1}>"
+        " { s = SplitToSequence(x) t = Identity(s) y = SequenceAt(t, i) }",
+        [X],
+        opset=14,
+    ),
+    "max-of-compress": Case(
+        "(float[1,3] x, float[2] u) => (float[2] y) <bool[3] c = {0, 1, 1}>"
+        " { t = Compress(x, c) y = Max(t, u) }",
+        [X[:1], X[1, :2]],
+    ),
+    "function-named-identity": Case(
+        '<ir_version: 8, opset_import: ["" : 13, "hunted" : 1]>'
+        " g (float[1,1,4,4] x) => (float[1,1,2,2] y) { y = hunted.Identity(x) }"
+        ' <domain: "hunted", opset_import: ["" : 13]>'
+        " Identity (x) => (y) { y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x) }",
+        [IMAGE],
+    ),
+    "sparse-constant": Case(
+        "(float[1,1,4,4] x, float[1,1,2,2] w) => (float[1,1,3,3] y)"
+        " { t = Constant<value = float[1] {2}>() y = Conv(x, w, t) }",
+        [IMAGE, IMAGE[:, :, :2, :2]],
+        judges="onnxruntime openvino",
+        sparse=True,
+    ),
+    "nonzero-of-a-scalar": SAME_NONZERO,
+}
+
+ONNX2TORCH: Mapping[str, Case] = {
+    "nonzero": Case("(float[2,3] x) => (int64[2,N] y) { y = NonZero(x) }", [X]),
+    "sum-of-int32": Case("(int32[2,3] x) => (int32[1,1] y) { y = ReduceSum(x) }", [INTEGERS]),
+    "cumsum": Case("(float[2,3] x) => (float[2,3] y) <int64 a = {1}> { y = CumSum(x, a) }", [X]),
+    "isinf": Case("(float[2] x) => (bool[2] y) { y = IsInf<detect_negative=0>(x) }", [INFINITE]),
+    "clip-of-integers": Case(
+        "(int32[2,3] x) => (int32[2,3] y) <int32 l = {2}, int32 h = {5}> { y = Clip(x, l, h) }",
+        [INTEGERS],
+    ),
+    "top-of-equals": TOP_OF_EQUALS,
+    "power-by-floats": Case(
+        "(int32[2,3] x, float[2,3] u) => (int32[2,3] y) { y = Pow(x, u) }",
+        [INTEGERS, np.full((2, 3), 2, np.float32)],
+    ),
+    "second-output": Case(
+        "(float[2,3] x) => (float[2,3] y, bool[2,3] m) { y, m = Dropout(x) }", [X]
+    ),
+    "negative-indices": Case(
+        "(float[2,3] x) => (float[1,3] y) <int64[1,3] i = {-1, 0, -2}>"
+        " { y = GatherElements(x, i) }",
+        [X],
+    ),
+    "split-in-one": Case("(float[2,3] x) => (float[2,3] y) { t = Split(x) y = Relu(t) }", [X]),
+    "mean-of-integers": Case("(int32[2,3] x) => (int32[1,1] y) { y = ReduceMean(x) }", [INTEGERS]),
+    "flatten": Case("(float[2,3] x) => (float[1,6] y) { y = Flatten<axis=0>(x) }", [X]),
+    "clip-without-minimum": Case(
+        "(float[2,3] x) => (float[2,3] y) <float h = {1}> { y = Clip(x, , h) }", [X]
+    ),
+    "pad-of-rank-2": Case(
+        "(float[2,3] x) => (float[2,4] y) <int64[4] p = {0, 1, 0, 0}>"
+        ' { y = Pad<mode="edge">(x, p) }',
+        [X],
+    ),
+    "bias-of-one-element": Case(
+        "(float[3,2] x, float[2] s) => (float[3,2] y) <float[1] b = {1}>"
+        " { y = LayerNormalization(x, s, b) }",
+        [X.reshape(3, 2), X[0, :2]],
+        opset=17,
+    ),
+    "pad-with-2": Case(
+        "(float[1,1,4,4] x) => (float[1,1,6,6] y)"
+        " { y = Pad<pads=[0,0,1,1,0,0,1,1], value=2.0>(x) }",
+        [IMAGE],
+        opset=6,
+        judges="onnxruntime iree",
+    ),
+}
+
+CASES: Mapping[str, Mapping[str, Case]] = {"onnx2torch": ONNX2TORCH, "tvm": TVM}
