@@ -11,6 +11,7 @@ one does not show.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import logging
 import sys
@@ -162,6 +163,14 @@ def older_without_dimensions() -> Mapping[str, Source]:
     }
 
 
+def tell_missing(modules: Sequence[str], wanted: Sequence[str]) -> None:
+    """End the script, with a line for each wanted case, if one of the modules is not there."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            print("\n".join(f"{name}: needs {module}" for name in wanted or ["each case"]))
+            sys.exit(1)
+
+
 def first_line(error: BaseException) -> str:
     """What kind of error the first cause is, and the beginning of its message."""
     while error.__cause__ is not None:
@@ -242,12 +251,13 @@ PROGRAMS: Mapping[str, tuple[Callable[[], Mapping[str, Source]], bool]] = {
 
 def main() -> None:
     """Print a line for each fault."""
+    program, *wanted = sys.argv[1:]
+    tell_missing(["torch", "onnxscript"], wanted)
     import torch
 
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     torch._C._jit_set_onnx_log_output_stream("stderr")
-    program, *wanted = sys.argv[1:]
     (cases, dynamo), missing = PROGRAMS[program], 0
     for name, case in cases().items():
         if not wanted or name in wanted:
