@@ -33,6 +33,11 @@ def floats(*values: float) -> np.ndarray:
     return np.array([values], np.float32)
 
 
+def ones(*shape: int) -> np.ndarray:
+    """As many as the shape says."""
+    return np.ones(shape, np.float32)
+
+
 X = np.array([[1, -2, 3], [-4, 5, 0.5]], np.float32)
 INTEGERS = np.array([[1, 2, 3], [4, 5, 7]], np.int32)
 IMAGE = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4) ** 2
@@ -42,10 +47,6 @@ SCORES = np.array([[[0.9, 0.75, 0.6]]], np.float32)
 YES = np.array(True)
 SCALAR = np.array(5, np.float32)
 SAME_NONZERO = Case("(float x) => (int64[0,N] y) { y = NonZero(x) }", [SCALAR], judges="evaluator")
-TOP_OF_EQUALS = Case(
-    "(int64[1,8] x) => (int64[1,3] t, int64[1,3] i) <int64[1] k = {3}> { t, i = TopK(x, k) }",
-    [np.ones((1, 8), np.int64)],
-)
 
 TVM: Mapping[str, Case] = {
     "shared-result-in-place": Case(
@@ -200,7 +201,10 @@ ONNX2TORCH: Mapping[str, Case] = {
         "(int32[2,3] x) => (int32[2,3] y) <int32 l = {2}, int32 h = {5}> { y = Clip(x, l, h) }",
         [INTEGERS],
     ),
-    "top-of-equals": TOP_OF_EQUALS,
+    "top-of-equals": Case(
+        "(int64[1,8] x) => (int64[1,3] t, int64[1,3] i) <int64[1] k = {3}> { t, i = TopK(x, k) }",
+        [np.ones((1, 8), np.int64)],
+    ),
     "power-by-floats": Case(
         "(int32[2,3] x, float[2,3] u) => (int32[2,3] y) { y = Pow(x, u) }",
         [INTEGERS, np.full((2, 3), 2, np.float32)],
@@ -239,4 +243,196 @@ ONNX2TORCH: Mapping[str, Case] = {
     ),
 }
 
-CASES: Mapping[str, Mapping[str, Case]] = {"onnx2torch": ONNX2TORCH, "tvm": TVM}
+OPENVINO: Mapping[str, Case] = {
+    "shift-of-negative": Case(
+        '(int32[2] x, int32[2] s) => (int32[2] y) { y = BitShift<direction="RIGHT">(x, s) }',
+        [np.array([-1, 8], np.int32), np.array([1, 1], np.int32)],
+        opset=28,
+        judges="evaluator",
+    ),
+    "window-beyond-input": Case(
+        "(float[1,1,1,2] x) => (float[A,B,C,D] y)"
+        " { y = MaxPool<ceil_mode=1, kernel_shape=[1,1], strides=[2,2]>(x) }",
+        [floats(1, 2).reshape(1, 1, 1, 2)],
+    ),
+    "causal-with-past": Case(
+        "(float[1,1,2,1] q, float[1,1,1,1] k, float[1,1,1,1] v, float[1,1,1,1] a,"
+        " float[1,1,1,1] b) => (float[1,1,2,1] y)"
+        " { y = Attention<is_causal=1>(q, k, v, , a, b) }",
+        [ones(1, 1, 2, 1), *np.array([1, 1, 1, 0], np.float32).reshape(4, 1, 1, 1, 1)],
+        opset=25,
+    ),
+    "inverse-one-sided-dft": Case(
+        "(float[1,2,1,2] x) => (float[1,2,1,1] y) { y = DFT<inverse=1, onesided=1>(x) }",
+        [ones(1, 2, 1, 2)],
+        opset=19,
+    ),
+    "scale-of-batch": Case(
+        "(float[1,1,4,4] x) => (float[2,1,8,8] y) <float[4] s = {2, 1, 2, 2}>"
+        " { y = Resize(x, , s) }",
+        [IMAGE],
+    ),
+    "axes-as-input": Case(
+        "(float[2,3] x, int64[1] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
+        [X, np.array([0])],
+    ),
+    "blocks-of-int8": Case(
+        "(float[1,4] x) => (float[1,4] y) <float[4,2] s = {1, 1, 1, 1, 1, 1, 1, 1},"
+        " int8[4,4] w = {1, -2, 3, -4, 5, 6, 7, 8, 1, -2, 3, -4, 5, 6, 7, 8}>"
+        " { t = DequantizeLinear<block_size=2>(w, s) y = MatMul(x, t) }",
+        [floats(1, 2, 3, 4)],
+        opset=21,
+    ),
+    "range-away-from-limit": Case(
+        "(float a, float b, float c) => (float[N] y) { y = Range(a, b, c) }",
+        [np.array(0, np.float32), np.array(1, np.float32), np.array(-0.1, np.float32)],
+    ),
+    "empty-weight-of-int16": Case(
+        "() => (int16[3,0,5] y) <int16[3,0,5] w = {}> { y = Abs(w) }", []
+    ),
+    "smallest-of-none": Case(
+        "(float[2,0,4] x) => (float[1,1,1] y) { y = ReduceMin(x) }",
+        [np.zeros((2, 0, 4), np.float32)],
+        opset=20,
+    ),
+    "window-of-attention": Case(
+        "(float[1,1,4,1] q, float[1,1,4,1] k) => (float[1,1,4,1] y)"
+        " { y = Attention<left_window_size=1>(q, k, k) }",
+        [ones(1, 1, 4, 1), floats(1, 2, 3, 4).reshape(1, 1, 4, 1)],
+        opset=25,
+    ),
+    "top-of-equals": Case(
+        "(int64[7] x) => (int64[7] i) <int64[1] k = {7}> { t, i = TopK(x, k) }",
+        [np.array([2, 2, 0, 2, 0, 0, 2])],
+    ),
+    "nonzero-of-a-scalar": SAME_NONZERO,
+    "modulo-of-floats": Case(
+        "(float[2,3] x, float[2,3] u) => (float[2,3] y) { y = Mod(x, u) }",
+        [abs(X), abs(X[::-1])],
+        opset=28,
+        judges="evaluator iree",
+    ),
+    "celu-of-opset-28": Case(
+        "(double[2,3] x) => (double[2,3] y) { y = Celu(x) }", [X.astype(np.float64)], opset=28
+    ),
+}
+
+TWICE = np.array([1, 2], np.float32)
+ONNXRUNTIME: Mapping[str, Case] = {
+    "value-twice": Case(
+        "(bool c, float[2] x) => (float[2] a, float[2] b) { a, b = If(c)"
+        " <then_branch = t () => (float[2] n, float[2] n) { n = Neg(x) },"
+        " else_branch = e () => (float[2] m, float[2] m) { m = Abs(x) }> }",
+        [YES, TWICE],
+        judges="evaluator openvino",
+    ),
+    "log-sum-of-infinite": Case(
+        "(float[2,1] x) => (float[1,1] y) { y = ReduceLogSumExp<axes=[0]>(x) }",
+        [floats(-np.inf, -240).T],
+        judges="evaluator openvino",
+    ),
+    "nonzero-of-a-scalar": SAME_NONZERO,
+    "gru-without-size": Case(
+        "(float[1,1,2] x, float[1,9,2] w, float[1,9,3] r) => (float[1,1,1,3] y)"
+        " { y = GRU(x, w, r) }",
+        [
+            ones(1, 1, 2),
+            ones(1, 9, 2),
+            ones(1, 9, 3),
+        ],
+        opset=14,
+        judges="evaluator",
+    ),
+    "crop-by-int32": Case(
+        "(float[2,3] x) => (float[1,4] y) <int32[2] s = {1, 4}>"
+        " { y = CenterCropPad<axes=[0,1]>(x, s) }",
+        [X],
+        opset=18,
+        judges="evaluator openvino",
+    ),
+    "cast-to-double": Case(
+        "(float[2,3] x) => (double[2,3] y) { y = Cast<saturate=0, to=11>(x) }",
+        [X],
+        opset=19,
+        judges="evaluator openvino",
+    ),
+    "short-mask": Case(
+        "(float[1,1,1,1] q, float[1,1,2,1] k, float[1,1] m) => (float[1,1,1,1] y)"
+        " { y = Attention(q, k, k, m) }",
+        [
+            ones(1, 1, 1, 1),
+            floats(1, 2).reshape(1, 1, 2, 1),
+            ones(1, 1),
+        ],
+        opset=24,
+        judges="evaluator openvino",
+    ),
+    "lrn-of-rank-3": Case(
+        "(float[1,2,3] x) => (float[1,2,3] y) { y = LRN<size=1>(x) }",
+        [X[None]],
+        judges="iree openvino",
+    ),
+    "optional-of-clip": Case(
+        "(float[2,3] x) => (float[2,3] y) <float l = {-1}, float h = {1}>"
+        " { c = Clip(x, l, h) o = Optional(c) y = OptionalGetElement(o) }",
+        [X],
+        opset=15,
+        passes="CUDAExecutionProvider",
+        judges="onnxruntime tvm",
+    ),
+    "einsum-of-none": Case(
+        '() => (float[4,4] y) <float[4,0] w = {}> { y = Einsum<equation="ij,kj->ik">(w, w) }',
+        [],
+        judges="evaluator onnx2torch",
+    ),
+    "pool-without-channels": Case(
+        "(uint8[1,0,5,5] x) => (uint8[1,0,4,4] y) { y = MaxPool<kernel_shape=[2,2]>(x) }",
+        [np.zeros((1, 0, 5, 5), np.uint8)],
+        judges="evaluator tvm",
+    ),
+    "largest-of-no-truths": Case(
+        "(bool[2,0] x) => (bool[1,1] y) { y = ReduceMax(x) }",
+        [np.zeros((2, 0), bool)],
+        opset=20,
+        judges="evaluator openvino",
+    ),
+    "normalization-of-none": Case(
+        "(float[2,0] x, float[0] s) => (float[2,0] y) { y = LayerNormalization(x, s) }",
+        [np.zeros((2, 0), np.float32), np.zeros(0, np.float32)],
+        opset=17,
+        judges="evaluator openvino",
+    ),
+}
+
+IREE: Mapping[str, Case] = {
+    "demoted-conv": Case(
+        "(float[N,1,4,4] x) => (float[N,1,4,4] y) <float[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9},"
+        " int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}>"
+        " { a = Conv<pads=[1,1,1,1]>(x, w) b = Pad(a, p) y = Conv(b, w) }",
+        [IMAGE],
+        opset=17,
+        passes="iree-global-opt-demote-contraction-inputs"
+        " iree-preprocessing-convert-conv-to-channels-last",
+    ),
+    "cast-to-uint8": Case(
+        "(float[2] x) => (uint8[2] y) { y = Cast<to=2>(x) }", [np.array([128, 200], np.float32)]
+    ),
+    "weights-of-loss": Case(
+        "(float[2,2] x, int64[2] i, float[2] w) => (float y)"
+        " { y = SoftmaxCrossEntropyLoss(x, i, w) }",
+        [X[:, :2], np.array([0, 1]), np.array([0.2, 0.1], np.float32)],
+    ),
+    "nonzero-of-a-scalar": SAME_NONZERO,
+    "where-of-rank-2": Case(
+        "(bool[1,1] c, float[1] w) => (float[1,1] y) { y = Where(c, w, w) }",
+        [np.array([[True]]), SCALAR[None]],
+    ),
+}
+
+CASES: Mapping[str, Mapping[str, Case]] = {
+    "iree": IREE,
+    "onnxruntime": ONNXRUNTIME,
+    "onnx2torch": ONNX2TORCH,
+    "openvino": OPENVINO,
+    "tvm": TVM,
+}

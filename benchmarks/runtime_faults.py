@@ -17,8 +17,10 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import signal
 import sys
+import textwrap
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -114,7 +116,7 @@ def tvm(model: onnx.ModelProto, inputs: Inputs, passes: Sequence[str] = ()) -> O
 IREE_FLAGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
-    "--iree-llvmcpu-target-cpu=host",
+    "--iree-llvmcpu-target-cpu=generic",  # what it computes must not depend on the machine
 )
 
 
@@ -166,6 +168,12 @@ IMPORTED = {
 """What takes long to import, which the processes of the cases share."""
 
 
+PLACES = re.compile(
+    r"Exception from \S+|\[ONNXRuntimeError\].*?(Message|initialization): |/\S+:\d+ "
+)
+"""What messages say of their own sources."""
+
+
 def difference(expected: Sequence[Any], got: Sequence[np.ndarray]) -> str:
     """Nothing where both are the same."""
     if len(expected) != len(got):
@@ -201,28 +209,38 @@ def sparse(dense: onnx.TensorProto) -> onnx.AttributeProto:
     return onnx.helper.make_attribute("sparse_value", value)
 
 
-def fault(case: Case, run: Runner) -> str:
-    """What happens to a model; empty if the program computes the same, or it cannot be judged."""
-    model = model_of(case)
+def expectation(case: Case, model: onnx.ModelProto) -> Outputs | None:
+    """What is right; nothing where the judges disagree."""
     first, *others = [RUNNERS[judge](model, case.inputs, ()) for judge in case.judges.split()]
-    if any(difference(first, other) for other in others):
-        return ""
+    return None if any(difference(first, other) for other in others) else first
+
+
+def fault(case: Case, model: onnx.ModelProto, run: Runner, expected: Outputs) -> str:
+    """What happens to a model; empty if the program computes the same."""
     try:
         got = run(model, case.inputs, case.passes.split())
+    except ImportError:
+        raise
     except Exception as error:  # any error of the program is what is asked for
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
-    return difference(first, got)
+        words = PLACES.sub("", str(error))
+        return f"{type(error).__name__}: {textwrap.shorten(words, 160, placeholder=' …')}"
+    return difference(expected, got)
 
 
 def answer(case: Case, run: Runner, to: multiprocessing.connection.Connection) -> None:
-    """Sends what happens; runs in a process of its own."""
+    """Sends whether the case can be judged, then what happens; in a process of its own."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     with Path(os.devnull).open("w") as nowhere:
         for stream in (1, 2):  # what libraries write there themselves
             os.dup2(nowhere.fileno(), stream)
+    model = model_of(case)
+    expected = expectation(case, model)
+    to.send(expected is not None)
+    if expected is None:
+        return
     try:
-        to.send(fault(case, run))
+        to.send(fault(case, model, run, expected))
     except SystemExit as needed:
         to.send(str(needed))
         raise
@@ -235,11 +253,12 @@ def outcome(case: Case, run: Runner) -> tuple[str, bool]:
     child = context.Process(target=answer, args=(case, run, far))
     child.start()
     far.close()
-    said = ""
+    judged, said = False, ""
     with contextlib.suppress(EOFError):  # the process ended before
+        judged = near.recv()
         said = near.recv()
     child.join()
-    if child.exitcode is not None and child.exitcode < 0:
+    if judged and child.exitcode is not None and child.exitcode < 0:
         return f"the process ends with {signal.Signals(-child.exitcode).name}", True
     return said, bool(said) and child.exitcode == 0
 
