@@ -1,11 +1,11 @@
-"""Faults of PyTorch's two exporters, each shown plainly, without optvet.
+"""Faults of PyTorch's two exporters and of jax2onnx, each shown plainly, without optvet.
 
-    python benchmarks/export_faults.py older|newer [NAME…]
+    python benchmarks/export_faults.py older|newer|jax2onnx [NAME…]
 
-Needs released wheels alone: onnx, ONNX Runtime, torch and onnxscript. What a function gives is
-compared with its exported model in ONNX Runtime and in onnx's reference evaluator; a fault counts
-only if it shows with both, or if onnx's checker refuses what ONNX Runtime refuses. Exit status 1 if
-one does not show.
+Needs released wheels alone: onnx, ONNX Runtime, and torch with onnxscript, or jax2onnx. What a
+function gives is compared with its exported model in ONNX Runtime and in onnx's reference
+evaluator; a fault counts only if it shows with both, or if onnx's checker refuses what ONNX Runtime
+refuses. Exit status 1 if one does not show.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from onnx.reference import ReferenceEvaluator
 from runtime_faults import difference
 
 Source = tuple[Callable[..., Any], Sequence[Any]]
-"""A function of tensors, and what it is called with."""
+"""A function of tensors or arrays, and what it is called with."""
 
 
 def newer() -> Mapping[str, Source]:
@@ -163,6 +164,17 @@ def older_without_dimensions() -> Mapping[str, Source]:
     }
 
 
+def of_jax() -> Mapping[str, Source]:
+    """What ``jax2onnx.to_onnx`` gets wrong."""
+    from jax import numpy
+
+    floats = np.array([1, 2, 3], np.float32)
+    return {
+        "newer-operator": (numpy.cumprod, [floats]),
+        "two-types": (numpy.inner, [floats.astype(np.int32), floats]),
+    }
+
+
 def tell_missing(modules: Sequence[str], wanted: Sequence[str]) -> None:
     """End the script, with a line for each wanted case, if one of the modules is not there."""
     for module in modules:
@@ -215,7 +227,7 @@ def arrays(values: Any) -> list[np.ndarray]:
     return [value.detach().numpy() for value in several]
 
 
-def fault(function: Callable[..., Any], inputs: Sequence[Any], *, dynamo: bool) -> str:
+def torch_fault(function: Callable[..., Any], inputs: Sequence[Any], *, dynamo: bool) -> str:
     """What happens to a function; empty if its model computes the same."""
     import torch
 
@@ -223,6 +235,7 @@ def fault(function: Callable[..., Any], inputs: Sequence[Any], *, dynamo: bool) 
         def forward(self, *given: Any) -> Any:
             return function(*given)
 
+    torch._C._jit_set_onnx_log_output_stream("stderr")
     names = [f"x{i}" for i in range(len(inputs))]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         file, export = f"{folder}/model.onnx", torch.onnx.export
@@ -242,26 +255,34 @@ def fault(function: Callable[..., Any], inputs: Sequence[Any], *, dynamo: bool) 
     return judged(model, kept, arrays(function(*inputs)))
 
 
-PROGRAMS: Mapping[str, tuple[Callable[[], Mapping[str, Source]], bool]] = {
-    "older": (older, False),
-    "newer": (newer, True),
+def jax_fault(function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> str:
+    """What happens to a function of arrays; empty if its model computes the same."""
+    import jax
+    import jax2onnx
+
+    model = jax2onnx.to_onnx(function, [jax.ShapeDtypeStruct(i.shape, i.dtype) for i in inputs])
+    return judged(model, inputs, [np.asarray(function(*inputs))])
+
+
+Fault = Callable[[Callable[..., Any], Sequence[Any]], str]
+PROGRAMS: Mapping[str, tuple[list[str], Callable[[], Mapping[str, Source]], Fault]] = {
+    "older": (["torch", "onnxscript"], older, partial(torch_fault, dynamo=False)),
+    "newer": (["torch", "onnxscript"], newer, partial(torch_fault, dynamo=True)),
+    "jax2onnx": (["jax2onnx"], of_jax, jax_fault),
 }
-"""The cases of each exporter, and ``dynamo``."""
+"""The modules of each, its cases, and what happens to one."""
 
 
 def main() -> None:
     """Print a line for each fault."""
-    program, *wanted = sys.argv[1:]
-    tell_missing(["torch", "onnxscript"], wanted)
-    import torch
-
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    torch._C._jit_set_onnx_log_output_stream("stderr")
-    (cases, dynamo), missing = PROGRAMS[program], 0
+    program, *wanted = sys.argv[1:]
+    (modules, cases, fault), missing = PROGRAMS[program], 0
+    tell_missing(modules, wanted)
     for name, case in cases().items():
         if not wanted or name in wanted:
-            said = fault(*case, dynamo=dynamo)
+            said = fault(*case)
             missing += not said
             print(f"{name}: {said or 'does not show'}", flush=True)
     sys.exit(1 if missing else 0)
