@@ -80,8 +80,9 @@ def annotate_quantization(model: onnx.ModelProto) -> None:
 
 
 def denote(model: onnx.ModelProto) -> None:
-    """Say what the first dimension of the first input means."""
-    model.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    """Say what the first dimension of the first input and output means."""
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
 
 
 def add_metadata(model: onnx.ModelProto) -> None:
