@@ -10,6 +10,8 @@ from optvet.graph.interface import (
     Interface,
     align,
     describe_misdeclared_outputs,
+    feeds_of_size,
+    fixed_sizes,
     interface_of,
     shape_changes,
 )
@@ -54,3 +56,15 @@ def test_of_two_declarations_the_one_that_is_computed_holds() -> None:
     assert "became ()" in describe_misdeclared_outputs(align(matrix, scalar, frozenset()), given)
     assert describe_misdeclared_outputs(align(matrix, scalar, frozenset()), {})
     assert shape_changes(scalar, matrix)["corrected"] == {"output 'y'": ("[]", "[2, 3]")}
+
+
+def test_a_size_changes_wherever_it_is_named() -> None:
+    before = interface("(float[n,k] x, float[m,n] u) => (float[n,k] y)")
+    after = interface("(float[n,3] x, float[m,n] u) => (float[n,3] y)")
+    assert fixed_sizes(before, after) == {("x", 1): 3}
+    assert fixed_sizes(after, before) == {}
+    feeds = {"x": np.arange(6.0).reshape(2, 3), "u": np.arange(8.0).reshape(4, 2)}
+    changed = feeds_of_size(before.inputs, feeds, ("x", 0), 3)
+    assert {name: value.shape for name, value in changed.items()} == {"x": (3, 3), "u": (4, 3)}
+    assert changed["x"].tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
+    assert feeds_of_size(before.inputs, feeds, ("x", 1), 1)["u"] is feeds["u"]

@@ -185,6 +185,50 @@ def lost_inputs(before: HasInterface, after: HasInterface) -> tuple[str, ...]:
     )
 
 
+Place = tuple[str, int]
+"""An input and one of its axes."""
+
+
+def fixed_sizes(before: HasInterface, after: HasInterface) -> dict[Place, int]:
+    """The sizes of inputs that ``after`` fixes and ``before`` leaves open."""
+    taken = {v.name: v.shape or () for v in after.inputs}
+    return {
+        (old.name, axis): new
+        for old in before.inputs
+        if old.shape is not None and len(old.shape) == len(taken.get(old.name, ()))
+        for axis, (was, new) in enumerate(zip(old.shape, taken[old.name], strict=True))
+        if isinstance(new, int) and not isinstance(was, int)
+    }
+
+
+def with_sizes(inputs: Sequence[ValueInfo], sizes: Mapping[Place, int]) -> tuple[ValueInfo, ...]:
+    """The inputs with these sizes fixed."""
+    return tuple(
+        v
+        if v.shape is None
+        else replace(v, shape=tuple(sizes.get((v.name, i), d) for i, d in enumerate(v.shape)))
+        for v in inputs
+    )
+
+
+def feeds_of_size(
+    inputs: Sequence[ValueInfo], feeds: Mapping[str, np.ndarray], place: Place, size: int
+) -> dict[str, np.ndarray]:
+    """The feeds with another size at ``place`` and wherever the inputs name the same one.
+
+    Values are repeated, or left out.
+    """
+    shapes = {v.name: v.shape for v in inputs if v.shape is not None}
+    name = shapes[place[0]][place[1]]
+    changed = dict(feeds)
+    for key, array in feeds.items():
+        axes = [i for i, d in enumerate(shapes.get(key, ())) if d == name and d is not None]
+        for axis in {*axes, *([place[1]] if key == place[0] else [])}:
+            array = np.take(array, np.arange(size) % max(array.shape[axis], 1), axis)
+        changed[key] = array
+    return changed
+
+
 ShapeChange = tuple[str, str]
 """A declared shape before and after, as text."""
 

@@ -260,3 +260,49 @@ def test_a_note_on_shapes_has_the_same_fingerprint_whatever_the_model_calls_its_
 def of_pass(result: VetResult, name: str) -> Finding:
     (finding,) = [f for f in result.findings if f.culprit == [name]]
     return finding
+
+
+class Fixing(Shaper):
+    """One pass, which fixes a size of the input."""
+
+    def __init__(self, axis: int, size: int) -> None:
+        self.axis, self.size = axis, size
+
+    def passes(self) -> Sequence[Pass]:
+        return [Pass("nothing"), Pass("fix")]
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        model = onnx.load_from_string(source.data)
+        if "fix" in passes:
+            shape = model.graph.input[0].type.tensor_type.shape
+            shape.dim[self.axis].dim_value = self.size
+        return Artifact("onnx", model.SerializeToString())
+
+
+PRODUCT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,K] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}>
+{ t = Relu(x)  y = MatMul(t, w) }
+"""
+BROADCAST = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,K] x) => (float[N,3] y) <float[3] w = {1, 2, 3}>
+{ t = Relu(x)  y = Add(t, w) }
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "axis", "size", "verdict"),
+    [(PRODUCT, 1, 3, "clean"), (PRODUCT, 0, 1, "faulty"), (BROADCAST, 1, 3, "faulty")],
+)
+def test_fixing_a_size_harms_callers_if_the_original_computes_with_another(
+    model: str, axis: int, size: int, verdict: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "given.npz", x=np.ones((1, 3), np.float32))
+    dataset = (f"files:{tmp_path / 'given.npz'}",)
+    result = vetted(tmp_path, model, Fixing(axis, size), dataset=dataset)
+    assert result.verdict == verdict
+    if verdict == "faulty":
+        assert of(result, "interface-change").culprit == ["fix"]
+    else:
+        assert [f.severity for f in result.findings] == []

@@ -25,6 +25,7 @@ from optvet.engine.work.trials.from_file import stamp_of
 from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.known_results import KnownResults
 from optvet.engine.work.trials.library_warnings import Warned, without_warnings
+from optvet.engine.work.trials.open_sizes import with_only_sizes
 from optvet.engine.work.trials.trial import TrialReport, TrialSpec, run_poisoned_trial, run_trial
 from optvet.engine.work.trials.trial_results import (
     Build,
@@ -332,7 +333,19 @@ class TrialRunner:
         build = self.known.recall_build(build_spec)
         assert build is not None
         runs = self.known.recall_runs(build_spec, build, samples) or {}
-        return self._compose(build_spec, build, runs, samples)
+        trial = self._compose(build_spec, build, runs, samples)
+        if trial.alignment is None or not trial.alignment.problem or not samples:
+            return trial
+        model = with_only_sizes(self.model, build.facts or self.model, samples, self._refuses)
+        if model is self.model:
+            return trial
+        self.case = self.known.case = replace(self.case, model=model)
+        return self._finish(self._start(build_spec, samples, pending.purpose))
+
+    def _refuses(self, sample: Sample) -> bool:
+        """Whether the original raises an error on a further sample."""
+        run = self.reference([sample]).runs.get(sample.id)
+        return isinstance(run, Failure) and run.kind == "error"
 
     def _one_by_one(self, pending: _Pending) -> Trial:
         """Find the sample that killed the worker: try the build first, then each sample alone."""
