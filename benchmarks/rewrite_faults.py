@@ -152,7 +152,7 @@ def script_says(bundle: Path, python: str) -> str:
     raised = [
         line
         for line in done.stderr.splitlines()
-        if re.match(r"(\w+\.)+\w+: |\w+(Error|Exception): ", line)
+        if re.match(r"(\w+\.)+\w+: |\w+(Error|Exception)(: |$)", line)
     ]
     said = [*told[-1:], *raised[-1:], *told[-2:-1]]
     return said[-1][:_MOST] if done.returncode == 1 and said else ""
