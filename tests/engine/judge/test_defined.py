@@ -67,9 +67,21 @@ TALL_BY_ROUNDING = {"x": np.zeros((30, 1)), "s": F32([2.3, 1])}
 PARTS = "g (float[4] x, int64[n] s) => (seq(float[m]) y) { y = SplitToSequence(x, s) }"
 TOP = "g (float[2] x, int64[1] k) => (float[n] y, int64[n] j) { y, j = TopK(x, k) }"
 STEP = "g (float[2] x, int64[1] i) => (float[n] y) { y = Slice(x, i, i, i, i) }"
+SLICED = "g (float[2,3] x, int64[2] i, int64[2] a) => (float[m,n] y) { y = Slice(x, i, i, a) }"
+UNIQUE = "g (float[2] x) => (float[n] y) { y = Unique(x) }"
+ATTENTION = (
+    "g (float[1,1,2,3] x, int64[1] n) => (float[1,1,2,3] y) { y = Attention(x, x, x, , , , n) }"
+)
 DROPOUT = "g (float[2] x, float r) => (float[2] y) { y = Dropout(x, r) }"
 GRID = "g (float[2,2,3] t, int64[4] s) => (float[b,h,w,2] y) { y = AffineGrid(t, s) }"
 MEAN = "g (float[2] x) => (float[n] y) { y = ReduceMean<keepdims: int = %d>(x) }"
+BLOCKS = (
+    "g (float[2] x, float s) => (uint8[2] y) { y = QuantizeLinear<block_size: int = %d>(x, s) }"
+)
+STAGE = (
+    "g (float[1,1,2,3] a) => (float[1,1,2,3] y, float[1,1,2,2] z) "
+    "{ y, , , z = Attention<qk_matmul_output_mode: int = %d>(a, a, a) }"
+)
 LARGEST = "g (float[3] x) => (float[1] y) { y = ReduceMax(x) }"
 LEAST = int(np.iinfo(np.int32).min)
 
@@ -119,6 +131,18 @@ LEAST = int(np.iinfo(np.int32).min)
         (LARGEST, {"x": F32([1, np.inf, 2])}, {"x": F32([1, np.nan, 2])}),
         (TOP, {"k": np.array([9])}, {"k": np.array([-1])}),
         (STEP, {"i": np.array([-1])}, {"i": np.array([0])}),
+        (SLICED, {"a": np.array([0, 1])}, {"a": np.array([1, 1])}),
+        (
+            SLICED,
+            {"x": np.zeros((2, 3)), "a": np.array([1, -2])},
+            {"x": np.zeros((2, 3)), "a": np.array([1, -1])},
+        ),
+        (UNIQUE, {"x": F32([1, np.inf])}, {"x": F32([1, np.nan])}),
+        (
+            ATTENTION,
+            {"x": np.zeros((1, 1, 2, 3)), "n": np.array([2])},
+            {"x": np.zeros((1, 1, 2, 3)), "n": np.array([3])},
+        ),
         (DROPOUT, {"r": F32(0)}, {"r": F32(1)}),
         (
             GRID,
@@ -152,6 +176,8 @@ def test_each_rule_tells_values_with_an_answer_from_those_without(
         (POOL, 1, 2),
         (MEAN, 1, 2),
         (REMAINDER, 1, 0),
+        (BLOCKS, 0, -1),
+        (STAGE, 3, -1),
     ],
 )
 def test_each_rule_tells_attributes_with_an_answer_from_those_without(
@@ -166,6 +192,27 @@ def test_an_axis_may_be_counted_from_the_back_only_where_its_operator_set_says_s
     assert kinds(SOFTMAX % -1, 13) == []
     assert kinds(SOFTMAX % 1, 10) == []
     assert kinds(SOFTMAX % -1, 10) == ["Softmax: negative axis"]
+
+
+@pytest.mark.parametrize(
+    ("operator", "axis", "opset", "open_"),
+    [
+        ("RMSNormalization", -2, 23, False),
+        ("RMSNormalization", 2, 23, True),
+        ("LayerNormalization", 1, 17, False),
+        ("LayerNormalization", -3, 17, True),
+        ("Softmax", 2, 11, True),
+        ("Softmax", 2, 9, False),  # rows of one element
+        ("LogSoftmax", 3, 9, True),
+    ],
+)
+def test_an_axis_is_one_of_the_operand(operator: str, axis: int, opset: int, open_: bool) -> None:
+    body = "g (float[2,3] x, float[1] s) => (float[2,3] y) { y = Relu(x) }"
+    proto = model(body, opset)
+    operands = ["x", "s"] if "Norm" in operator else ["x"]
+    proto.graph.node[0].CopyFrom(onnx.helper.make_node(operator, operands, ["y"], axis=axis))
+    feeds = {"x": np.zeros((2, 3), np.float32), "s": np.ones(1, np.float32)}
+    assert bool(undefined_in(proto, feeds)) == open_
 
 
 def test_bounds_in_the_wrong_order_have_an_answer_since_operator_set_13() -> None:

@@ -53,6 +53,13 @@ X3 = (2, 3, 4)
             "the shape [2, 1, 5]",
         ),
         (
+            "y = MaxUnpool<kernel_shape = [2]>(x, i)",
+            {"x": X3, "i": X3},
+            {"x": X3, "i": (2, 3, 8)},
+            "the shape [2, 3, 4]",
+        ),
+        ("y = GlobalAveragePool(x)", {"x": X3}, {"x": (2, 3)}, "some dimension more"),
+        (
             'y = Einsum<equation = "bij,bjk->bik">(x, w)',
             {"x": X3, "w": (2, 4, 5)},
             {"w": (2, 1, 5)},

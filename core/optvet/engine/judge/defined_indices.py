@@ -91,6 +91,33 @@ def steps(call: OperatorCall) -> str:
     return "a step is 0" if value is not None and bool(np.any(value == 0)) else ""
 
 
+def sliced_axes(call: OperatorCall) -> str:
+    """Axes that are sliced once."""
+    data, axes = call.operand(0), call.operand(3)
+    if axes is None:
+        return ""
+    counted = axes if data is None else np.where(axes < 0, axes + data.ndim, axes)
+    return "an axis is listed twice" if np.unique(counted).size < counted.size else ""
+
+
+def axis_inside(call: OperatorCall) -> str:
+    """An axis that there is; before operator set 11, one behind the last is no axis of a row."""
+    data, axis = call.operand(0), call.attribute("axis")
+    if data is None or axis is None:
+        return ""
+    beyond = data.ndim + (call.opset < 11)
+    return "" if -data.ndim <= axis < beyond else f"axis {axis} of {data.ndim} dimensions"
+
+
+def tokens(call: OperatorCall) -> str:
+    """As many keys that are not padded as there are."""
+    keys, counts = call.operand(1), call.operand(6)
+    if keys is None or counts is None or keys.ndim < 2:
+        return ""
+    wrong = bool(np.any((counts < 0) | (counts > keys.shape[-2])))
+    return f"more tokens than the {keys.shape[-2]} keys" if wrong else ""
+
+
 def delta(call: OperatorCall) -> str:
     """A step that leads on."""
     value = call.operand(2)

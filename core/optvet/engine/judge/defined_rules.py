@@ -15,13 +15,16 @@ import onnx
 from onnx import NodeProto
 
 from optvet.engine.judge.defined_indices import (
+    axis_inside,
     count,
     delta,
     depth,
     order,
     parts,
     places,
+    sliced_axes,
     steps,
+    tokens,
     unique_places,
 )
 from optvet.engine.judge.operator_call import Array, OperatorCall, Rule
@@ -437,6 +440,17 @@ def _padding(call: OperatorCall) -> str:
     return "a window lies in the padding alone" if wide else ""
 
 
+def _block(call: OperatorCall) -> str:
+    size = call.attribute("block_size", 0)
+    return f"block_size is {size}, which is not positive" if size < 0 else ""
+
+
+def _stage(call: OperatorCall) -> str:
+    """The stage of the product of queries and keys that is an output."""
+    stage = call.attribute("qk_matmul_output_mode", 0)
+    return "" if 0 <= stage <= 3 else f"qk_matmul_output_mode is {stage}, which is not from 0 to 3"
+
+
 def _flag(call: OperatorCall) -> str:
     for given in call.node.attribute:
         if given.name in _FLAGS and given.type == given.INT and given.i not in (0, 1):
@@ -445,9 +459,9 @@ def _flag(call: OperatorCall) -> str:
 
 
 _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
-    "QuantizeLinear": (_number_to_quantize,),
+    "QuantizeLinear": (_number_to_quantize, _block),
     "DynamicQuantizeLinear": (_number_to_quantize,),
-    "DequantizeLinear": (_zero_point_of_wide,),
+    "DequantizeLinear": (_zero_point_of_wide, _block),
     "Cast": (_cast,),
     "CastLike": (_cast_like,),
     "BitShift": (_shift,),
@@ -473,7 +487,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "ScatterND": (places, unique_places),
     "OneHot": (depth,),
     "Range": (delta,),
-    "Slice": (steps,),
+    "Slice": (steps, sliced_axes),
     "Split": (parts,),
     "SplitToSequence": (parts,),
     "TopK": (count, order),
@@ -482,8 +496,14 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "Hardmax": (order,),
     "ReduceMax": (order,),
     "ReduceMin": (order,),
+    "Unique": (order,),
     "ReduceMean": (_mean_of_nothing,),
     "Normalizer": (_largest_of_a_row,),
+    "Attention": (_stage, tokens),
+    "LayerNormalization": (axis_inside,),
+    "RMSNormalization": (axis_inside,),
+    "Softmax": (axis_inside,),
+    "LogSoftmax": (axis_inside,),
     "Squeeze": (_axes_once,),
     "Unsqueeze": (_axes_once,),
 }
@@ -534,7 +554,9 @@ AGREED = frozenset({_negative_axis, _power_wrap, _size_by_rounding, _wrap})
 """Rules about what the standard does not allow or does not say, and all kernels do alike: hunts
 judge no such model, and in any other one it excuses nothing."""
 _BY_ATTRIBUTES = {
+    axis_inside,
     _batches,
+    _block,
     count,
     _epsilon,
     _keys,
@@ -545,7 +567,10 @@ _BY_ATTRIBUTES = {
     parts,
     places,
     _ratio,
+    sliced_axes,
+    _stage,
     steps,
+    tokens,
 }
 """Rules for which no value is recorded: runtimes mostly refuse an index outside of the data, and
 hardly any model has tensors without elements, or asks for the largest of NaN."""

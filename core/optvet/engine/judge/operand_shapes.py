@@ -47,6 +47,8 @@ _VECTORS: Mapping[str, Sequence[int]] = {
     **{f"Reduce{name}": (1,) for name in _REDUCTIONS.split()},
 }
 """Places of operands of one dimension."""
+_IMAGES = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
+"""Operators of what has a batch, channels, and at least one dimension more."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,12 @@ def _as_the_indices(of: _Operands) -> Wanted:
     indices = of.shape(1)
     if indices is not None:
         yield 2, indices
+
+
+def _as_the_data(of: _Operands) -> Wanted:
+    data = of.shape(0)
+    if data is not None:
+        yield 1, data
 
 
 def _slices_by_indices(of: _Operands) -> Wanted:
@@ -219,6 +227,7 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "InstanceNormalization": _channels,
     "LSTM": _recurrence,
     "MatMulInteger": _zero_points,
+    "MaxUnpool": _as_the_data,
     "NegativeLogLikelihoodLoss": _classes,
     "NonMaxSuppression": _boxes,
     "OneHot": _off_and_on,
@@ -305,6 +314,9 @@ def _contradictions(of: _Operands) -> Iterator[tuple[int, str]]:
             shape = of.shape(place)
             if shape is not None and len(shape) != rank:
                 yield place, kind
+    image = of.shape(0)
+    if operator in _IMAGES and image is not None and len(image) < 3:
+        yield 0, "a batch, channels and some dimension more"
     if operator in _WANTED:
         for place, wanted in _WANTED[operator](of):
             if of.shape(place) not in (None, wanted):
