@@ -241,6 +241,24 @@ def test_outputs_that_are_random_are_not_compared(convert: Convert) -> None:
         convert(GOOD, function="lambda x: np.random.default_rng().random((2, 3), np.float32)")
 
 
+def test_a_source_that_seldom_draws_another_number_is_random(convert: Convert) -> None:
+    rare = "lambda x: np.where(np.random.default_rng().random(x.shape) < 0.005, 1, 0) + 0 * x"
+    text = """g (float[n,3] x) => (float[n,3] y) <float k = {0}>
+    { z = Mul(x, k)  r = Bernoulli(z)  o = RandomUniformLike(x)  y = Add(r, o) }"""
+    with pytest.raises(NothingTested, match="every output differs between two runs"):
+        convert(text, function=rare, edges=False)
+
+
+@pytest.mark.parametrize("function", ["lambda x: 0 * x", "lambda x: x"])
+def test_a_model_that_draws_where_the_source_does_not_is_wrong(
+    convert: Convert, function: str
+) -> None:
+    text = """g (float[n,3] x) => (float[n,3] y)
+    { o = RandomUniformLike(x)  y = Add(x, o) }"""
+    result = convert(text, function=function, edges=False)
+    assert [f.symptom for f in result.findings] == ["wrong-output"]
+
+
 def test_inputs_that_the_source_refuses_are_left_out(convert: Convert) -> None:
     strict = "lambda x: np.maximum(x, 0) if x.min() >= 0 else np.log([])[0]"
     result = convert(GOOD, function=strict, inputs="(np.ones((2, 3), np.float32),)")

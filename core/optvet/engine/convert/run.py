@@ -18,7 +18,7 @@ from optvet.engine.convert.match_interface import NO_FACTS, match_outputs
 from optvet.engine.convert.opening_conversion import open_conversion
 from optvet.engine.convert.other_runtimes import cross_check, find_unanswered
 from optvet.engine.convert.places import locate_fault, locate_further, refused_place
-from optvet.engine.convert.session import Conversion, reference_of
+from optvet.engine.convert.session import Conversion, random_outputs, reference_of
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.undefined_inputs import undefined_inside
 from optvet.engine.convert.undefined_places import find_undefined_samples
@@ -28,6 +28,7 @@ from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.interface import Interface, interface_of
+from optvet.graph.structure import draws_random
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage, SourceFacts
 from optvet.spec.errors import NothingTested
@@ -91,14 +92,20 @@ def prepare_inputs(
     )
     samples = [d.sample for d in inputs]
     outputs, failed, random = reference_of(conversion, samples)
+    _refuse_random_source(request, outputs, random)
+    kept = [d for d in inputs if d.sample.id in outputs]
+    conversion.output_names.extend(outputs[samples[0].id])
+    return kept, judge_for(conversion, kept, outputs, random, facts), failed
+
+
+def _refuse_random_source(
+    request: ConvertRequest, outputs: Mapping[str, Outputs], random: frozenset[str]
+) -> None:
     if outputs and all(set(o) <= random for o in outputs.values()):
         raise NothingTested(
             f"{request.model}: every output differs between two runs of the source, so nothing can "
             "be compared; make it repeatable, by eval() or by a seed"
         )
-    kept = [d for d in inputs if d.sample.id in outputs]
-    conversion.output_names.extend(outputs[samples[0].id])
-    return kept, judge_for(conversion, kept, outputs, random, facts), failed
 
 
 def judge_for(
@@ -173,7 +180,14 @@ def judge_stages(
 ) -> ConversionEvidence:
     """What every stage does on ``inputs``, and which is to blame."""
     example = inputs[0].sample
-    stages = observe_stages(conversion, stage_artifacts, [d.sample for d in inputs], judge)
+    samples = [d.sample for d in inputs]
+    stages = observe_stages(conversion, stage_artifacts, samples, judge)
+    if _may_be_random(stage_artifacts, stages):
+        random = judge.random | random_outputs(conversion, example, judge.reference[example.id])
+        if random != judge.random:
+            _refuse_random_source(conversion.request, judge.reference, random)
+            judge = replace(judge, random=random)
+            stages = observe_stages(conversion, stage_artifacts, samples, judge)
     configs, observed, last = stages.configs, stages.observed, stages.last
     stage_results = stages.stage_results
     undefined, inputs = _drop_undefined_edge_values(
@@ -202,6 +216,23 @@ def judge_stages(
         undefined=found.undefined,
         quantized=_count_quantized_operators(conversion, stage_artifacts),
     )
+
+
+def _may_be_random(stage_artifacts: Sequence[StageArtifact], stages: ObservedStages) -> bool:
+    """Whether values are wrong in a converted model that draws random numbers."""
+    wrong = any(
+        v.state == "fault" and v.symptom is not None and v.symptom.info.of_values
+        for r in stages.stage_results
+        for v in r.seen.values()
+    )
+    artifacts = [m.artifact for m in stage_artifacts if m.artifact is not None]
+    return wrong and any(map(_draws_random, artifacts))
+
+
+def _draws_random(artifact: Artifact) -> bool:
+    if artifact.format != "onnx" or not artifact.data:
+        return False
+    return draws_random(onnx.load_from_string(artifact.data))
 
 
 @dataclass(frozen=True)
@@ -423,11 +454,14 @@ def _lend(
     stage_artifacts: Sequence[StageArtifact],
     observed: Sequence[Observed | None],
 ) -> None:
-    """Give the meter the first converted model in ONNX that runs, for what only a graph tells."""
+    """Give the meter the first converted model in ONNX that runs, for what only a graph tells.
+
+    The noise of a model that draws random numbers is not that of the source.
+    """
     for config, m, o in zip(configs, stage_artifacts, observed, strict=True):
         if config is None or m.artifact is None or o is None or o.load is not None:
             continue
-        if m.artifact.format == "onnx" and m.artifact.data:
+        if m.artifact.format == "onnx" and m.artifact.data and not _draws_random(m.artifact):
             meter.converted = (config, m.artifact, o.runs)
             return
 

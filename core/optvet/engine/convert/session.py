@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from optvet.engine.convert import worker_steps
@@ -250,3 +250,18 @@ def reference_of(
         if isinstance(again, dict):
             random |= unlike(run, again) & again.keys()
     return outputs, failed, frozenset(random)
+
+
+_DRAWS = 256
+"""Runs after which what happens in one of thirty is seen."""
+
+
+def random_outputs(conversion: Conversion, sample: Sample, outputs: Outputs) -> frozenset[str]:
+    """Names of outputs of the source that many more runs of ``sample`` give otherwise.
+
+    Two runs may be alike by chance, such as where a rare event is drawn.
+    """
+    copies = [replace(sample, id=f"{sample.id} {n}") for n in range(_DRAWS)]
+    observed = conversion.observe(conversion.reference, conversion.source.artifact, copies)
+    runs = [run for run in observed.runs.values() if not isinstance(run, Failure)]
+    return frozenset(name for run in runs for name in unlike(outputs, run) & run.keys())
