@@ -46,6 +46,17 @@ BOXES = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)
 SCORES = np.array([[[0.9, 0.75, 0.6]]], np.float32)
 YES = np.array(True)
 SCALAR = np.array(5, np.float32)
+LOW = np.full((1, 1, 2, 2), -np.inf, np.float32)
+SAME_POOL = Case(
+    "(float[1,1,2,2] x) => (float[1,1,1,1] y) { y = GlobalMaxPool(x) }",
+    [LOW],
+    judges="evaluator iree",
+)
+SAME_SHIFT = Case(
+    '(uint8[2] x, uint8[2] s) => (uint8[2] y) { y = BitShift<direction="LEFT">(x, s) }',
+    [np.array([8, 8], np.uint8), np.array([8, 33], np.uint8)],
+    opset=28,
+)
 SAME_NONZERO = Case("(float x) => (int64[0,N] y) { y = NonZero(x) }", [SCALAR], judges="evaluator")
 
 TVM: Mapping[str, Case] = {
@@ -79,6 +90,11 @@ TVM: Mapping[str, Case] = {
         "(float[1,1,4,4] x) => (float[1,1,5,5] y) <float[4] s = {1, 1, 1.3, 1.3}>"
         ' { y = Resize<mode="linear">(x, , s) }',
         [IMAGE],
+    ),
+    "negative-place-of-insert": Case(
+        "(float[1] x, float[1] u) => (float[1] y) <int64 p = {-1}, int64 i = {1}>"
+        " { s = SequenceConstruct(x, u) t = SequenceInsert(s, x, p) y = SequenceAt(t, i) }",
+        [SCALAR[None], SCALAR[None] + 1],
     ),
     "antialias": Case(
         "(float[1,1,4,4] x) => (float[1,1,2,2] y) <float[4] s = {1, 1, 0.5, 0.5}>"
@@ -130,6 +146,15 @@ TVM: Mapping[str, Case] = {
         "(bool[3] x) => (bool[N] y) { y = Compress(x, x) }",
         [np.array([True, False, True])],
         passes="ConvertLayout",
+    ),
+    "layout-of-dropout": Case(
+        "(float[2,3] x) => (float[2,3] y) { y = Dropout(x) }", [X], passes="ConvertLayout"
+    ),
+    "slice-without-axes": Case(
+        "(float[2,3] x) => (float[1,3] y) { y = Slice<starts=[0], ends=[1]>(x) }", [X], opset=9
+    ),
+    "length-of-split": Case(
+        "(float[2,3] x) => (int64 n) { s = SplitToSequence(x) n = SequenceLength(s) }", [X]
     ),
     "value-float": Case("() => (float y) { y = Constant<value_float=0.0>() }", []),
     "power-by-floats": Case(
@@ -189,6 +214,8 @@ TVM: Mapping[str, Case] = {
         judges="onnxruntime openvino",
         sparse=True,
     ),
+    "pool-of-infinite": SAME_POOL,
+    "shift-by-all-bits": SAME_SHIFT,
     "nonzero-of-a-scalar": SAME_NONZERO,
 }
 
@@ -244,6 +271,28 @@ ONNX2TORCH: Mapping[str, Case] = {
 }
 
 OPENVINO: Mapping[str, Case] = {
+    "bytes-shifted-left": Case(
+        '(uint8[2] x, uint8[2] s) => (uint8[2] y) { y = BitShift<direction="LEFT">(x, s) }',
+        [np.array([200, 8], np.uint8), np.array([1, 1], np.uint8)],
+    ),
+    "aspect-ratio": Case(
+        "(float[1,1,4,4] x) => (float[1,1,A,B] y) <int64[2] s = {6, 8}>"
+        ' { y = Resize<axes=[2,3], keep_aspect_ratio_policy="not_smaller">(x, , , s) }',
+        [IMAGE],
+        opset=19,
+    ),
+    "pool-of-infinite": SAME_POOL,
+    "axes-of-slice": Case(
+        "(float[4,1] x, int64[1] a) => (float[A,B] y) <int64[1] b = {1}, int64[1] e = {5}>"
+        " { y = Slice(x, b, e, a) }",
+        [ones(4, 1), np.array([0])],
+    ),
+    "value-ints": Case("() => (int64[2] y) { y = Constant<value_ints=[1, 2]>() }", [], opset=12),
+    "flattened-of-any-rank": Case(
+        "(float[2,3] x, int64[K] s) => (float[N] y) <int64[1] w = {-1}>"
+        " { a = Reshape(x, s) b = Abs(a) c = Reshape(b, w) y = Neg(c) }",
+        [X, np.array([3, 2])],
+    ),
     "shift-of-negative": Case(
         '(int32[2] x, int32[2] s) => (int32[2] y) { y = BitShift<direction="RIGHT">(x, s) }',
         [np.array([-1, 8], np.int32), np.array([1, 1], np.int32)],
@@ -290,10 +339,8 @@ OPENVINO: Mapping[str, Case] = {
     "empty-weight-of-int16": Case(
         "() => (int16[3,0,5] y) <int16[3,0,5] w = {}> { y = Abs(w) }", []
     ),
-    "smallest-of-none": Case(
-        "(float[2,0,4] x) => (float[1,1,1] y) { y = ReduceMin(x) }",
-        [np.zeros((2, 0, 4), np.float32)],
-        opset=20,
+    "largest-of-infinite": Case(
+        "(float[1,1,2,2] x) => (float[1,1,1,1] y) { y = ReduceMax(x) }", [LOW]
     ),
     "window-of-attention": Case(
         "(float[1,1,4,1] q, float[1,1,4,1] k) => (float[1,1,4,1] y)"
@@ -332,6 +379,7 @@ ONNXRUNTIME: Mapping[str, Case] = {
         judges="evaluator openvino",
     ),
     "nonzero-of-a-scalar": SAME_NONZERO,
+    "pool-of-infinite": SAME_POOL,
     "gru-without-size": Case(
         "(float[1,1,2] x, float[1,9,2] w, float[1,9,3] r) => (float[1,1,1,3] y)"
         " { y = GRU(x, w, r) }",
@@ -354,6 +402,12 @@ ONNXRUNTIME: Mapping[str, Case] = {
         "(float[2,3] x) => (double[2,3] y) { y = Cast<saturate=0, to=11>(x) }",
         [X],
         opset=19,
+        judges="evaluator openvino",
+    ),
+    "block-of-one-scale": Case(
+        "(float[2,3] x, float s) => (uint8[2,3] y) { y = QuantizeLinear<block_size=1>(x, s) }",
+        [abs(X), np.array(1, np.float32)],
+        opset=21,
         judges="evaluator openvino",
     ),
     "short-mask": Case(
@@ -384,6 +438,21 @@ ONNXRUNTIME: Mapping[str, Case] = {
         '() => (float[4,4] y) <float[4,0] w = {}> { y = Einsum<equation="ij,kj->ik">(w, w) }',
         [],
         judges="evaluator onnx2torch",
+    ),
+    "unnamed-parts": Case(
+        '(float[6] x) => (float[2] y) { y, "", "" = Split(x) }',
+        [np.arange(6, dtype=np.float32)],
+        judges="evaluator openvino",
+    ),
+    "convolution-of-none": Case(
+        "(float[1,1,0] x, float[1,1,1] w) => (float[1,1,0] y) { y = Conv(x, w) }",
+        [ones(1, 1, 0), ones(1, 1, 1)],
+        judges="evaluator tvm",
+    ),
+    "pool-of-none": Case(
+        "(float[1,1,2,0] x) => (float[1,1,2,0] y) { y = AveragePool<kernel_shape=[1,1]>(x) }",
+        [ones(1, 1, 2, 0)],
+        judges="evaluator tvm",
     ),
     "pool-without-channels": Case(
         "(uint8[1,0,5,5] x) => (uint8[1,0,4,4] y) { y = MaxPool<kernel_shape=[2,2]>(x) }",
@@ -423,6 +492,18 @@ IREE: Mapping[str, Case] = {
         [X[:, :2], np.array([0, 1]), np.array([0.2, 0.1], np.float32)],
     ),
     "nonzero-of-a-scalar": SAME_NONZERO,
+    "shift-by-all-bits": SAME_SHIFT,
+    "row-of-zeros": Case(
+        "(float[1,2] x) => (float[1,2] y) { y = LpNormalization(x) }", [0 * ones(1, 2)], opset=22
+    ),
+    "reflected": Case(
+        "(float[1,1,8,2] x) => (float[1,1,13,4] y) <int64[8] p = {0, 0, 1, 1, 0, 0, 4, 1}>"
+        ' { y = Pad<mode="reflect">(x, p) }',
+        [IMAGE.reshape(1, 1, 8, 2)],
+    ),
+    "eye-of-another-type": Case(
+        "(int32[2,3] x) => (double[2,3] y) { y = EyeLike<dtype=11>(x) }", [INTEGERS]
+    ),
     "where-of-rank-2": Case(
         "(bool[1,1] c, float[1] w) => (float[1,1] y) { y = Where(c, w, w) }",
         [np.array([[True]]), SCALAR[None]],
