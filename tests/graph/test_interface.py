@@ -68,3 +68,9 @@ def test_a_size_changes_wherever_it_is_named() -> None:
     assert {name: value.shape for name, value in changed.items()} == {"x": (3, 3), "u": (4, 3)}
     assert changed["x"].tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
     assert feeds_of_size(before.inputs, feeds, ("x", 1), 1)["u"] is feeds["u"]
+
+
+def test_an_input_without_dimensions_that_is_gone_has_no_size() -> None:
+    before = interface("(float[n] x, float k) => (float[n] y)")
+    after = interface("(float[3] x) => (float[3] y)")
+    assert fixed_sizes(before, after) == {("x", 0): 3}

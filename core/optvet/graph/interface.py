@@ -195,7 +195,7 @@ def fixed_sizes(before: HasInterface, after: HasInterface) -> dict[Place, int]:
     return {
         (old.name, axis): new
         for old in before.inputs
-        if old.shape is not None and len(old.shape) == len(taken.get(old.name, ()))
+        if old.shape and len(old.shape) == len(taken.get(old.name, ()))
         for axis, (was, new) in enumerate(zip(old.shape, taken[old.name], strict=True))
         if isinstance(new, int) and not isinstance(was, int)
     }
