@@ -483,6 +483,12 @@ IREE: Mapping[str, Case] = {
         passes="iree-global-opt-demote-contraction-inputs"
         " iree-preprocessing-convert-conv-to-channels-last",
     ),
+    "generalized-conv": Case(
+        "(float[1,2,1] x, float[2,2,3] w) => (float[1,2,1] y) <float[2] b = {0, 1}>"
+        " { y = Conv<pads=[1,1]>(x, w, b) }",
+        [ones(1, 2, 1), ones(2, 2, 3)],
+        passes="linalg-generalize-named-ops",
+    ),
     "cast-to-uint8": Case(
         "(float[2] x) => (uint8[2] y) { y = Cast<to=2>(x) }", [np.array([128, 200], np.float32)]
     ),
