@@ -68,6 +68,7 @@ PARTS = "g (float[4] x, int64[n] s) => (seq(float[m]) y) { y = SplitToSequence(x
 TOP = "g (float[2] x, int64[1] k) => (float[n] y, int64[n] j) { y, j = TopK(x, k) }"
 STEP = "g (float[2] x, int64[1] i) => (float[n] y) { y = Slice(x, i, i, i, i) }"
 SLICED = "g (float[2,3] x, int64[2] i, int64[2] a) => (float[m,n] y) { y = Slice(x, i, i, a) }"
+RELU = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 UNIQUE = "g (float[2] x) => (float[n] y) { y = Unique(x) }"
 ATTENTION = (
     "g (float[1,1,2,3] x, int64[1] n) => (float[1,1,2,3] y) { y = Attention(x, x, x, , , , n) }"
@@ -137,6 +138,7 @@ LEAST = int(np.iinfo(np.int32).min)
             {"x": np.zeros((2, 3)), "a": np.array([1, -2])},
             {"x": np.zeros((2, 3)), "a": np.array([1, -1])},
         ),
+        (RELU, {"x": F32([-np.inf, np.inf])}, {"x": F32([1, np.nan])}),
         (UNIQUE, {"x": F32([1, np.inf])}, {"x": F32([1, np.nan])}),
         (
             ATTENTION,

@@ -156,18 +156,29 @@ def _by_places(found: Difference) -> Judgement | None:
     outgrown = pattern & np.isinf(y) & np.isfinite(z) & found.noise.finite_inputs
     # An overflowed value is larger than all finite ones; 1/Relu(x) is infinite without overflow.
     outgrown &= (np.sign(z) == np.sign(y)) & (np.abs(z) >= found.scale)
-    found.pattern = pattern = pattern & ~outgrown
+    beyond = pattern & np.isinf(y) & _overflows(found)
+    found.pattern = pattern = pattern & ~outgrown & ~beyond
     if not pattern.any():
         if found.exceeds > 1:
             return None
-        share = f"{int(outgrown.sum())} of {outgrown.size} elements are finite now"
-        return found.to_judgement("sensitivity", 1.0, share + ", infinite before")
+        share = f"{int(outgrown.sum())} of {outgrown.size} elements are finite now, infinite before"
+        if not outgrown.any():
+            share = f"of {int(beyond.sum())} of {beyond.size} elements the exact result overflows"
+        return found.to_judgement("sensitivity", 1.0, share)
     flipped = [other_places(y, wide(j)) for j in found.jitters]
     explained = bool(flipped) and not np.any(pattern & ~np.logical_or.reduce(flipped))
     if explained and found.exceeds <= 1:
         return found.to_judgement("sensitivity", 1.0, _places(found) + ", as under jitter")
     found.exceeds = found.exceeds if explained else math.inf
     return None
+
+
+def _overflows(found: Difference) -> np.ndarray:
+    """Where the exact result is finite, and too large for the type: an infinity, or NaN inside."""
+    if found.truth is None or not found.noise.finite_inputs:
+        return np.zeros(found.y.shape, bool)
+    largest = float(np.finfo(found.ref.dtype).max) if found.ref.dtype.kind == "f" else math.inf
+    return np.asarray(np.isfinite(found.truth) & (np.abs(found.truth) > largest))
 
 
 def _by_noise(found: Difference) -> Judgement | None:

@@ -496,6 +496,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "Hardmax": (order,),
     "ReduceMax": (order,),
     "ReduceMin": (order,),
+    "Relu": (order,),
     "Unique": (order,),
     "ReduceMean": (_mean_of_nothing,),
     "Normalizer": (_largest_of_a_row,),
