@@ -226,3 +226,57 @@ def test_who_shares_equal_weights_is_not_blamed_for_a_kernel_that_overwrites_the
     (finding,) = [f for f in result.findings if f.symptom == Symptom.WRONG_OUTPUT]
     assert finding.severity == "note"
     assert "eliminate_duplicate_initializer" not in result.safe_pipeline
+
+
+class Folds(CastsByWords):
+    """An optimizer that writes the shape of a Reshape as a weight, and one that drops an Abs."""
+
+    name = "folds"
+
+    def passes(self) -> Sequence[Pass]:
+        return [Pass("fold", "rewrite", default=True), Pass("drop_abs", "rewrite")]
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        return {"default": ("fold",), "all": ("fold", "drop_abs")}
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        model = onnx.load_from_string(source.data)
+        for node in model.graph.node:
+            if node.op_type == "Reshape" and "fold" in passes:
+                node.input[1] = "folded"
+                model.graph.initializer.append(helper.make_tensor("folded", 7, [2], [2, 3]))
+            if node.op_type == "Abs" and "drop_abs" in passes:
+                node.op_type = "Identity"
+        return Artifact("onnx", model.SerializeToString())
+
+
+def test_a_wrong_shape_that_the_original_declares_is_no_fault_of_a_pass(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[6] x) => (float[A,B] y) <int64[2] w = {-2, -3}>
+    { s = Neg(w)  t = Reshape(x, s)  y = Abs(t) }""")
+    model.graph.value_info.append(helper.make_tensor_value_info("t", 1, [3, 2]))
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, tmp_path / "model.onnx")
+    plugins = Plugins()
+    plugins.register("optimizer", Folds())
+
+    def vetted(pipeline: str) -> VetResult:
+        path = tmp_path / "model.onnx"
+        asked = VetRequest(
+            model="model", optimizer="folds", pipeline=pipeline, cache_dir=tmp_path / "cache"
+        )
+        opened = open_model(path, str(path), tmp_path / "cache")
+        return vet_model(opened, asked, plugins, sandbox=sandbox)
+
+    folded = vetted("default")
+    assert folded.verdict == "undecided"
+    assert folded.reason == (
+        "the original is malformed: 't' is declared with the shape [3, 2] and computed with [2, 3]"
+    )
+    dropped = vetted("drop_abs")
+    assert dropped.verdict == "faulty"
+    assert [(f.symptom, f.culprit) for f in dropped.findings] == [
+        (Symptom.WRONG_OUTPUT, ["drop_abs"])
+    ]

@@ -15,7 +15,11 @@ from optvet.engine.vet.observe.observation import finite
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.opinions import is_quick_to_evaluate
-from optvet.engine.work.trials.undefined_values import undefined_between, with_answers
+from optvet.engine.work.trials.undefined_values import (
+    undefined_between,
+    with_answers,
+    without_wrong_shapes,
+)
 from optvet.graph.structure import Facts
 from optvet.spec.records import Finding
 from optvet.spec.runtime_protocols import Runtime
@@ -61,6 +65,29 @@ def excuse_misread(session: VetSession, examiner: Examiner, samples: Sequence[Sa
         return next((w for j in judges if (w := _misread_on(session, finding, sample, j))), "")
 
     _excuse(session, examiner, samples, "second reading", why)
+
+
+def excuse_misdeclared(session: VetSession, samples: Sequence[Sample]) -> None:
+    """Make faults undecided that are gone where the original declares no wrong shape of a value.
+
+    Passes may rely on what a model declares, and checkers complain of a shape that contradicts
+    another as soon as both are known.
+    """
+    by_id = {sample.id: sample for sample in samples}
+    ledger, runner = session.ledger, session.runner
+    for i, finding in enumerate(ledger.findings):
+        sample = by_id.get(finding.witness.sample) if finding.witness else None
+        if finding.severity != "fault" or sample is None:
+            continue
+        about = (runner.build_spec(None), dict(sample.feeds), session.case.reference)
+        found = runner.sandbox.call(without_wrong_shapes, *about, role="judging").value
+        if found is None:
+            return  # nor is one of another finding: shapes seldom depend on the sample
+        if not _shows_on(session, finding, found.data, sample):
+            words = f"the original is malformed: {found.words}"
+            ledger.amend(i, {"severity": "note", "known_limit": words})
+            ledger.control("declared shapes", "limited", words)
+            ledger.add_undecided_reason(words)
 
 
 def _excuse(
@@ -137,17 +164,23 @@ def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -
 
     Then it does not arise from them: the passes break a fully defined model too.
     """
-    runner, case = session.runner, session.case
-    about = (runner.build_spec(None), dict(sample.feeds), case.reference)
+    runner = session.runner
+    about = (runner.build_spec(None), dict(sample.feeds), session.case.reference)
     answered = runner.sandbox.call(with_answers, *about, role="judging").value
     if answered is None:
         return False
     data, feeds = answered
+    return _shows_on(session, finding, data, replace(sample, feeds=feeds))
+
+
+def _shows_on(session: VetSession, finding: Finding, data: bytes, sample: Sample) -> bool:
+    """Whether the culprit does the same to another form of the model."""
+    runner, case = session.runner, session.case
     with temporary_folder("optvet-answered-") as folder:
         path = Path(folder) / "answered.onnx"
         path.write_bytes(data)
         other = runner.on(case.on(open_model(path, case.model.source, Path(folder))))
-        samples, table = [replace(sample, feeds=feeds)], case.passes
+        samples, table = [sample], case.passes
         lowered = case.lowers and not finding.culprit
         if lowered:
             examiner = Examiner(other, samples, thresholds=OTHER_KERNELS)
@@ -160,7 +193,7 @@ def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -
         seen = examiner.examine(other.trial(passes, samples, "confirm"), samples).observation
     if seen is None or seen.symptom != finding.symptom:
         return False
-    return bool({*seen.outputs} & {*finding.outputs})
+    return not finding.outputs or bool({*seen.outputs} & {*finding.outputs})
 
 
 def _show_elsewhere(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper
@@ -14,6 +15,7 @@ from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
 from optvet.graph.functions import without_functions
+from optvet.graph.types import value_info
 from optvet.graph.walk import between, graphs, reads
 
 Values = Mapping[str, np.ndarray]
@@ -159,6 +161,55 @@ def with_answers(
     answered = {**feeds, **{name: values[name] for name in added}}
     taken = {i.name for i in model.graph.input}
     return model.SerializeToString(), {n: v for n, v in answered.items() if n in taken}
+
+
+@dataclass(frozen=True)
+class Misdeclared:
+    """A model without the shapes that it declares of values and does not compute.
+
+    ``words`` say of one of them what it is declared to be, and what it is.
+    """
+
+    data: bytes
+    words: str
+
+
+def without_wrong_shapes(
+    build_spec: BuildSpec, feeds: Values, config: RuntimeConfig
+) -> Misdeclared | None:
+    """The model without wrong declarations of inner values; None if none is wrong on these inputs.
+
+    Models too large for memory are not examined. Called in a worker.
+    """
+    if build_spec.scratch is not None:
+        return None
+    model = ModelProto.FromString(read_model(build_spec.blob, build_spec.digest))
+    if not model.graph.value_info:
+        return None
+    values = _record_all(model, feeds, config)
+    wrong = [
+        (info, values[info.name].shape)
+        for info in map(value_info, model.graph.value_info)
+        if info.name in values and not _may_be(info.shape, values[info.name].shape)
+    ]
+    if not wrong:
+        return None
+    names = {info.name for info, _ in wrong}
+    kept = [v for v in model.graph.value_info if v.name not in names]
+    model.graph.ClearField("value_info")
+    model.graph.value_info.extend(kept)
+    info, shape = wrong[0]
+    declared = [*(info.shape or ())]
+    words = f"{info.name!r} is declared with the shape {declared} and computed with {[*shape]}"
+    return Misdeclared(model.SerializeToString(), words)
+
+
+def _may_be(declared: tuple[int | str | None, ...] | None, shape: tuple[int, ...]) -> bool:
+    if declared is None:
+        return True
+    return len(declared) == len(shape) and all(
+        not isinstance(d, int) or d == n for d, n in zip(declared, shape, strict=True)
+    )
 
 
 def _region(model: ModelProto, begins: Collection[str], ends: Collection[str]) -> set[str]:
