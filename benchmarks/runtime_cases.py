@@ -247,6 +247,11 @@ ONNX2TORCH: Mapping[str, Case] = {
     "split-in-one": Case("(float[2,3] x) => (float[2,3] y) { t = Split(x) y = Relu(t) }", [X]),
     "mean-of-integers": Case("(int32[2,3] x) => (int32[1,1] y) { y = ReduceMean(x) }", [INTEGERS]),
     "flatten": Case("(float[2,3] x) => (float[1,6] y) { y = Flatten<axis=0>(x) }", [X]),
+    "wide-padding": Case(
+        "(float[1,1,4,4] x) => (float[1,1,6,6] y)"
+        " { y = AveragePool<kernel_shape=[3,3], pads=[2,2,2,2]>(x) }",
+        [IMAGE],
+    ),
     "clip-without-minimum": Case(
         "(float[2,3] x) => (float[2,3] y) <float h = {1}> { y = Clip(x, , h) }", [X]
     ),
