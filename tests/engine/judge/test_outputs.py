@@ -201,6 +201,8 @@ def test_a_result_that_overflows_may_be_nan() -> None:
     small = {"y": np.array([1, -1e12])}
     assert call(ref, cand, noise(finite_inputs=True, truth=small)) == "fault"
     assert call(ref, cand, noise(truth=exact)) == "fault"
+    for other in (INF, 0.5):
+        assert call(ref, f32(1, other), noise(finite_inputs=True, truth=exact)) == "fault"
 
 
 @pytest.mark.parametrize("cand", [f32(1, 200), f32(1, -0.5)], ids=["sign", "size"])

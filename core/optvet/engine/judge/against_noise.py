@@ -156,7 +156,7 @@ def _by_places(found: Difference) -> Judgement | None:
     outgrown = pattern & np.isinf(y) & np.isfinite(z) & found.noise.finite_inputs
     # An overflowed value is larger than all finite ones; 1/Relu(x) is infinite without overflow.
     outgrown &= (np.sign(z) == np.sign(y)) & (np.abs(z) >= found.scale)
-    beyond = pattern & np.isinf(y) & _overflows(found)
+    beyond = pattern & np.isinf(y) & np.isnan(z) & _overflows(found)
     found.pattern = pattern = pattern & ~outgrown & ~beyond
     if not pattern.any():
         if found.exceeds > 1:
