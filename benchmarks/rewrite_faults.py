@@ -6,7 +6,8 @@ PROGRAM is a file of ``benchmarks/finds``. A case is a small model with the pass
 file or in a document of ``known/`` or ``benchmarks/ranges``. optvet vets the model with these
 passes, must blame some of them (or none, if the case names none), and writes a bundle; then the
 bundle's ``repro.py`` is run by PYTHON, which needs released wheels alone. A line tells what the
-script said. Exit status 1 if a case does not show.
+script said, or which release shows the fault if the installed one does not. Exit status 1 if a case
+does not show.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from optvet import Finding, vet
 
 HERE = Path(__file__).parent
 FINDS = HERE / "finds"
+PACKAGES = {"ort_transformers": "onnxruntime"}
+"""Of optimizers that are named otherwise."""
 _LIMIT_S = 300
 _MOST = 150
 """Characters of an error."""
@@ -167,12 +171,18 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep models and bundles here")
     options = parser.parse_args()
     table, missing = tomllib.loads((FINDS / f"{options.program}.toml").read_text()), 0
+    package = PACKAGES.get(table["optimizer"], table["optimizer"])
+    released = metadata.version(package)
     with tempfile.TemporaryDirectory(prefix="optvet-faults-") as scratch:
         for name, case in cases_of(table).items():
             if not options.names or name in options.names:
                 folder = (options.out or Path(scratch)) / options.program / name
-                said = fault(table["optimizer"], case, options.python, folder)
-                missing += not said
+                needed = table.get("releases", {}).get(name, released)
+                if needed == released:
+                    said = fault(table["optimizer"], case, options.python, folder)
+                    missing += not said
+                else:
+                    said = f"needs {package} {needed}"
                 print(f"{name}: {said or 'does not show'}", flush=True)
     return int(missing > 0)
 
