@@ -51,8 +51,8 @@ _ON_REQUEST = (
     "iree-preprocessing-convert-conv-filter-to-channels-last "
     "iree-preprocessing-convert-conv-to-channels-last "
     "iree-preprocessing-generalize-linalg-matmul-experimental "
-    "iree-preprocessing-transpose-matmul-pass iree-linalg-ext-convert-conv-to-im2col-op "
-    "iree-linalg-ext-convert-conv2d-to-winograd iree-global-opt-demote-contraction-inputs"
+    "iree-preprocessing-transpose-matmul-pass iree-linalg-ext-convert-conv2d-to-winograd "
+    "iree-global-opt-demote-contraction-inputs"
 ).split()
 # Relative to the largest value of an output: bfloat16 has 8 bits, and Winograd adds first.
 _TOLERANCES = {
