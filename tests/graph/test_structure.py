@@ -481,6 +481,15 @@ def test_an_import_that_nothing_uses_may_come_and_go() -> None:
     assert lost(NET, more) == lost(more, NET) == {}
 
 
+def test_only_operator_sets_that_both_models_use_are_compared() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1, "com.microsoft" : 1]>
+    net (float[2] x) => (float[2] y) { a = own.F(x)  y = ROOT(a) }"""
+    before = text.replace("ROOT", "own.F")
+    assert lost(before, text.replace("own.F", "Exp").replace("ROOT", "com.microsoft.Gelu")) == {}
+    after = text.replace("ROOT", "com.microsoft.Gelu").replace('"own" : 1', '"own" : 2')
+    assert lost(before, after).keys() == {"opset_import"}
+
+
 FUNCTIONS = """
 <ir_version: 9, opset_import: ["" : 17, "local" : 1, "foreign" : 1]>
 g (float[2] x) => (float[2] y)

@@ -203,18 +203,18 @@ def _count_unlisted(model: ModelProto) -> int:
 def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
     """Metadata that ``after`` lost or changed, as {what: (before, after)}.
 
-    Not reported: functions whose uses were all inlined, operator sets raised for inlining,
-    properties that an optimizer adds about itself, fewer weights that callers can replace or that
-    should be listed among the inputs, and additional operator domains.
+    Not reported: functions whose uses were all inlined, properties that an optimizer adds about
+    itself, fewer weights that callers can replace or that should be listed among the inputs, and
+    operator domains that one of the two does not use.
     """
     return {
         key: (_in_one(was), _in_one(after.metadata[key]))
         for key, was in before.metadata.items()
-        if not _stays(key, was, after.metadata[key], before, after)
+        if not _stays(key, was, after.metadata[key], after)
     }
 
 
-def _stays(key: str, was: Metadatum, now: Metadatum, before: Facts, after: Facts) -> bool:
+def _stays(key: str, was: Metadatum, now: Metadatum, after: Facts) -> bool:
     """Whether an entry is equal, or changed in a way that ``lost_metadata`` does not report."""
     if was == now:
         return True
@@ -227,8 +227,7 @@ def _stays(key: str, was: Metadatum, now: Metadatum, before: Facts, after: Facts
         return key == "functions" and set(now) <= set(was) and inlined
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         # Operators of new domains are reported by ``gained_operators``.
-        gone = before.operators.keys() - after.operators.keys()
-        return was.items() <= now.items() or bool(gone and now.items() <= was.items())
+        return all(was[domain] == now[domain] for domain in was.keys() & now.keys())
     return False
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+import onnx
+import onnx.parser
 import pytest
 
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.inline import _try_script
-from optvet.spec.symptoms import Symptom
+from optvet.engine.scripts.rendering import render
+from optvet.spec.symptoms import ScriptCheck, Symptom
 
 TRY = """import sys
 try:
@@ -33,3 +36,29 @@ except Exception as error:
 def test_a_script_whose_library_is_missing_shows_nothing(call: str, shows: bool) -> None:
     context = cast(ReproContext, SimpleNamespace(symptom=Symptom.LOAD_FAILURE, timeout_s=1.0))
     assert (_try_script(TRY.format(call=call), context) is not None) is shows
+
+
+OWN = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+g (float[2] x) => (float[2] y) { a = own.F(x)  y = own.F(a) }"""
+
+
+@pytest.mark.parametrize(
+    ("after", "status"),
+    [
+        (OWN.replace("own.F", "Exp"), 0),
+        (OWN.replace('"own" : 1', '"own" : 1, "new" : 1').replace("own.F(a)", "new.F(a)"), 0),
+        (OWN.replace('"own" : 1', '"own" : 2'), 1),
+        (OWN.replace("own.F", "Exp").replace("17", "18"), 1),
+    ],
+)
+def test_a_script_compares_operator_sets_that_both_models_use(after: str, status: int) -> None:
+    about = cast(ReproContext, SimpleNamespace(about=("opset_import",)))
+    metadata = ReproContext.metadata.__get__(about)
+    context = SimpleNamespace(check=ScriptCheck.METADATA, metadata=metadata)
+    names = {
+        "model": onnx.parser.parse_model(OWN),
+        "optimize": lambda model: onnx.parser.parse_model(after),
+    }
+    with pytest.raises(SystemExit) as end:
+        exec("import onnx, sys\n" + render("inline.py", context=context), names)
+    assert end.value.code == status

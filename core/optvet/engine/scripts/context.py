@@ -16,8 +16,8 @@ _SIDES = "for v in sides if v.type.tensor_type.HasField('shape')"
 _SHAPES = f"[(v.name, [d.dim_value or '?' for d in v.type.tensor_type.shape.dim]) {_SIDES}]"
 _METADATA = {
     "ir_version": "m.ir_version",
-    "opset_import": "sorted((o.domain, o.version) for o in m.opset_import "
-    "if o.domain in {'', *(n.domain for n in graph.node)})",
+    "opset_import": "{o.domain: o.version for o in m.opset_import "
+    "if o.domain in {'', *(n.domain for n in graph.node)}}",
     "functions": "sorted((f.domain, f.name) for f in m.functions)",
     "training_info": "len(m.training_info)",
     "metadata_props": "sorted((p.key, p.value) for p in m.metadata_props)",
