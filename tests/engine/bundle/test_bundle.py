@@ -526,6 +526,30 @@ def test_what_only_one_runtime_knows_is_no_reason_to_leave_a_fault_unjudged(tmp_
     assert (bundle.note, bundle.record.script_exit) == ("", 1)
 
 
+UNMADE = """<ir_version: 7, opset_import: ["" : 13]>
+g (float[1,1,1] x, float[1] w) => (float[1,1,1] p, float[1,1,1] q)
+<float two = {2}, float e = {0.00001}, float zero = {0}> {
+    p = Pow(x, two)  m = ReduceMean <axes = [-1], keepdims = 1> (p)  a = Add(m, e)  s = Sqrt(a)
+    r = Reciprocal(s)  n = Mul(x, r)  z = Mul(n, w)  q = Add(x, w) }"""
+
+
+@pytest.mark.long
+def test_a_script_accepts_operators_of_the_runtime_that_the_optimizer_writes_for(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("sympy", reason="needs optvet[transformers]")
+    (bundle,) = bundles(UNMADE, tmp_path, optimizer="ort_transformers", reduce=False)
+    assert bundle.record.finding.symptom == Symptom.INVALID_MODEL
+    assert (bundle.note, bundle.record.script_exit) == ("", 1)
+    assert "check_model(in_plain_onnx(optimized)" in (bundle.path / "ISSUE.md").read_text()
+    # The output is made apart, and SimplifiedLayerNormalization, under ONNX's name, is needed.
+    mended = UNMADE.replace("(p)", "(t)").replace("p = Pow", "p = Mul(x, x)  t = Pow")
+    mended = mended.replace("q = Add(x, w)", "u = Add(x, w)  v = Mul(z, zero)  q = Add(u, v)")
+    onnx.save(onnx.parser.parse_model(mended), bundle.path / "model.onnx")
+    ended = run_script(bundle.path)
+    assert (ended.returncode, ended.stdout) == (0, "gone: the optimized model is as it should be\n")
+
+
 def test_a_fault_of_onnx_runtime_is_shown_with_onnx_runtime_alone(tmp_path: Path) -> None:
     from optvet_onnxruntime.optimizer import OrtOptimizer
     from optvet_onnxruntime.runtime import OrtRuntime

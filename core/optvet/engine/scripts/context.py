@@ -103,6 +103,16 @@ class ReproContext:
         return self.required if isinstance(self.required, Tolerance) else None
 
     @property
+    def speaks_dialect(self) -> bool:
+        """Whether the optimized model may have operators of its runtime's own."""
+        return self.optimizer.traits.dialect
+
+    @property
+    def checked(self) -> str:
+        """Code of what onnx's checker is given of the optimized model."""
+        return "in_plain_onnx(optimized)" if self.speaks_dialect else "optimized"
+
+    @property
     def takes_original(self) -> bool:
         """Whether the reference is the original, run by the same runtime."""
         return self.optimizer.traits.reference == "original"
