@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from optvet.plugin import (
     load_factory,
     may_be_rounded,
 )
-from optvet_jax.undefined import undefined_by_jax
+from optvet_jax.undefined import undefined_by_jax, undefined_by_numpy
 
 Feeds = Mapping[str, np.ndarray]
 Mover = Callable[[np.ndarray, bool], np.ndarray]
@@ -173,11 +173,23 @@ class _JaxEvaluation:
     def _apply(self, equation: Any, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         inner = inner_function(equation)
         if inner is not None:
-            return self._evaluate(inner.jaxpr, inner.consts, operands)
+            return self._call(equation, inner, operands)
         parameters = equation.primitive.get_bind_params(equation.params)
         results = equation.primitive.bind(*operands, **parameters)
         listed = list(results) if equation.primitive.multiple_results else [results]
         return [self._note_result(equation, operands, np.asarray(value)) for value in listed]
+
+    def _call(self, equation: Any, inner: Any, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Evaluate the inside of a function; if it leaves something open, all of it is.
+
+        What digitize searches in is its own matter: numbers as they are and in reverse.
+        """
+        name = equation.params.get("name", "")
+        words = undefined_by_numpy(name, operands)
+        start, results = len(self.values), self._evaluate(inner.jaxpr, inner.consts, operands)
+        if words or name == "digitize":
+            self.values[start:] = [replace(v, undefined=words) for v in self.values[start:]]
+        return results
 
     def _note_result(
         self, equation: Any, operands: Sequence[np.ndarray], value: np.ndarray

@@ -19,7 +19,7 @@ from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import UsageError
 from optvet.spec.records.convert import ConversionResult
-from optvet_jax.undefined import undefined_by_jax
+from optvet_jax.undefined import undefined_by_jax, undefined_by_numpy
 
 SOURCE = """
 import numpy as np
@@ -162,7 +162,10 @@ def test_a_matrix_without_a_factorization_is_no_witness_and_hides_no_fault(sourc
         ("cholesky", {}, [[4, 1], [9, 3]], True),
         ("cholesky", {}, [[1, 1], [1, 1]], True),
         ("cholesky", {}, [[np.nan, 0], [0, 1]], True),
-        ("qr", {}, [[1, 1], [1, 1]], False),
+        ("qr", {}, [[1, 1], [1, 2]], False),
+        ("qr", {}, [[1, 1], [1, 1]], True),
+        ("qr", {}, [[1, 1, 5], [1, 2, 5]], False),
+        ("svd", {}, [[1, 1], [1, 1]], False),
         ("approx_top_k", {"aggregate_to_topk": True, "recall_target": 0.95}, [1, 2], True),
         ("approx_top_k", {"aggregate_to_topk": True, "recall_target": 1.0}, [1, 2], False),
         ("approx_top_k", {"aggregate_to_topk": False, "recall_target": 1.0}, [1, 2], True),
@@ -173,6 +176,22 @@ def test_what_jax_leaves_open_is_known(
 ) -> None:
     operands = [np.asarray(operand, np.float32)]
     assert bool(undefined_by_jax(primitive, parameters, operands)) is is_open
+
+
+@pytest.mark.parametrize(
+    ("function", "operands", "is_open"),
+    [
+        ("searchsorted", [[1, 2, 2], [2]], False),
+        ("searchsorted", [[2, 1], [2]], True),
+        ("digitize", [[2], [2, 1]], False),
+        ("digitize", [[2], [2, 1, 3]], True),
+        ("sort", [[2, 1]], False),
+    ],
+)
+def test_a_search_needs_sorted_numbers(
+    function: str, operands: list[object], is_open: bool
+) -> None:
+    assert bool(undefined_by_numpy(function, [np.asarray(o) for o in operands])) is is_open
 
 
 def test_a_factory_that_makes_no_function_is_bad_input(source: Path) -> None:
