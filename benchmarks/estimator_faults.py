@@ -24,6 +24,7 @@ from onnx.reference import ReferenceEvaluator
 from sklearn import (
     calibration,
     compose,
+    decomposition,
     discriminant_analysis,
     ensemble,
     feature_selection,
@@ -81,6 +82,7 @@ SUMS = WIDE @ np.array([1, 2, -1, 0.5], np.float32)
 
 logistic, linear = linear_model.LogisticRegression, linear_model.LinearRegression
 scaler, shallow = preprocessing.StandardScaler, tree.DecisionTreeClassifier(max_depth=1)
+embedding = ensemble.RandomTreesEmbedding(2, sparse_output=False, random_state=0)
 
 
 def skl2onnx_values() -> dict[str, Callable[[], Case]]:
@@ -189,6 +191,27 @@ def skl2onnx_values() -> dict[str, Callable[[], Case]]:
             SIX,
             ONES,
         ),
+        "words-sublinear": lambda: Case(
+            text.TfidfTransformer(sublinear_tf=True),
+            np.array([[1, 2], [3, 1]], np.float32),
+            np.array([[1, 2]], np.float32),
+        ),
+        "cosine-of-empty-row": lambda: Case(
+            decomposition.KernelPCA(1, kernel="cosine"), WIDE, np.zeros((1, 4), np.float32)
+        ),
+        "power-of-nan": lambda: Case(
+            preprocessing.PowerTransformer(), column(1, 2, 3, 7), column(np.nan)
+        ),
+        "embedding-before-a-step": lambda: Case(
+            pipeline.make_pipeline(embedding, scaler()), SIX, SIX
+        ),
+        "pipeline-several-outputs": lambda: Case(
+            pipeline.make_pipeline(
+                KMeans(2, random_state=0), preprocessing.PolynomialFeatures(include_bias=False)
+            ),
+            SIX,
+            SIX,
+        ),
     }
 
 
@@ -252,13 +275,6 @@ def skl2onnx_models() -> dict[str, Callable[[], Case]]:
             ["predict"],
             {},
         ),
-        "pipeline-several-outputs": lambda: Case(
-            pipeline.make_pipeline(KMeans(2, random_state=0), logistic()),
-            SIX,
-            SIX,
-            TWO,
-            ["predict"],
-        ),
         "columns-from-the-end": lambda: Case(
             compose.ColumnTransformer([("a", scaler(), [-1])]), WIDE, NEW
         ),
@@ -300,6 +316,19 @@ def skl2onnx_types() -> dict[str, Callable[[], Case]]:
             DOUBLE.astype(np.int64),
             TWO,
             classifier=True,
+        ),
+        "outliers-of-integers": lambda: Case(
+            neighbors.LocalOutlierFactor(3, novelty=True),
+            SIX.astype(np.int64),
+            SIX.astype(np.int64),
+        ),
+        "adaptive-boosting-of-numbers-double": lambda: Case(
+            ensemble.AdaBoostRegressor(n_estimators=2), DOUBLE, DOUBLE, ONES
+        ),
+        "encoder-before-a-step-double": lambda: Case(
+            pipeline.make_pipeline(preprocessing.OneHotEncoder(sparse_output=False), scaler()),
+            DOUBLE,
+            DOUBLE,
         ),
     }
 
