@@ -36,8 +36,25 @@ def newer() -> Mapping[str, Source]:
     from torch.nn import functional
 
     image, token = torch.arange(16.0).reshape(1, 1, 4, 4), torch.arange(8.0).reshape(1, 2, 4)
-    number = torch.tensor(-1.0)
+    number, large = torch.tensor(-1.0), torch.tensor([200.0, 500.0])
+    zeros, column = torch.zeros(2, 3), torch.tensor([[-8.0], [3.5], [-7.5]])
+    first, one = torch.tensor(0), torch.ones(1)
     return {
+        "logarithm-of-sums": (lambda x: torch.logcumsumexp(x, 0), [large - 200]),
+        "logarithm-of-a-sum": (torch.logaddexp2, [large, large]),
+        "scaled-error-function": (torch.special.erfcx, [large]),
+        "angle-of-zeros": (
+            lambda x, u: functional.cosine_embedding_loss(x, x, u, reduction="none"),
+            [zeros, -torch.ones(2)],
+        ),
+        "mean-without-dimensions": (
+            lambda x, i, u: torch.scatter_reduce(x, 0, i, u, "mean"),
+            [number, first, 3 * number],
+        ),
+        "statistics-that-stay": (
+            lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b, training=True, momentum=0.0),
+            [column, one, 3 * one, 2 * one, -one],
+        ),
         "divisor": (lambda x: functional.avg_pool2d(x, 2, divisor_override=3), [image]),
         "squeeze": (lambda x: torch.squeeze(x, 0), [image[0, 0]]),
         "least-without-dimensions": (lambda x: torch.amin(x, dim=-1), [number]),
