@@ -392,6 +392,7 @@ def model():
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("made")
 def test_a_function_is_reduced_to_the_operator_at_fault(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(FUNCTION)
     request = ConvertRequest(
