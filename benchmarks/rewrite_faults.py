@@ -172,18 +172,18 @@ def main() -> int:
     options = parser.parse_args()
     table, missing = tomllib.loads((FINDS / f"{options.program}.toml").read_text()), 0
     package = PACKAGES.get(table["optimizer"], table["optimizer"])
-    released = metadata.version(package)
+    released, releases = metadata.version(package), table.get("releases", {})
     with tempfile.TemporaryDirectory(prefix="optvet-faults-") as scratch:
         for name, case in cases_of(table).items():
-            if not options.names or name in options.names:
-                folder = (options.out or Path(scratch)) / options.program / name
-                needed = table.get("releases", {}).get(name, released)
-                if needed == released:
-                    said = fault(table["optimizer"], case, options.python, folder)
-                    missing += not said
-                else:
-                    said = f"needs {package} {needed}"
-                print(f"{name}: {said or 'does not show'}", flush=True)
+            if options.names and name not in options.names:
+                continue
+            if (needed := releases.get(name, released)) != released:
+                print(f"{name}: needs {package} {needed}", flush=True)
+                continue
+            folder = (options.out or Path(scratch)) / options.program / name
+            said = fault(table["optimizer"], case, options.python, folder)
+            missing += not said
+            print(f"{name}: {said or 'does not show'}", flush=True)
     return int(missing > 0)
 
 
