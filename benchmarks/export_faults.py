@@ -37,16 +37,12 @@ def newer() -> Mapping[str, Source]:
 
     image, token = torch.arange(16.0).reshape(1, 1, 4, 4), torch.arange(8.0).reshape(1, 2, 4)
     number, large = torch.tensor(-1.0), torch.tensor([200.0, 500.0])
-    zeros, column = torch.zeros(2, 3), torch.tensor([[-8.0], [3.5], [-7.5]])
+    column = torch.tensor([[-8.0], [3.5], [-7.5]])
     first, one = torch.tensor(0), torch.ones(1)
     return {
         "logarithm-of-sums": (lambda x: torch.logcumsumexp(x, 0), [large - 200]),
         "logarithm-of-a-sum": (torch.logaddexp2, [large, large]),
         "scaled-error-function": (torch.special.erfcx, [large]),
-        "angle-of-zeros": (
-            lambda x, u: functional.cosine_embedding_loss(x, x, u, reduction="none"),
-            [zeros, -torch.ones(2)],
-        ),
         "mean-without-dimensions": (
             lambda x, i, u: torch.scatter_reduce(x, 0, i, u, "mean"),
             [number, first, 3 * number],
