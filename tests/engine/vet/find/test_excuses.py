@@ -17,6 +17,7 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.vetting import GivenInputs
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.graph.walk import nodes_of
 from optvet.spec.records import VetResult
 from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.symptoms import Symptom
@@ -229,25 +230,38 @@ def test_who_shares_equal_weights_is_not_blamed_for_a_kernel_that_overwrites_the
 
 
 class Folds(CastsByWords):
-    """An optimizer that writes the shape of a Reshape as a weight, and one that drops an Abs."""
+    """Passes that write the shape of a Reshape as a weight, right or wrong, or drop an Abs."""
 
     name = "folds"
 
     def passes(self) -> Sequence[Pass]:
-        return [Pass("fold", "rewrite", default=True), Pass("drop_abs", "rewrite")]
+        names = ("fold", "fold_wrong", "drop_abs")
+        return [Pass(name, "rewrite", default=name == "fold") for name in names]
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
         return {"default": ("fold",), "all": ("fold", "drop_abs")}
 
     def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         model = onnx.load_from_string(source.data)
-        for node in model.graph.node:
-            if node.op_type == "Reshape" and "fold" in passes:
+        folded = [3, 2] if "fold_wrong" in passes else [2, 3]
+        for node in nodes_of(model.graph):
+            if node.op_type == "Reshape" and {"fold", "fold_wrong"} & {*passes}:
                 node.input[1] = "folded"
-                model.graph.initializer.append(helper.make_tensor("folded", 7, [2], [2, 3]))
+                model.graph.initializer.append(helper.make_tensor("folded", 7, [2], folded))
             if node.op_type == "Abs" and "drop_abs" in passes:
                 node.op_type = "Identity"
         return Artifact("onnx", model.SerializeToString())
+
+
+def vetted_folds(folder: Path, sandbox: Sandbox, pipeline: str) -> VetResult:
+    plugins = Plugins()
+    plugins.register("optimizer", Folds())
+    path = folder / "model.onnx"
+    asked = VetRequest(
+        model="model", optimizer="folds", pipeline=pipeline, cache_dir=folder / "cache"
+    )
+    opened = open_model(path, str(path), folder / "cache")
+    return vet_model(opened, asked, plugins, sandbox=sandbox)
 
 
 def test_a_wrong_shape_that_the_original_declares_is_no_fault_of_a_pass(
@@ -259,24 +273,42 @@ def test_a_wrong_shape_that_the_original_declares_is_no_fault_of_a_pass(
     model.graph.value_info.append(helper.make_tensor_value_info("t", 1, [3, 2]))
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, tmp_path / "model.onnx")
-    plugins = Plugins()
-    plugins.register("optimizer", Folds())
-
-    def vetted(pipeline: str) -> VetResult:
-        path = tmp_path / "model.onnx"
-        asked = VetRequest(
-            model="model", optimizer="folds", pipeline=pipeline, cache_dir=tmp_path / "cache"
-        )
-        opened = open_model(path, str(path), tmp_path / "cache")
-        return vet_model(opened, asked, plugins, sandbox=sandbox)
-
-    folded = vetted("default")
+    folded = vetted_folds(tmp_path, sandbox, "default")
     assert folded.verdict == "undecided"
     assert folded.reason == (
         "the original is malformed: 't' is declared with the shape [3, 2] and computed with [2, 3]"
     )
-    dropped = vetted("drop_abs")
+    dropped = vetted_folds(tmp_path, sandbox, "drop_abs")
     assert dropped.verdict == "faulty"
     assert [(f.symptom, f.culprit) for f in dropped.findings] == [
         (Symptom.WRONG_OUTPUT, ["drop_abs"])
     ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "pipeline", "verdict"),
+    [("3,2", "fold", "undecided"), ("2,3", "fold_wrong", "faulty"), ("3,2", "drop_abs", "faulty")],
+)
+def test_a_wrong_shape_in_a_branch_that_is_not_taken_is_no_fault_of_a_pass(
+    sandbox: Sandbox, tmp_path: Path, declared: str, pipeline: str, verdict: str
+) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[6] x) => (float[A,B] y)
+    <int64[2] w = {{-2, -3}}, bool yes = {{1}}, int64[1] zero = {{0}}>
+    {{
+        s = Neg(w)
+        r = Reshape(x, s)
+        f = Unsqueeze(x, zero)
+        y = If(yes) <
+            then_branch = then() => (float[1,6] a) {{ a = Abs(f) }},
+            else_branch = else() => (float[{declared}] b) {{ b = Identity(r) }}
+        >
+    }}""")
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, tmp_path / "model.onnx")
+    result = vetted_folds(tmp_path, sandbox, pipeline)
+    assert result.verdict == verdict
+    if verdict == "undecided":
+        assert "'b' is declared with the shape [3, 2] and computed with [2, 3]" in result.reason
+    else:
+        assert [f.culprit for f in result.findings if f.severity == "fault"] == [[pipeline]]

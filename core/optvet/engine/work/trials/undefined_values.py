@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
 from optvet.engine.judge.operand_shapes import describe_wrong_shape
@@ -16,7 +16,7 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
 from optvet.graph.functions import without_functions
 from optvet.graph.types import value_info
-from optvet.graph.walk import between, graphs, reads
+from optvet.graph.walk import between, bodies_of, graphs, reads
 
 Values = Mapping[str, np.ndarray]
 
@@ -184,24 +184,71 @@ def without_wrong_shapes(
     if build_spec.scratch is not None:
         return None
     model = ModelProto.FromString(read_model(build_spec.blob, build_spec.digest))
-    if not model.graph.value_info:
-        return None
-    values = _record_all(model, feeds, config)
-    wrong = [
-        (info, values[info.name].shape)
-        for info in map(value_info, model.graph.value_info)
-        if info.name in values and not _may_be(info.shape, values[info.name].shape)
-    ]
-    if not wrong:
-        return None
-    names = {info.name for info, _ in wrong}
-    kept = [v for v in model.graph.value_info if v.name not in names]
-    model.graph.ClearField("value_info")
-    model.graph.value_info.extend(kept)
-    info, shape = wrong[0]
-    declared = [*(info.shape or ())]
-    words = f"{info.name!r} is declared with the shape {declared} and computed with {[*shape]}"
-    return Misdeclared(model.SerializeToString(), words)
+    wrong = []
+    if model.graph.value_info:
+        wrong += _drop_wrong(model.graph, _record_all(model, feeds, config))
+    wrong += _drop_wrong_in_branches(model.graph, model, feeds, config)
+    return Misdeclared(model.SerializeToString(), wrong[0]) if wrong else None
+
+
+def _drop_wrong(graph: GraphProto, values: Values) -> list[str]:
+    """Remove wrong declarations of inner values; a line about each."""
+    kept, wrong = list[ValueInfoProto](), list[str]()
+    for info in graph.value_info:
+        words = _contradiction(info, values)
+        if words:
+            wrong.append(words)
+        else:
+            kept.append(info)
+    if wrong:
+        graph.ClearField("value_info")
+        graph.value_info.extend(kept)
+    return wrong
+
+
+def _drop_wrong_in_branches(
+    graph: GraphProto, model: ModelProto, feeds: Values, config: RuntimeConfig
+) -> list[str]:
+    """The same in the branches of each If of ``graph``, where outputs are inner values too.
+
+    A branch that is not taken runs here as well: what it declares, checkers compare with what they
+    infer, whatever the condition is. ``model`` ends with the nodes of ``graph``.
+    """
+    wrong = []
+    for i, node in enumerate(graph.node, len(model.graph.node) - len(graph.node)):
+        for branch in bodies_of(node) if node.op_type == "If" else ():
+            inlined = _with_branch(model, i, branch)
+            values = _record_all(inlined, feeds, config)
+            wrong += _drop_wrong(branch, values)
+            for info in branch.output:
+                words = _contradiction(info, values)
+                if words:
+                    wrong.append(words)
+                    info.type.tensor_type.ClearField("shape")
+            wrong += _drop_wrong_in_branches(branch, inlined, feeds, config)
+    return wrong
+
+
+def _with_branch(model: ModelProto, place: int, branch: GraphProto) -> ModelProto:
+    """A model that always computes ``branch``, which is one of the If at ``place``."""
+    inlined = ModelProto()
+    inlined.CopyFrom(model)
+    graph = inlined.graph
+    del graph.node[place:], graph.output[:], graph.value_info[:]
+    graph.node.extend(branch.node)
+    graph.output.extend(branch.output)
+    graph.initializer.extend(branch.initializer)
+    graph.sparse_initializer.extend(branch.sparse_initializer)
+    return inlined
+
+
+def _contradiction(declared: ValueInfoProto, values: Values) -> str:
+    """How a declared shape differs from that of the computed value; empty if it may be it."""
+    info, value = value_info(declared), values.get(declared.name)
+    if value is None or _may_be(info.shape, value.shape):
+        return ""
+    shape = [*(info.shape or ())]
+    return f"{info.name!r} is declared with the shape {shape} and computed with {[*value.shape]}"
 
 
 def _may_be(declared: tuple[int | str | None, ...] | None, shape: tuple[int, ...]) -> bool:
