@@ -59,6 +59,8 @@ class Case:
     fit: Mapping[str, Any] = field(default_factory=dict)
     classifier: bool = False
     """Its probabilities are asked for as a table, and not as a list of maps."""
+    column: bool = False
+    """Its labels are one column, as those of detectors are in models."""
 
 
 def column(*numbers: float) -> np.ndarray:
@@ -179,6 +181,10 @@ def skl2onnx_values() -> dict[str, Callable[[], Case]]:
         ),
         "score-of-zero": lambda: Case(
             linear_model.SGDOneClassSVM(fit_intercept=False), SIX, column(0)
+        ),
+        "detector-of-zero": lambda: Case(svm.OneClassSVM(gamma=0), SIX, SIX, column=True),
+        "whitened-constant": lambda: Case(
+            decomposition.PCA(whiten=True), np.hstack([SIX, 0 * SIX]), np.hstack([SIX, 0 * SIX])
         ),
         "members-before-a-step": lambda: Case(
             pipeline.make_pipeline(
@@ -325,6 +331,14 @@ def skl2onnx_types() -> dict[str, Callable[[], Case]]:
         "adaptive-boosting-of-numbers-double": lambda: Case(
             ensemble.AdaBoostRegressor(n_estimators=2), DOUBLE, DOUBLE, ONES
         ),
+        "scaler-without-scale": lambda: Case(
+            preprocessing.StandardScaler(with_mean=False, with_std=False),
+            SIX.astype(np.int64),
+            SIX.astype(np.int64),
+        ),
+        "bins-double": lambda: Case(
+            preprocessing.KBinsDiscretizer(2, encode="ordinal"), DOUBLE, DOUBLE
+        ),
         "encoder-before-a-step-double": lambda: Case(
             pipeline.make_pipeline(preprocessing.OneHotEncoder(sparse_output=False), scaler()),
             DOUBLE,
@@ -460,6 +474,8 @@ def shown(case: Case, program: str) -> str:
     if "predict" in methods:
         methods = [m for m in methods if m != "transform"]
     expected = {m: dense(getattr(case.estimator, m)(case.rows)) for m in methods}
+    if case.column:
+        expected = {m: labels[:, None] for m, labels in expected.items()}
     try:
         model = converted(case, program)
     except Exception as error:  # any error of the converter is what is asked for

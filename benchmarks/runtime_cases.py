@@ -57,6 +57,12 @@ SAME_SHIFT = Case(
     [np.array([8, 8], np.uint8), np.array([8, 33], np.uint8)],
     opset=28,
 )
+SAME_PADDING = Case(
+    "(float[1,1,2] x) => (float[1,1,5] y) <float[1,1,2] w = {1, 2}>"
+    " { y = ConvTranspose<dilations=[2], output_padding=[1]>(x, w) }",
+    [ones(1, 1, 2)],
+    judges="iree openvino",
+)
 SAME_NONZERO = Case("(float x) => (int64[0,N] y) { y = NonZero(x) }", [SCALAR], judges="evaluator")
 
 TVM: Mapping[str, Case] = {
@@ -156,6 +162,7 @@ TVM: Mapping[str, Case] = {
     "length-of-split": Case(
         "(float[2,3] x) => (int64 n) { s = SplitToSequence(x) n = SequenceLength(s) }", [X]
     ),
+    "padding-below-dilation": SAME_PADDING,
     "value-float": Case("() => (float y) { y = Constant<value_float=0.0>() }", []),
     "power-by-floats": Case(
         "(int64[2] x) => (int64[2] y) <float[2] w = {2, 3}> { y = Pow(x, w) }",
@@ -238,6 +245,14 @@ ONNX2TORCH: Mapping[str, Case] = {
     ),
     "second-output": Case(
         "(float[2,3] x) => (float[2,3] y, bool[2,3] m) { y, m = Dropout(x) }", [X]
+    ),
+    "order-of-outputs": Case(
+        "(float[2,3] x) => (int64[2,1] i, float[2,1] y) <int64[1] k = {1}>"
+        " { y, i = TopK<axis=1>(x, k) }",
+        [X],
+    ),
+    "weight-is-output": Case(
+        "(float[2,3] x) => (float[2,3] y, float[2] w) <float[2] w = {1, 2}> { y = Abs(x) }", [X]
     ),
     "negative-indices": Case(
         "(float[2,3] x) => (float[1,3] y) <int64[1,3] i = {-1, 0, -2}>"
@@ -426,6 +441,7 @@ ONNXRUNTIME: Mapping[str, Case] = {
         opset=24,
         judges="evaluator openvino",
     ),
+    "padding-below-dilation": SAME_PADDING,
     "lrn-of-rank-3": Case(
         "(float[1,2,3] x) => (float[1,2,3] y) { y = LRN<size=1>(x) }",
         [X[None]],
