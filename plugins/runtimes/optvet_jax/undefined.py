@@ -27,7 +27,13 @@ def undefined_by_numpy(function: str, operands: Sequence[np.ndarray]) -> str:
         return "a search in numbers that are not sorted"
     if function == "digitize" and not (_ascends(operands[1]) or _ascends(operands[1][::-1])):
         return "bins that are not monotonic"
+    if any(polynomial.ndim != 1 for polynomial in operands[: _POLYNOMIALS.get(function, 0)]):
+        return "a polynomial whose coefficients are no vector"
     return ""
+
+
+_POLYNOMIALS = {"polyadd": 2, "polysub": 2, "polyval": 1, "polyint": 1, "polyder": 1}
+"""How many of the first operands are polynomials."""
 
 
 def _ascends(numbers: np.ndarray) -> bool:

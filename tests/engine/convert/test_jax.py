@@ -185,10 +185,14 @@ def test_what_jax_leaves_open_is_known(
         ("searchsorted", [[2, 1], [2]], True),
         ("digitize", [[2], [2, 1]], False),
         ("digitize", [[2], [2, 1, 3]], True),
+        ("polyadd", [[1, 2], [3]], False),
+        ("polyadd", [[1, 2], [[3, 4]]], True),
+        ("polyval", [[1, 2], [[3, 4]]], False),
+        ("polyval", [[[1, 2]], [3, 4]], True),
         ("sort", [[2, 1]], False),
     ],
 )
-def test_a_search_needs_sorted_numbers(
+def test_what_functions_like_those_of_numpy_leave_open_is_known(
     function: str, operands: list[object], is_open: bool
 ) -> None:
     assert bool(undefined_by_numpy(function, [np.asarray(o) for o in operands])) is is_open
