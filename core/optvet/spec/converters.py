@@ -59,6 +59,9 @@ class SourceFacts:
             as a column.
         tables: Inputs that are tables. A column of one that holds whole numbers may be a category,
             so no fraction is drawn for it.
+        has_counterparts: Whether it has all outputs that a converted model may have. Else those
+            behind its own are not compared: of a classifier that gives labels alone, a model in
+            ONNX gives probabilities too.
     """
 
     inputs: Mapping[str, np.ndarray]
@@ -67,6 +70,7 @@ class SourceFacts:
     labels: frozenset[str] = frozenset()
     columns: frozenset[str] = frozenset()
     tables: frozenset[str] = frozenset()
+    has_counterparts: bool = True
 
 
 @runtime_checkable

@@ -66,6 +66,7 @@ class EstimatorRuntime:
             dynamic=estimator.facts.dynamic or rows,
             labels=frozenset(() if estimator.call is not None else {"label"}),
             columns=_columns(estimator),
+            has_counterparts=estimator.call is not None or not _has_labels_alone(estimator.model),
             tables=frozenset(estimator.facts.inputs),
         )
 
@@ -339,9 +340,19 @@ def _outputs(model: Any, x: Any) -> dict[str, np.ndarray]:
         return {"label": _column(model.predict(x)), "scores": _column(model.decision_function(x))}
     if hasattr(model, "decision_function"):
         return {"label": _array(model.predict(x)), "scores": _scores(model, x)}
+    if _has_labels_alone(model):
+        return {"label": _array(model.predict(x))}
     if hasattr(model, "predict") and (is_regressor(model) or not hasattr(model, "transform")):
         return {"variable": _column(model.predict(x))}
     return {"variable": _array(model.transform(x))}
+
+
+def _has_labels_alone(model: Any) -> bool:
+    """Whether it is a classifier without probabilities and scores, such as a hard vote."""
+    from sklearn.base import is_classifier
+
+    scored = any(hasattr(model, name) for name in ("predict_proba", "decision_function"))
+    return is_classifier(model) and hasattr(model, "predict") and not scored
 
 
 def _columns(estimator: FactoryResult) -> frozenset[str]:

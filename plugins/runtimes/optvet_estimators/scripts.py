@@ -24,6 +24,8 @@ elif hasattr(model, "decision_function"):
     names = ["predict", "decision_function"]
     scores = {"raw_scores": True}
     wishes = [{id(last): {"zipmap": False, **scores}}, {id(last): scores}, {}]
+elif is_classifier(model) and hasattr(model, "predict"):
+    names = ["predict"]
 elif hasattr(model, "predict") and (is_regressor(model) or not hasattr(model, "transform")):
     names = ["predict"]
 else:
@@ -40,6 +42,8 @@ for wish in wishes:
     except NameError:  # an estimator without such an option
         if not wish:
             raise
+if names == ["predict"] and is_classifier(model):
+    del made.graph.output[1:]  # it has no probabilities
 target.write_bytes(made.SerializeToString())"""
 _TREES = """\
 kinds = {{"float32": "Float", "float64": "Double", "int64": "Int64"}}

@@ -49,6 +49,13 @@ def forest():
 forest.more_inputs = [(missing[:30],)]
 
 
+def votes():
+    from sklearn.ensemble import VotingClassifier
+    from sklearn.linear_model import LogisticRegression
+
+    return VotingClassifier([("a", LogisticRegression())], flatten_transform=False).fit(X, y)
+
+
 def booleans():
     from sklearn.ensemble import RandomForestClassifier
 
@@ -186,6 +193,25 @@ def test_classes_that_are_booleans_become_integers_and_must_be_the_same_ones(
     request = ConvertRequest(model=f"{source}:booleans", converted=tmp_path / "turned.onnx")
     result = convert_model(request, Plugins())
     assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
+
+
+def test_shares_of_votes_are_not_compared_with_anything_and_labels_are(
+    source: Path, tmp_path: Path
+) -> None:
+    request = ConvertRequest(model=f"{source}:votes", via=("skl2onnx",), out=tmp_path / "out")
+    result = convert_model(request, Plugins())
+    assert (result.verdict, result.findings) == ("right", [])
+    (written,) = (tmp_path / "out").rglob("*.onnx")
+    model = onnx.load(written)
+    for node in model.graph.node:
+        if node.op_type == "ArgMax":
+            node.op_type = "ArgMin"
+            break
+    onnx.save(model, tmp_path / "turned.onnx")
+    request = ConvertRequest(model=f"{source}:votes", converted=tmp_path / "turned.onnx")
+    result = convert_model(request, Plugins())
+    assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
+    assert result.findings[0].outputs == ["label"]
 
 
 def test_which_of_two_neighbors_is_nearer_is_not_judged_where_rounding_decides_it(

@@ -9,6 +9,7 @@ optimizers.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -149,7 +150,7 @@ def match_outputs(
         candidate: Of what was made of it.
         listed: Outputs of the source as it lists them: one that it lists twice is one of
             ``reference``, and may be two of ``candidate``.
-        facts: Which outputs of the source may come in another form.
+        facts: Which outputs of the source may come in another form, or with others behind them.
     """
     if len(reference) != len(candidate) == len(listed):
         first = dict(zip(reversed(listed), reversed(candidate.values()), strict=True))
@@ -158,6 +159,8 @@ def match_outputs(
                 words = f"{name}: listed twice, it came with two values"
                 return Matched({}, {}, problem=words, place=name)
         candidate = {name: first[name] for name in reference if name in first}
+    if not facts.has_counterparts:
+        candidate = dict(itertools.islice(candidate.items(), len(reference)))
     if len(reference) != len(candidate):
         return Matched({}, {}, problem=f"{len(reference)} outputs became {len(candidate)}")
     left: Outputs = {}
