@@ -32,10 +32,12 @@ from optvet.graph.walk import (
     attribute_of,
     bodies_of,
     domain_of,
+    local_names,
     opset_versions,
 )
 
 Values = Mapping[str, np.ndarray]
+_NONE: Values = {}
 _MASKS = frozenset(
     """
     Add Attention Cast CastLike Clip Concat ConstantOfShape Equal Expand Gather Greater
@@ -71,7 +73,9 @@ class Undefined:
         return f"{self.where}: {self.what}"
 
 
-def undefined_in(model: ModelProto, feeds: Values, inner: Values | None = None) -> list[Undefined]:
+def undefined_in(
+    model: ModelProto, feeds: Values, inner: Values | None = None, in_loops: Values | None = None
+) -> list[Undefined]:
     """Where the ONNX standard does not define ``model`` on ``feeds``; empty if nowhere.
 
     Args:
@@ -79,13 +83,14 @@ def undefined_in(model: ModelProto, feeds: Values, inner: Values | None = None) 
         feeds: Its inputs.
         inner: Values inside of the graph and its outputs, as far as they were recorded; of what
             functions compute, by the names that ``without_functions`` gives.
+        in_loops: Values in the bodies of Loops, likewise; the first axis is the iteration.
     """
     model = without_functions(model)
     known = {**_constants(model.graph), **feeds, **(inner or {})}
     versions = opset_versions(model)
     found = [*_weights(model), *_find_wrong_declarations(model, inner or {})]
     for node in model.graph.node:
-        found += _of_node(node, known, versions)
+        found += _of_node(node, known, versions, in_loops or {})
     for function in model.functions:  # of another operator set: calls of it are not inlined
         # Of values inside of it nothing is known, and attributes may be the caller's.
         own, versions = _constants(function), opset_versions(function)
@@ -107,19 +112,24 @@ def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
     """Whether some rule needs a value that is neither a weight nor an input."""
     model = without_functions(model)
     known: Set[str] = {*_constants(model.graph), *feeds, ""}
-    nodes = [node for node in model.graph.node if node.op_type in RULES]
+    loops = [node for node in model.graph.node if node.op_type == "Loop"]
+    inside = [node for loop in loops for body in bodies_of(loop) for node in body.node]
+    nodes = [node for node in (*model.graph.node, *inside) if node.op_type in RULES]
     if all(name in known for node in nodes for name in node.input):
         return False
     types = element_types(model)
     return any(name not in known for node in nodes for name in wanted_values(node, types))
 
 
-def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Iterator[Undefined]:
+def _of_node(
+    node: NodeProto, known: Values, versions: Mapping[str, int], in_loops: Values = _NONE
+) -> Iterator[Undefined]:
     for body in _bodies_that_run(node, known):
-        inside = {**known, **_constants(body)}
-        for inner in body.node:
-            for found in _of_node(inner, inside, versions):
-                yield replace(found, values=tuple(node.output) if found.values else ())
+        for iteration in _iterations(body, in_loops):
+            inside = {**known, **_constants(body), **iteration}
+            for inner in body.node:
+                for found in _of_node(inner, inside, versions):
+                    yield replace(found, values=tuple(node.output) if found.values else ())
     if domain_of(node) not in (ONNX_DOMAIN, "ai.onnx.ml", "com.microsoft"):
         return
     operands = [known.get(name) if name else None for name in node.input]
@@ -135,6 +145,15 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
             where = f"{node.op_type} {node.name or (node.output[0] if node.output else '')!r}"
             values = () if rule in AGREED else tuple(node.output)
             yield Undefined(f"{node.op_type}: {name}", where, words, values)
+
+
+def _iterations(body: GraphProto, in_loops: Values) -> Iterator[Values]:
+    """What is known of each iteration of a body; once nothing where none was recorded."""
+    recorded = {name: in_loops[name] for name in local_names(body) if name in in_loops}
+    if not recorded:
+        yield _NONE
+    for each in zip(*recorded.values(), strict=True):
+        yield dict(zip(recorded, each, strict=True))
 
 
 def _bodies_that_run(node: NodeProto, known: Values) -> Iterator[GraphProto]:

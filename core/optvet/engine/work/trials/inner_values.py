@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, ValueInfoProto, helper
 
+from optvet.engine.judge.defined_rules import wanted_values
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.graph.types import inferred_types
+from optvet.graph.types import element_types, inferred_types
+from optvet.graph.walk import bodies_of, local_names
 from optvet.spec.types import Artifact
 
 
@@ -44,6 +46,37 @@ def _run_with_all(
             graph.output.append(ValueInfoProto(name=name))
     artifact = Artifact("onnx", model.SerializeToString())
     return config.runtime.load(artifact, config.options).run(feeds)
+
+
+def record_in_loops(
+    model: ModelProto, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
+) -> dict[str, np.ndarray]:
+    """Values in the bodies of the graph's Loops, by name; the first axis is the iteration.
+
+    Those alone on which a rule about what the standard defines may depend. Called in a worker.
+    """
+    if not any(node.op_type == "Loop" for node in model.graph.node):
+        return {}
+    enter("load")
+    shown = ModelProto()
+    shown.CopyFrom(model)
+    del shown.graph.output[:]
+    types, names = element_types(model), dict[str, str]()
+    for number, node in enumerate(shown.graph.node):
+        for body in bodies_of(node) if node.op_type == "Loop" else ():
+            wanted = {name for inner in body.node for name in wanted_values(inner, types)}
+            for place, name in enumerate(sorted(wanted & local_names(body))):
+                output = f"optvet_loop_{number}_{place}"
+                names[output] = name
+                body.node.append(helper.make_node("Identity", [name], [f"{output}_in"]))
+                body.output.append(ValueInfoProto(name=f"{output}_in"))
+                node.output.append(output)
+                shown.graph.output.append(ValueInfoProto(name=output))
+    if not names:
+        return {}
+    artifact = Artifact("onnx", shown.SerializeToString())
+    values = config.runtime.load(artifact, config.options).run(feeds)
+    return {names[output]: np.asarray(value) for output, value in values.items()}
 
 
 def infer(data: bytes, partial: bool = False) -> dict[str, bytes]:

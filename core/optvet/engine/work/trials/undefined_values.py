@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined
 from optvet.engine.judge.operand_shapes import describe_wrong_shape
 from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.engine.work.trials.inner_values import record_values
+from optvet.engine.work.trials.inner_values import record_in_loops, record_values
 from optvet.graph.functions import without_functions
 from optvet.graph.types import value_info
 from optvet.graph.walk import between, bodies_of, graphs, reads
@@ -40,7 +40,7 @@ def undefined_on(
         if isinstance(error, MemoryError):
             raise
         return found
-    return undefined_in(model, feeds, inner)
+    return undefined_in(model, feeds, inner, _record_loops(model, feeds, config))
 
 
 def undefined_kinds(data: bytes, feeds: Values, config: RuntimeConfig) -> frozenset[str]:
@@ -88,7 +88,8 @@ def refusable(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
     model = without_functions(ModelProto.FromString(data))
     inner = _record_all(model, feeds, config)
     wrong = describe_repeated_name(model.graph) or describe_wrong_shape(model, feeds, inner)
-    return wrong or next((u.words() for u in undefined_in(model, feeds, inner)), "")
+    in_loops = _record_loops(model, feeds, config)
+    return wrong or next((u.words() for u in undefined_in(model, feeds, inner, in_loops)), "")
 
 
 def unanswered(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
@@ -97,14 +98,24 @@ def unanswered(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
     By all values of a run, also where no rule is worth one by itself. Called in a worker.
     """
     model = without_functions(ModelProto.FromString(data))
-    found = undefined_in(model, feeds, _record_all(model, feeds, config))
+    inner, in_loops = _record_all(model, feeds, config), _record_loops(model, feeds, config)
+    found = undefined_in(model, feeds, inner, in_loops)
     return next((u.words() for u in found if u.values), "")
 
 
 def _record_all(model: ModelProto, feeds: Values, config: RuntimeConfig) -> Values:
     """All values of a run; none of a runtime that cannot return them."""
+    return _recorded(lambda: record_values(model.SerializeToString(), feeds, config))
+
+
+def _record_loops(model: ModelProto, feeds: Values, config: RuntimeConfig) -> Values:
+    """Values in Loops, likewise."""
+    return _recorded(lambda: record_in_loops(model, feeds, config))
+
+
+def _recorded(record: Callable[[], Values]) -> Values:
     try:
-        return record_values(model.SerializeToString(), feeds, config)
+        return record()
     except Exception as error:  # runtimes raise what they like of a model with more outputs
         if isinstance(error, MemoryError):
             raise
