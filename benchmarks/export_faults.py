@@ -201,6 +201,7 @@ def of_jax() -> Mapping[str, Source]:
     return {
         "newer-operator": (numpy.cumprod, [floats]),
         "two-types": (numpy.inner, [floats.astype(np.int32), floats]),
+        "sum-of-polynomials": (numpy.polyadd, [floats, floats]),
     }
 
 
