@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import optvet
 from optvet import Unsupported, VetResult
 from optvet.plugin import Artifact
 from optvet_openvino.optimizer import OpenVinoOptimizer, changed_by
+from optvet_openvino.runtime import OpenVinoRuntime
 
 if importlib.util.find_spec("openvino") is None:
     pytest.skip("needs openvino; install optvet[openvino]", allow_module_level=True)
@@ -200,6 +202,25 @@ g (float[2,3] x) => (float[2,3] y) { y = ai.onnx.ml.Binarizer<threshold = 0.5>(x
         vet(tmp_path, text)
 
 
+OPEN_WEIGHTS = """
+<ir_version: 8, opset_import: ["" : 13]>
+g (float[1,A,B] x, float[C,D,E] w) => (float[1,C,F] y) { y = Conv(x, w) }
+"""
+
+
+def test_what_openvino_says_it_does_not_implement_is_no_fault(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="Convolution for processors: Doesn't support dynamic"):
+        vet(tmp_path, OPEN_WEIGHTS)
+
+
+def test_what_a_pass_makes_that_cannot_be_compiled_is_a_fault() -> None:
+    made = OPTIMIZER.apply(Artifact("onnx", serialized(OPEN_WEIGHTS)), (), OPTIMIZER.options)
+    plain = replace(made, data=serialized(CONV))
+    runtime = OpenVinoRuntime()
+    with pytest.raises(RuntimeError, match="Unsupported operation of type"):
+        runtime.load(plain, runtime.options)
+
+
 def test_the_log_says_which_transformations_changed_the_graph() -> None:
     changed = changed_by(serialized(QDQ), OPTIMIZER.pipelines()["default"])
     assert changed is not None
@@ -223,8 +244,6 @@ def test_a_model_that_cannot_be_compiled_leaves_no_log() -> None:
 
 
 def test_values_inside_of_what_it_made_are_told(tmp_path: Path) -> None:
-    from optvet_openvino.runtime import OpenVinoRuntime
-
     runtime = OpenVinoRuntime()
     source = Artifact("onnx", onnx.parser.parse_model(CONV).SerializeToString())
     made = OPTIMIZER.apply(source, OPTIMIZER.pipelines()["default"], OPTIMIZER.options)

@@ -12,6 +12,7 @@ computed in 32, so inputs beyond that range are refused rather than wrapped.
 from __future__ import annotations
 
 import functools
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -107,7 +108,15 @@ class OpenVinoRuntime:
         else:
             model, properties = _core().read_model(artifact.data), {}
         settings = {**_properties(options), **properties, **more}
-        compiled = _core().compile_model(model, "CPU", settings)
+        try:
+            compiled = _core().compile_model(model, "CPU", settings)
+        except RuntimeError as error:
+            words = _told_limit(error)
+            # A pass that makes what cannot be compiled is at fault.
+            made = artifact.format != "onnx"
+            if not (made and words and words == _limit_of_plain(artifact.data, options)):
+                raise
+            raise Unsupported(words) from error
         return OpenVinoSession(compiled, source.graph, model)
 
     def snippet(self, options: OpenVinoOptions) -> str:
@@ -257,6 +266,25 @@ def _require_memory(model: Any, request: Any, fed: Sequence[np.ndarray]) -> None
         shape = sized.outputs[index].get_partial_shape()
         if shape.is_static and 0 not in tuple(shape.to_shape()):
             raise MemoryError(f"OpenVINO had no memory for a result of shape {shape.to_shape()}")
+
+
+def _told_limit(error: RuntimeError) -> str:
+    """What OpenVINO says that it does not implement for processors; empty if it fails otherwise."""
+    told = re.search(r"Unsupported operation of type: (\S+) .*?Details:(.*)", str(error), re.S)
+    reasons = re.split(r"Exception from [^\n]*\n", told[2])[1:] if told else []
+    if told is None or not all(reason.startswith("Not Implemented") for reason in reasons):
+        return ""
+    why = " ".join(reasons[0].partition(":")[2].split()) if reasons else ""
+    return f"OpenVINO does not implement {told[1]} for processors: {why}".removesuffix(": ")
+
+
+def _limit_of_plain(model: bytes, options: OpenVinoOptions) -> str:
+    """What it says of the model as it is, without passes."""
+    try:
+        _core().compile_model(_core().read_model(model), "CPU", _properties(options))
+    except RuntimeError as error:
+        return _told_limit(error)
+    return ""
 
 
 _READABLE = frozenset("f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 boolean".split())
