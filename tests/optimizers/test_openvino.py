@@ -15,7 +15,10 @@ from tests.answers import detail
 
 import optvet
 from optvet import Unsupported, VetResult
+from optvet.engine.discovery import Plugins
+from optvet.engine.vetting import GivenInputs, vetted
 from optvet.plugin import Artifact
+from optvet.spec.request import VetRequest
 from optvet_openvino.optimizer import OpenVinoOptimizer, changed_by
 from optvet_openvino.runtime import OpenVinoRuntime
 
@@ -219,6 +222,25 @@ def test_what_a_pass_makes_that_cannot_be_compiled_is_a_fault() -> None:
     runtime = OpenVinoRuntime()
     with pytest.raises(RuntimeError, match="Unsupported operation of type"):
         runtime.load(plain, runtime.options)
+
+
+def test_a_zero_that_is_rounded_at_the_ends_of_its_grid_is_no_fault(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 13]>
+g (float s, uint8 z, float[1,1] x) => (float[1,1] y) {
+    q = QuantizeLinear(x, s, z)
+    y = DequantizeLinear(q, s, z)
+}"""
+    (tmp_path / "model.onnx").write_bytes(serialized(text))
+    feeds = {"s": np.float32(1.3), "z": np.uint8(128), "x": np.zeros((1, 1), np.float32)}
+    inputs = GivenInputs(({name: np.asarray(value) for name, value in feeds.items()},))
+    request = VetRequest(
+        model=str(tmp_path / "model.onnx"),
+        optimizer="runtime:openvino",
+        dataset=(inputs.name,),
+        cache_dir=tmp_path / "cache",
+    )
+    with vetted(request, Plugins().extend("dataset", inputs)) as answer:
+        assert (answer.result.verdict, answer.result.findings) == ("clean", [])
 
 
 def test_the_log_says_which_transformations_changed_the_graph() -> None:

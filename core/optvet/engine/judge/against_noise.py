@@ -79,6 +79,9 @@ class Difference:
         # A slice of zeros has no scale: some Sigmoid kernels give 0 where others give 1e-12. So
         # every slice may differ by one roundoff of the tensor's largest value.
         self.spread = np.maximum(spread, self.u * self.scale / self.limits.jitter_max)
+        if self.limits.other_kernels and name in noise.grids:
+            of_grid = self.u * noise.grids[name] / self.limits.jitter_rms
+            self.spread = np.maximum(self.spread, of_grid)
         self.exceeds = self.ratio(self.spread)
         truth = noise.truth.get(name)
         trusted = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)

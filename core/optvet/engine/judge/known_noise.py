@@ -30,6 +30,9 @@ class Noise:
         discontinuous: Outputs that depend on a discrete decision (ArgMax, Floor, quantization, …)
             on rounded values.
         steps: Step of the quantization grid, for outputs that lie on one.
+        grids: Size of the quantization grid of outputs whose step is an input. Kernels may compute
+            from the ends of the grid, as OpenVINO says of its FakeQuantize: then a value near 0 is
+            off by a roundoff of the ends.
         tolerance: Relative error that a lossy pass declares.
         measured: Whether ``jitters`` were measured. If not, only the bound for re-ordered sums is
             available, and a difference beyond it is "unsure".
@@ -47,6 +50,7 @@ class Noise:
     exact: frozenset[str] = frozenset()
     discontinuous: frozenset[str] = frozenset()
     steps: Mapping[str, float] = field(default_factory=dict)
+    grids: Mapping[str, float] = field(default_factory=dict)
     tolerance: float | None = None
     finite_inputs: bool = False
     measured: bool = True

@@ -10,7 +10,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from onnx import numpy_helper
 from pydantic import TypeAdapter
 
 from optvet.engine.judge.known_noise import Noise
+from optvet.engine.judge.sample import magnitude
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.forced import plain
 from optvet.engine.numerics.inject import INJECTIONS, injected_bytes
@@ -40,6 +41,7 @@ from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.cost import longest_reduction, macs
 from optvet.graph.outline import outline_in
 from optvet.graph.tidy import tidy
+from optvet.graph.types import element_bits, element_types
 from optvet.graph.walk import nodes_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.runtime_protocols import Session
@@ -61,13 +63,15 @@ class Analysis:
     random: frozenset[str]
     longest_reduction: int
     steps: Mapping[str, float]
+    open_grids: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Outputs that lie on a grid whose step is an input: that input, and the steps of the grid."""
     quantizers: int = 0
     """Places of the graph at which activations are rounded to integers by fixed scales."""
 
 
 def analysis(runner: TrialRunner) -> Analysis:
     """The analysis of the model of the trial runner, cached."""
-    key = cache_key.key("analysis", 2, fingerprint_environment(), runner.model.digest)
+    key = cache_key.key("analysis", 3, fingerprint_environment(), runner.model.digest)
     kept = runner.cache.read(key, _analysis_from_json, _analysis_to_json)
     if kept is None:
         outcome = runner.sandbox.call(_analyze, runner.build_spec(None), role="judging")
@@ -105,6 +109,7 @@ def _analyze(build_spec: BuildSpec) -> Analysis:
         frozenset(rounding.random_ops(model)),
         longest_reduction(model),
         quantization_steps(model),
+        _open_grids(model),
         len(places),
     )
 
@@ -131,23 +136,39 @@ _LAYOUT = frozenset(
 
 def quantization_steps(model: onnx.ModelProto) -> dict[str, float]:
     """Step of the outputs that lie on a quantization grid, in units of the output."""
+    constants = {t.name: t for t in model.graph.initializer}
+    steps = {}
+    for output, node in _makers(model):
+        if node.op_type == "DequantizeLinear" and node.input[1] in constants:
+            scale = numpy_helper.to_array(constants[node.input[1]])
+            steps[output] = float(np.max(np.abs(scale)))
+        elif node.op_type in ("QuantizeLinear", "QLinearConv", "QLinearMatMul"):
+            steps[output] = 1.0
+    return steps
+
+
+def _open_grids(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
+    types, inputs = element_types(model), {i.name for i in model.graph.input}
+    grids = {}
+    for output, node in _makers(model):
+        if node.op_type == "DequantizeLinear" and node.input[1] in inputs:
+            bits = element_bits(types.get(node.input[0], 0)) or 0
+            # Numbers of 32 bits have no zero point.
+            if 0 < bits < 32:
+                grids[output] = node.input[1], 2**bits - 1
+    return grids
+
+
+def _makers(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.NodeProto]]:
+    """Outputs of the graph with the node that makes their values, but for their layout."""
     graph = model.graph
     producer = {o: n for n in graph.node for o in n.output}
-    constants = {t.name: t for t in graph.initializer}
-    steps = {}
     for output in graph.output:
         name, seen = output.name, 0
         while name in producer and producer[name].op_type in _LAYOUT and seen < 64:
             name, seen = producer[name].input[0], seen + 1
-        node = producer.get(name)
-        if node is None:
-            continue
-        if node.op_type == "DequantizeLinear" and node.input[1] in constants:
-            scale = numpy_helper.to_array(constants[node.input[1]])
-            steps[output.name] = float(np.max(np.abs(scale)))
-        elif node.op_type in ("QuantizeLinear", "QLinearConv", "QLinearMatMul"):
-            steps[output.name] = 1.0
-    return steps
+        if name in producer:
+            yield output.name, producer[name]
 
 
 # --- jitter ---------------------------------------------------------------------------------------
@@ -167,11 +188,17 @@ class _JitterOrder:
 def noise_without_runs(runner: TrialRunner, sample: Sample) -> Noise:
     """Noise as far as the graph alone tells it, without any measurement."""
     about = analysis(runner)
+    grids = {
+        name: count * magnitude(sample.feeds[step])
+        for name, (step, count) in about.open_grids.items()
+        if step in sample.feeds
+    }
     return Noise(
         longest_reduction=about.longest_reduction,
         exact=about.exact,
         discontinuous=about.discontinuous,
         steps=about.steps,
+        grids=grids,
         finite_inputs=all(_is_finite(value) for value in sample.feeds.values()),
         measured=False,
     )
