@@ -10,6 +10,7 @@ from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.convert.session import Conversion
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
+from optvet.engine.work.trials.resolution import exact_by_operator
 from optvet.engine.work.trials.undefined_values import refusable, unanswered
 from optvet.spec.records.convert import ConversionPlace
 from optvet.spec.records.vet import CrossCheck
@@ -86,6 +87,13 @@ def find_unanswered(
     The values are those of ``config``: no runtime that gives others breaks a rule.
     """
     return _ask(conversion, config, artifact, [d.sample for d in blame.inputs], unanswered)
+
+
+def find_exact(
+    conversion: Conversion, artifact: Artifact, blame: Blame, config: RuntimeConfig
+) -> dict[str, str]:
+    """Samples on which ``config`` computes no operator of a model wrong, and that in words."""
+    return _ask(conversion, config, artifact, [d.sample for d in blame.inputs], exact_by_operator)
 
 
 def _ask(

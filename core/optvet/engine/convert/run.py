@@ -16,7 +16,7 @@ from optvet.engine.convert.default_chain import explain_choice
 from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
 from optvet.engine.convert.match_interface import NO_FACTS, match_outputs
 from optvet.engine.convert.opening_conversion import open_conversion
-from optvet.engine.convert.other_runtimes import cross_check, find_unanswered
+from optvet.engine.convert.other_runtimes import cross_check, find_exact, find_unanswered
 from optvet.engine.convert.places import locate_fault, locate_further, refused_place
 from optvet.engine.convert.session import Conversion, random_outputs, reference_of
 from optvet.engine.convert.source_noise import NoiseMeter
@@ -276,6 +276,7 @@ def _find_faults(
                 assert config is not None
                 assert artifact is not None
                 open_samples |= find_unanswered(conversion, artifact, blame, config)
+                open_samples |= find_exact(conversion, artifact, blame, config)
             faults.append(fault)
         if not open_samples:
             return _FoundFaults(faults, inputs, results, undefined)

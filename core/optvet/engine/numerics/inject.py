@@ -41,7 +41,7 @@ INJECTIONS = 4
 ROUNDOFFS = 2.0
 """Largest error that is added, in unit roundoffs: that of a good kernel of one operator."""
 
-_BOUNDED = frozenset(
+BOUNDED = frozenset(
     """
     Celu Cos Elu Erf GRU HardSigmoid LSTM RNN Selu Sigmoid Sin Softmax Softplus Softsign
     Tanh
@@ -165,7 +165,7 @@ class _Injection:
                 continue
             kind = self.types[name]
             output = node.output[index] = self.name(name)
-            bounded = ours and node.op_type in _BOUNDED
+            bounded = ours and node.op_type in BOUNDED
             by_input = ours and node.op_type in _OF_ITS_INPUT
             if bounded:
                 output, last = self.name(name), output

@@ -1,0 +1,76 @@
+"""Whether a runtime computes each operator of a model as exactly as its type and its range let.
+
+Then none of its operators is wrong, however far the outputs are from the exact ones: a
+Sigmoid of -39 that is 0 is off by 1e-17, and its product with 189 by all of its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+
+from optvet.engine.judge.thresholds import THRESHOLDS
+from optvet.engine.numerics.floats import is_float, unit_roundoff
+from optvet.engine.numerics.inject import BOUNDED
+from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.engine.work.trials.inner_values import record_values
+from optvet.graph.functions import without_functions
+from optvet.graph.walk import bodies_of, is_onnx
+
+Values = Mapping[str, np.ndarray]
+_MOST_NODES = 64
+"""The evaluator is slow, and a model of so many operators is seldom wrong in none of them."""
+
+
+def exact_by_operator(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
+    """That no operator of a serialized model is wrong, in words; empty if one may be.
+
+    Each is compared with float64 on the operands that the runtime gave it. Called in a worker.
+    """
+    model = without_functions(ModelProto.FromString(data))
+    if len(model.graph.node) > _MOST_NODES or any(any(bodies_of(n)) for n in model.graph.node):
+        return ""
+    weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    values = {**weights, **feeds, **record_values(model.SerializeToString(), feeds, config)}
+    if not all(_is_exact(model, node, values) for node in model.graph.node):
+        return ""
+    return f"{config.runtime.name} computes each operator as exactly as its type and its range let"
+
+
+def _is_exact(model: ModelProto, node: NodeProto, values: Values) -> bool:
+    from optvet.engine.numerics import float64  # scipy takes long to import
+
+    operands = dict.fromkeys(name for name in node.input if name)
+    names = [name for name in node.output if name]
+    if node.op_type == "Constant":
+        return True
+    if not {*operands, *names} <= values.keys():
+        return False
+    inputs = [_info(name, values[name]) for name in operands]
+    outputs = [_info(name, values[name]) for name in names]
+    graph = helper.make_graph([node], "operator", inputs, outputs)
+    alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    try:
+        exact = float64.evaluate(alone, {name: values[name] for name in operands})
+    except float64.NotPromotable:
+        return False
+    bounded = is_onnx(node) and node.op_type in BOUNDED
+    return all(_is_rounded(values[name], exact[name], bounded=bounded) for name in names)
+
+
+def _info(name: str, value: np.ndarray) -> ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+    return helper.make_tensor_value_info(name, kind, value.shape)
+
+
+def _is_rounded(value: np.ndarray, exact: np.ndarray, *, bounded: bool) -> bool:
+    """Whether every element is a few roundoffs off, or of 1 where the range is about that."""
+    if value.shape != exact.shape or not is_float(value.dtype):
+        return np.array_equal(value, exact)
+    size = np.maximum(np.abs(exact), 1.0 if bounded else float(np.finfo(value.dtype).tiny))
+    with np.errstate(invalid="ignore"):
+        off = np.abs(value.astype(np.float64) - exact)
+        same = off <= THRESHOLDS.rounding * unit_roundoff(value.dtype) * size
+    return bool(np.all(same))
