@@ -28,6 +28,7 @@ _EDITS = (
     FunctionMutator("distinct-values", values.distinct_values, 0.5, prepares=True),
     FunctionMutator("opposite-magnitudes", values.opposite_magnitudes, 0.5),
     FunctionMutator("change-type", values.change_type, prepares=True),
+    FunctionMutator("as-integers", values.as_integers, prepares=True),
     FunctionMutator("change-size", values.change_size, 0.5, prepares=True),
     FunctionMutator("repeat-dimension", values.repeat_dimension),
     FunctionMutator("change-quantized-type", values.change_quantized_type, 0.5),

@@ -310,14 +310,30 @@ def _times_power(old: np.ndarray, sign: int) -> np.ndarray:
 
 def change_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """All values of one element type of another: float as double, int64 as int32."""
-    used = {type_of(v) for v in candidate.feeds.values()}
-    used |= {t.data_type for t in constants(candidate.model.graph)}
-    among = [t for t in sorted(used) if t in _FLOATS or t in _INTEGERS]
+    among = [t for t in _types_used(candidate) if t in _FLOATS or t in _INTEGERS]
     if not among:
         return False
     was = random.choice(among)
     family = _FLOATS if was in _FLOATS else _INTEGERS
-    now = random.choice([t for t in family if t != was] + ([7] if was == 1 else []))
+    _retype(candidate, was, random.choice([t for t in family if t != was]))
+    return True
+
+
+def as_integers(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """All numbers with a point of one element type as integers, whose arithmetic is another."""
+    among = [t for t in _types_used(candidate) if t in _FLOATS]
+    if not among:
+        return False
+    _retype(candidate, random.choice(among), random.choice(list(_INTEGERS)))
+    return True
+
+
+def _types_used(candidate: Candidate) -> list[int]:
+    used = {type_of(v) for v in candidate.feeds.values()}
+    return sorted(used | {t.data_type for t in constants(candidate.model.graph)})
+
+
+def _retype(candidate: Candidate, was: int, now: int) -> None:
     kind = np.dtype((_FLOATS | _INTEGERS)[now])
     with np.errstate(all="ignore"):
         for name, value in candidate.feeds.items():
@@ -330,7 +346,6 @@ def change_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
         for attribute in node.attribute:
             if attribute.name in ("to", "dtype") and attribute.i == was:
                 attribute.i = now
-    return True
 
 
 def _convert(old: np.ndarray, kind: np.dtype) -> np.ndarray:

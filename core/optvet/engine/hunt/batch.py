@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -28,7 +28,7 @@ from optvet.engine.hunt.probable_causes import contrived_parts, needs
 from optvet.engine.hunt.progress_log import CandidateOutcome, ProgressLog, Seed, write_record
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.reached_code import ReachedCode
-from optvet.engine.hunt.rewrites import changing_passes, rewrite_of
+from optvet.engine.hunt.rewrites import changing_passes, operators_in, rewrite_of
 from optvet.engine.hunt.shrink import shrink
 from optvet.engine.hunt.suspicions import (
     ANY,
@@ -85,6 +85,8 @@ class Batch:
         covered: Passes that have seeds enough, or need none.
         explored: Passes that have seeds enough that no mutator prepared.
         resembled: Passes that have enough of them for those that come of changing other models.
+        full: Passes that need none even of a model with an operator that is new for them.
+        operators: Operators of the seeds of each pass.
         seeded: Rewrites of which there is a seed, with its way.
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
@@ -105,6 +107,8 @@ class Batch:
     covered: frozenset[str]
     explored: frozenset[str]
     resembled: frozenset[str]
+    full: frozenset[str]
+    operators: Mapping[str, frozenset[str]]
     seeded: frozenset[tuple[Rewrite, str]]
     settled: frozenset[SuspicionKey]
     avoided: frozenset[str]
@@ -244,7 +248,8 @@ def _judge_candidate(
         skip |= set(tested.each).difference(tried)
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
-    explored, prepares = _explored(batch, recipe), _prepares(batch, recipe)
+    explored = _explored(batch, recipe, candidate.model)
+    prepares = _prepares(batch, recipe)
     with code.watching(number):
         examined = examine(
             tested,
@@ -309,9 +314,28 @@ def _with_passes(
     return replace(examined, rewrites=rewrites, complaint=examined.complaint or complaint)
 
 
-def _explored(batch: Batch, recipe: CandidateRecipe) -> frozenset[str]:
-    """Passes that need no seed that comes of the recipe."""
-    return batch.resembled if recipe.kind in EDITED else batch.explored
+def _explored(batch: Batch, recipe: CandidateRecipe, model: bytes) -> frozenset[str]:
+    """Passes that need no seed that comes of the recipe; ``model`` is what was made of it."""
+    if recipe.kind in EDITED:
+        return batch.resembled
+    if recipe.kind not in AS_THEY_ARE:
+        return batch.explored
+    operators = operators_in(model).keys()
+    return without_new(batch.explored, batch.full, batch.operators, operators)
+
+
+def without_new(
+    explored: Set[str],
+    full: Set[str],
+    known: Mapping[str, Set[str]],
+    operators: Set[str],
+) -> frozenset[str]:
+    """The ``explored`` passes, less those of whose seeds none has one of the ``operators``.
+
+    Models of the pools differ on purpose: what comes first must not keep out those in which a pass
+    meets other operators. Those that are ``full`` need none of them either.
+    """
+    return frozenset(n for n in explored if n in full or operators <= known.get(n, set()))
 
 
 def _prepares(batch: Batch, recipe: CandidateRecipe) -> bool:
@@ -343,7 +367,7 @@ def _seeds(
         again = _unhidden((f for f in examined.rewrites if f in batch.known), wrong | batch.covered)
         if _prepares(batch, recipe) and any((f, mutator.name) not in batch.seeded for f in again):
             seeds.append(_seed(candidate, again, mutator.name, examined))
-    explored = _explored(batch, recipe)
+    explored = _explored(batch, recipe, candidate.model)
     new = _unhidden((f for f in examined.rewrites if f not in batch.known), wrong | explored)
     for rewrite in new[: _SEEDS if batch.tested.each else 1]:
         if rewrite.change == UNSEEN and batch.tested.lowers:
@@ -359,6 +383,9 @@ def _seeds(
 
         small = shrink(candidate, batch.tested.reference, fires)
         log.keep(small)
+        explored = _explored(batch, recipe, small.model)
+        if rewrite.label in explored:
+            continue  # what was new about it does not matter to the pass
         found = examine(batch.tested, small.model, small.feeds, log.note, batch.avoided, Random(0))
         hidden = _wrong(found) | explored
         if found.valid and _unhidden((rewrite,), hidden):

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 
 from onnx import ModelProto
 
-from optvet.engine.hunt.batch import EDITED
+from optvet.engine.hunt.batch import AS_THEY_ARE, EDITED, without_new
 from optvet.engine.hunt.progress_log import CandidateOutcome, LoggedStep
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
 from optvet.engine.hunt.suspicions import (
@@ -189,14 +189,35 @@ def covered_passes(
         prepared: Ways of seeds that do not count; mutators that prepare seeds.
         edited: Whether enough for models that come of changing other ones.
     """
-    uncounted = prepared | {CONTRIVED}
-    counts = Counter(rewrite.label for rewrite, way in state.seeded if way not in uncounted)
     few = _SEEDS_OF_EDITS if edited else _SEEDS_OF_MANY
     most = few if prepared and tested.takes_sets else _SEEDS_OF_A_PASS
+    return _passes_with(most, state, tested, prepared)
+
+
+def full_passes(
+    state: HuntState, tested: TestedOptimizer, prepared: frozenset[str]
+) -> frozenset[str]:
+    """Passes that need no further seed, not even one with operators that are new for them."""
+    return _passes_with(_SEEDS_OF_A_PASS, state, tested, prepared)
+
+
+def _passes_with(
+    most: int, state: HuntState, tested: TestedOptimizer, prepared: frozenset[str]
+) -> frozenset[str]:
+    uncounted = prepared | {CONTRIVED}
+    counts = Counter(rewrite.label for rewrite, way in state.seeded if way not in uncounted)
     covered = {label for label, count in counts.items() if count >= most} - {ANY}
     covered |= {n for n, s in tested.excused.items() if Symptom.INTERFACE_CHANGE in s}
     # Where passes are known, what they do together says less.
     return frozenset(covered | {ANY} if tested.each or tested.takes_sets else covered)
+
+
+def operators_of_seeds(state: HuntState) -> dict[str, frozenset[str]]:
+    """Operators of the seeds of each pass; how a seed was made names them, or a mutator."""
+    found: dict[str, frozenset[str]] = {}
+    for rewrite, way in state.seeded:
+        found[rewrite.label] = found.get(rewrite.label, frozenset()) | {*way.split()}
+    return found
 
 
 def learn(
@@ -269,6 +290,9 @@ def _take_seeds(
         edited = outcome.kind in EDITED
         if seed.way not in prepared:
             covered = covered_passes(state, tested, prepared, edited=edited)
+            if outcome.kind in AS_THEY_ARE:
+                full, known = full_passes(state, tested, prepared), operators_of_seeds(state)
+                covered = without_new(covered, full, known, {*entry.way.split()})
             new = [r for r in new if r.label not in covered]
         # Workers do not know what others have found in the same round.
         if new:

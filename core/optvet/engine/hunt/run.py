@@ -21,8 +21,10 @@ from optvet.engine.hunt.learn import (
     avoided_passes,
     covered_passes,
     covered_rewrites,
+    full_passes,
     is_needless,
     learn,
+    operators_of_seeds,
     passes_together,
     settled_keys,
     take_findings,
@@ -244,6 +246,7 @@ class _Hunter:
         prepared = frozenset(m.name for m in mutators if isinstance(m, Prepares) and m.prepares)
         known, settled = covered_rewrites(state, self.tested), settled_keys(state)
         avoided, tried = avoided_passes(state, self.tested), frozenset(state.tried)
+        operators = operators_of_seeds(state)
         batches = [
             Batch(
                 seed=self.request.seed,
@@ -257,6 +260,8 @@ class _Hunter:
                 covered=covered_passes(state, self.tested),
                 explored=covered_passes(state, self.tested, prepared),
                 resembled=covered_passes(state, self.tested, prepared, edited=True),
+                full=full_passes(state, self.tested, prepared),
+                operators=operators,
                 seeded=frozenset(state.seeded),
                 settled=settled,
                 avoided=avoided,
