@@ -65,6 +65,7 @@ TALL = "g (float[30,1] x, float[2] s) => (float[m,n] y) { y = Resize(x, , s) }"
 TALL_BY_ROUNDING = {"x": np.zeros((30, 1)), "s": F32([2.3, 1])}
 """30 times the float32 next to 2.3 is less than 69, and 69 in float32."""
 PARTS = "g (float[4] x, int64[n] s) => (seq(float[m]) y) { y = SplitToSequence(x, s) }"
+HALVES = "g (float[n] x) => (float[k] a, float[k] b) { a, b = Split%s(x) }"
 TOP = "g (float[2] x, int64[1] k) => (float[n] y, int64[n] j) { y, j = TopK(x, k) }"
 STEP = "g (float[2] x, int64[1] i) => (float[n] y) { y = Slice(x, i, i, i, i) }"
 SLICED = "g (float[2,3] x, int64[2] i, int64[2] a) => (float[m,n] y) { y = Slice(x, i, i, a) }"
@@ -215,6 +216,14 @@ def test_an_axis_is_one_of_the_operand(operator: str, axis: int, opset: int, ope
     proto.graph.node[0].CopyFrom(onnx.helper.make_node(operator, operands, ["y"], axis=axis))
     feeds = {"x": np.zeros((2, 3), np.float32), "s": np.ones(1, np.float32)}
     assert bool(undefined_in(proto, feeds)) == open_
+
+
+def test_parts_of_a_split_have_equal_sizes_or_a_number() -> None:
+    even, odd = F32([1, 2, 3, 4]), F32([1, 2, 3])
+    assert kinds(HALVES % "", 13, x=even) == []
+    assert kinds(HALVES % "", 13, x=odd) == ["Split: equal parts"]
+    assert kinds(HALVES % "<num_outputs: int = 2>", 18, x=odd) == []
+    assert kinds(HALVES % "", 18, x=even) == ["Split: equal parts"]
 
 
 def test_bounds_in_the_wrong_order_have_an_answer_since_operator_set_13() -> None:

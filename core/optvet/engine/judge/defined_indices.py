@@ -85,6 +85,20 @@ def parts(call: OperatorCall) -> str:
     return "" if total == whole else f"parts of {total} elements in all of an axis of {whole}"
 
 
+def equal_parts(call: OperatorCall) -> str:
+    """Without sizes, parts of one size; since operator set 18, only as many as is said."""
+    node, data = call.node, call.operand(0)
+    if call.attribute("split") is not None or any(node.input[1:]):
+        return ""
+    if call.opset >= 18:
+        said = call.attribute("num_outputs") is not None
+        return "" if said else "neither the sizes of the parts nor their number is given"
+    axis, number = call.attribute("axis", 0), len(node.output)
+    if data is None or not -data.ndim <= axis < data.ndim or data.shape[axis] % number == 0:
+        return ""
+    return f"{number} equal parts of an axis of {data.shape[axis]}"
+
+
 def steps(call: OperatorCall) -> str:
     """Steps that lead on."""
     value = call.operand(4)
