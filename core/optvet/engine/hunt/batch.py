@@ -28,7 +28,7 @@ from optvet.engine.hunt.probable_causes import contrived_parts, needs
 from optvet.engine.hunt.progress_log import CandidateOutcome, ProgressLog, Seed, write_record
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.reached_code import ReachedCode
-from optvet.engine.hunt.rewrites import changing_passes, operators_in, rewrite_of
+from optvet.engine.hunt.rewrites import changing_passes, rewrite_of
 from optvet.engine.hunt.shrink import shrink
 from optvet.engine.hunt.suspicions import (
     ANY,
@@ -259,7 +259,7 @@ def _judge_candidate(
             skip,
             random,
             labelled=labelled,
-            known=frozenset() if prepares else batch.known,
+            known=frozenset() if prepares else _known(batch, recipe, candidate.model),
             covered=explored & batch.covered if prepares else explored,
             is_new=code.has_new,
         )
@@ -320,8 +320,20 @@ def _explored(batch: Batch, recipe: CandidateRecipe, model: bytes) -> frozenset[
         return batch.resembled
     if recipe.kind not in AS_THEY_ARE:
         return batch.explored
-    operators = operators_in(model).keys()
-    return without_new(batch.explored, batch.full, batch.operators, operators)
+    return without_new(batch.explored, batch.full, batch.operators, _operators_in(model))
+
+
+def _known(batch: Batch, recipe: CandidateRecipe, model: bytes) -> Set[Rewrite]:
+    """Rewrites that need no seed that comes of the recipe."""
+    if recipe.kind not in AS_THEY_ARE:
+        return batch.known
+    labels = {rewrite.label for rewrite in batch.known}
+    closed = without_new(labels, batch.full, batch.operators, _operators_in(model))
+    return {rewrite for rewrite in batch.known if rewrite.label in closed}
+
+
+def _operators_in(model: bytes) -> frozenset[str]:
+    return frozenset(node.op_type for node in nodes_of(ModelProto.FromString(model).graph))
 
 
 def without_new(
@@ -368,7 +380,8 @@ def _seeds(
         if _prepares(batch, recipe) and any((f, mutator.name) not in batch.seeded for f in again):
             seeds.append(_seed(candidate, again, mutator.name, examined))
     explored = _explored(batch, recipe, candidate.model)
-    new = _unhidden((f for f in examined.rewrites if f not in batch.known), wrong | explored)
+    known = _known(batch, recipe, candidate.model)
+    new = _unhidden((f for f in examined.rewrites if f not in known), wrong | explored)
     for rewrite in new[: _SEEDS if batch.tested.each else 1]:
         if rewrite.change == UNSEEN and batch.tested.lowers:
             # Of a format that is not ONNX it is not seen what became of the operators, so nothing
@@ -384,7 +397,7 @@ def _seeds(
         small = shrink(candidate, batch.tested.reference, fires)
         log.keep(small)
         explored = _explored(batch, recipe, small.model)
-        if rewrite.label in explored:
+        if rewrite.label in explored or rewrite in _known(batch, recipe, small.model):
             continue  # what was new about it does not matter to the pass
         found = examine(batch.tested, small.model, small.feeds, log.note, batch.avoided, Random(0))
         hidden = _wrong(found) | explored

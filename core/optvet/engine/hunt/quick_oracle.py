@@ -7,8 +7,8 @@ refuses or whose outputs do not repeat, and faults that import and export alone 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -28,10 +28,9 @@ from optvet.engine.hunt.expected import (
 from optvet.engine.hunt.quick_look import QUICK, QUICK_ELSEWHERE, Look, look, verdict_on_error
 from optvet.engine.hunt.rewrites import (
     changing_passes,
-    compare_operators,
+    compare_graphs,
     complaint_about,
     content_of,
-    operators_in,
 )
 from optvet.engine.hunt.suspicions import (
     ANY,
@@ -46,7 +45,6 @@ from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.interface_change import changes_interface
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.graph.digest import canonical_digest
-from optvet.graph.walk import nodes_of
 from optvet.spec.errors import REFUSALS
 from optvet.spec.optimizer_protocols import Saves
 from optvet.spec.symptoms import Symptom
@@ -234,7 +232,6 @@ class _QuickTrial:
         self._truth, self._logged, self._lost = truth, logged, lost
         self._seen: set[bytes] = {content_of(plain)}
         self._alike: set[bytes] = set()
-        self._operators = operators_in(plain.data)
         self.suspicions: list[Suspicion] = []
         self.complaint: Complaint | None = None
         self.invented: dict[str, None] = {}
@@ -390,15 +387,12 @@ class _QuickTrial:
 
     def _rewrite(self, label: str, data: bytes) -> Rewrite:
         """The rewrite that passes made; records names that they invented."""
-        try:
+        with suppress(DecodeError):
             graph = ModelProto.FromString(data).graph
-        except DecodeError:
-            return compare_operators(label, self._operators, Counter())
-        names = [*(o for n in graph.node for o in n.output), *(t.name for t in graph.initializer)]
-        self.invented.update(dict.fromkeys(n for n in names if n and n not in self._truth.names))
-        return compare_operators(
-            label, self._operators, Counter([n.op_type for n in nodes_of(graph)])
-        )
+            names = [o for n in graph.node for o in n.output] + [t.name for t in graph.initializer]
+            invented = (n for n in names if n and n not in self._truth.names)
+            self.invented.update(dict.fromkeys(invented))
+        return compare_graphs(label, self._plain.data, data)
 
     def _optimize(self, passes: tuple[str, ...]) -> Artifact | None:
         tested = self._tested

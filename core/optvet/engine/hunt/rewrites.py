@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from optvet.engine.hunt.suspicions import Complaint, Rewrite
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
@@ -31,7 +32,7 @@ def rewrite_of(tested: TestedOptimizer, data: bytes, label: str) -> Rewrite | No
         return None
     if content_of(artifact) == content_of(plain):
         return None
-    return compare_operators(label, operators_in(plain.data), operators_in(artifact.data))
+    return compare_graphs(label, plain.data, artifact.data)
 
 
 def content_of(artifact: Artifact) -> bytes:
@@ -39,17 +40,30 @@ def content_of(artifact: Artifact) -> bytes:
     return artifact.data if artifact.fingerprint is None else artifact.fingerprint.encode()
 
 
-def compare_operators(label: str, was: Counter[str], now: Counter[str]) -> Rewrite:
-    """Which types of operators became fewer and more: sets, since numbers would never repeat."""
-    return Rewrite(label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys())))
+def compare_graphs(label: str, was: bytes, now: bytes) -> Rewrite:
+    """What became fewer and more: types of operators, or else which of them read which.
+
+    A pass that only moves an operator past others leaves all types. Sets, since numbers would never
+    repeat. What is no model counts as empty.
+    """
+    before, after = _nodes_in(was), _nodes_in(now)
+    operators = [Counter(n.op_type for n in nodes) for nodes in (before, after)]
+    old, new = operators if operators[0] != operators[1] else map(_links, (before, after))
+    return Rewrite(label, tuple(sorted((old - new).keys())), tuple(sorted((new - old).keys())))
 
 
-def operators_in(data: bytes) -> Counter[str]:
-    """Types of operators, those of nested graphs too; none if it is no model."""
+def _nodes_in(data: bytes) -> list[NodeProto]:
+    """All nodes, those of nested graphs too."""
     try:
-        return Counter([n.op_type for n in nodes_of(ModelProto.FromString(data).graph)])
+        return list(nodes_of(ModelProto.FromString(data).graph))
     except DecodeError:
-        return Counter()
+        return []
+
+
+def _links(nodes: Sequence[NodeProto]) -> Counter[str]:
+    """Pairs of operators of which the second reads an output of the first."""
+    made = {output: node.op_type for node in nodes for output in node.output}
+    return Counter(f"{made[i]}>{n.op_type}" for n in nodes for i in n.input if i in made)
 
 
 def changing_passes(

@@ -26,7 +26,8 @@ class Rewrite(NamedTuple):
 
     Attributes:
         label: The pass; ``ANY`` if it is not known which one.
-        fewer: Types of operators that became fewer, sorted.
+        fewer: Types of operators that became fewer, sorted; of a pass that leaves all of them,
+            pairs of which one reads the other.
         more: Those that became more, sorted.
     """
 
@@ -41,7 +42,7 @@ class Rewrite(NamedTuple):
 
 
 UNSEEN: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-"""The change of a pass that leaves all operators: it unlinks some, or changes what they read.
+"""The change of a pass that leaves all operators in their places: it changes what they read.
 
 What is changed in a format that is not ONNX is not seen either.
 """
@@ -58,7 +59,7 @@ class SuspicionKey(NamedTuple):
         passes: One pass or a pair; ``(ANY,)`` for more; none for import and export.
         symptom: The symptom.
         words: The message without names of the model.
-        fewer: Types of operators that became fewer, where values are wrong.
+        fewer: What became fewer, as of a rewrite, where values are wrong.
         more: Those that became more.
     """
 
