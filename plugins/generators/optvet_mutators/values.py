@@ -30,7 +30,10 @@ from optvet_mutators.common import (
 )
 
 _FLOATS = {1: np.float32, 10: np.float16, 11: np.float64}
-_SMALL, _SPREAD = 4.0, 4.0
+_SMALL = 4.0
+_SPREADS = (4.0, 8.0, 32.0)
+"""In turn along each value, beginning at another one in each: of two integers that are divided, for
+example, either one is sometimes the larger."""
 _INTEGERS = {6: np.int32, 7: np.int64}
 
 
@@ -336,9 +339,9 @@ def _types_used(candidate: Candidate) -> list[int]:
 def _retype(candidate: Candidate, was: int, now: int) -> None:
     kind = np.dtype((_FLOATS | _INTEGERS)[now])
     with np.errstate(all="ignore"):
-        for name, value in candidate.feeds.items():
+        for place, (name, value) in enumerate(candidate.feeds.items()):
             if type_of(value) == was:
-                candidate.feeds[name] = _convert(value, kind)
+                candidate.feeds[name] = _convert(value, kind, place)
         for tensor in constants(candidate.model.graph):
             if tensor.data_type == was:
                 set_value(candidate, tensor, _convert(numpy_helper.to_array(tensor), kind))
@@ -348,7 +351,7 @@ def _retype(candidate: Candidate, was: int, now: int) -> None:
                 attribute.i = now
 
 
-def _convert(old: np.ndarray, kind: np.dtype) -> np.ndarray:
+def _convert(old: np.ndarray, kind: np.dtype, place: int = 0) -> np.ndarray:
     """The values in another type.
 
     Numbers with a point never become an integer zero, and small ones are not all 1: between those,
@@ -356,7 +359,8 @@ def _convert(old: np.ndarray, kind: np.dtype) -> np.ndarray:
     """
     if old.dtype.kind != "f" or kind.kind not in "iu":
         return old.astype(kind)
-    wide = old * np.where((old == np.round(old)) | (abs(old) > _SMALL), 1, _SPREAD)
+    spreads = np.resize(np.roll(_SPREADS, place), old.shape)
+    wide = old * np.where((old == np.round(old)) | (abs(old) > _SMALL), 1, spreads)
     return np.asarray(np.where(wide < 0, np.floor(wide), np.ceil(wide) + (wide == 0))).astype(kind)
 
 

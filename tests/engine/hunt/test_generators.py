@@ -393,6 +393,23 @@ def test_quantized_values_get_types_of_few_bits() -> None:
     assert {(onnx.TensorProto.INT8, 13), (onnx.TensorProto.INT4, 21)} <= found
 
 
+def test_of_numbers_that_become_integers_either_is_sometimes_the_larger() -> None:
+    mutator = next(m for m in PLUGINS.mutators() if m.name == "as-integers")
+    text = """<ir_version: 8, opset_import: ["" : 13]> g (float[3] x, float[3] n) => (float[3] y)
+        { y = Div(x, n) }"""
+    feeds = {name: np.full(3, 0.5, np.float32) for name in ("x", "n")}
+    made = mutator.mutate(
+        Candidate(onnx.parser.parse_model(text), feeds), Vocabulary([]), Random(0)
+    )
+    assert made is not None
+    x, n = made.feeds["x"], made.feeds["n"]
+    assert {x.dtype.kind, n.dtype.kind} == {"i"}
+    assert min(x) > 0
+    assert min(n) > 0
+    assert any(x > n)
+    assert any(n > x)
+
+
 class Loose:
     """A pool of one fragment that reads a value which nothing makes."""
 
