@@ -18,7 +18,12 @@ from optvet.engine.vet.explain.notes import take_notes
 from optvet.engine.vet.find.deployed import judge_as_deployed
 from optvet.engine.vet.find.detect import Detected, detect, wrong_in_rest
 from optvet.engine.vet.find.eliminate import Rest, clear
-from optvet.engine.vet.find.excuses import excuse_misdeclared, excuse_misread, excuse_undefined
+from optvet.engine.vet.find.excuses import (
+    excuse_misdeclared,
+    excuse_misread,
+    excuse_undefined,
+    excuse_underflow,
+)
 from optvet.engine.vet.find.model_files import note_changes, states_of
 from optvet.engine.vet.find.study import is_wanted, study
 from optvet.engine.vet.impact.assess import Assessor
@@ -238,6 +243,7 @@ def _describe(session: VetSession, detected: Detected) -> None:
     excuse_misdeclared(session, samples)
     excuse_undefined(session, detected.examiner, samples)
     excuse_misread(session, detected.examiner, samples)
+    excuse_underflow(session, detected.examiner, samples)
     take_notes(session, detected)
     if not searched:
         _mark_whole_pipeline_culprits(session)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from pydantic import BaseModel
 from tests.preload import TRIALS
 
@@ -312,3 +312,56 @@ def test_a_wrong_shape_in_a_branch_that_is_not_taken_is_no_fault_of_a_pass(
         assert "'b' is declared with the shape [3, 2] and computed with [2, 3]" in result.reason
     else:
         assert [f.culprit for f in result.findings if f.severity == "fault"] == [[pipeline]]
+
+
+class Fuses(CastsByWords):
+    """Passes that multiply by one weight in place of two: by their product, or by their sum."""
+
+    name = "fuses"
+
+    def passes(self) -> Sequence[Pass]:
+        return [Pass("product", "fuse", default=True), Pass("sum", "fuse")]
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        return {"default": ("product",), "all": ("product", "sum")}
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        model = onnx.load_from_string(source.data)
+        if passes:
+            a, b = (numpy_helper.to_array(t) for t in model.graph.initializer)
+            fused = np.asarray(a * b if "product" in passes else a + b)
+            model.graph.initializer[0].CopyFrom(numpy_helper.from_array(fused, "a"))
+            model.graph.node[0].output[0] = model.graph.node[1].output[0]
+            del model.graph.node[1], model.graph.initializer[1]
+        return Artifact("onnx", model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "pipeline", "verdict"),
+    [
+        (1e-29, 3e-29, "product", "undecided"),
+        (1e-29, 3e-29, "sum", "faulty"),
+        (1e-15, 3e-15, "sum", "faulty"),
+    ],
+)
+def test_weights_of_which_no_two_may_be_multiplied_accuse_no_pass_that_does(
+    tmp_path: Path, sandbox: Sandbox, a: float, b: float, pipeline: str, verdict: str
+) -> None:
+    model = onnx.parser.parse_model(f"""{HEAD}g (float[2] x) => (float[2] y)
+    <float a = {{{a}}}, float b = {{{b}}}> {{ t = Mul(x, a)  y = Mul(t, b) }}""")
+    onnx.save(model, tmp_path / "model.onnx")
+    plugins = Plugins()
+    plugins.register("optimizer", Fuses())
+    feeds = {"x": np.array([3e28, -1e28], np.float32)}
+    plugins.register("dataset", inputs := GivenInputs((feeds,)))
+    asked = VetRequest(
+        model="model",
+        optimizer="fuses",
+        pipeline=pipeline,
+        dataset=(inputs.name,),
+        cache_dir=tmp_path / "cache",
+    )
+    opened = open_model(tmp_path / "model.onnx", "model", tmp_path / "cache")
+    result = vet_model(opened, asked, plugins, sandbox=sandbox)
+    assert result.verdict == verdict
+    assert ("product of the weights 'a' and 'b'" in result.reason) is (verdict == "undecided")

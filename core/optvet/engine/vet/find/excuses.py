@@ -20,6 +20,7 @@ from optvet.engine.work.trials.undefined_values import (
     with_answers,
     without_wrong_shapes,
 )
+from optvet.engine.work.trials.usual_sizes import in_usual_sizes
 from optvet.graph.structure import Facts
 from optvet.spec.records import Finding
 from optvet.spec.runtime_protocols import Runtime
@@ -65,6 +66,25 @@ def excuse_misread(session: VetSession, examiner: Examiner, samples: Sequence[Sa
         return next((w for j in judges if (w := _misread_on(session, finding, sample, j))), "")
 
     _excuse(session, examiner, samples, "second reading", why)
+
+
+def excuse_underflow(session: VetSession, examiner: Examiner, samples: Sequence[Sample]) -> None:
+    """Make faults undecided that weights bring about of which no pass may multiply two.
+
+    Their product underflows, and all of it is lost. A fault that the model in usual sizes shows too
+    has another cause.
+    """
+
+    def why(finding: Finding, sample: Sample) -> str:
+        begins, ends = _way_to(finding)
+        about = (session.runner.build_spec(None), dict(sample.feeds), begins, ends)
+        found = session.runner.sandbox.call(in_usual_sizes, *about, role="judging").value
+        if found is None:
+            return ""
+        usual = replace(sample, feeds=found.feeds)
+        return "" if _shows_on(session, finding, found.data, usual) else found.words
+
+    _excuse(session, examiner, samples, "underflow", why)
 
 
 def excuse_misdeclared(session: VetSession, samples: Sequence[Sample]) -> None:
@@ -150,13 +170,19 @@ def _operator_sets(facts: Facts) -> object:
 
 def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
     """The undefined operation on a sample at which the finding arises; empty if none."""
-    found, runner = finding.divergence, session.runner
-    begins, ends = [], list(finding.outputs)
-    if found is not None and found.value is not None:
-        begins, ends = list(found.agreeing), [found.value]
+    runner = session.runner
+    begins, ends = _way_to(finding)
     about = (runner.build_spec(None), dict(sample.feeds), session.case.reference)
     words = runner.sandbox.call(undefined_between, *about, begins, ends, role="judging").value or ""
     return "" if words and _shows_with_answers(session, finding, sample) else words
+
+
+def _way_to(finding: Finding) -> tuple[list[str], list[str]]:
+    """The last values that agree, as far as they are known, and those that differ."""
+    found = finding.divergence
+    if found is not None and found.value is not None:
+        return list(found.agreeing), [found.value]
+    return [], list(finding.outputs)
 
 
 def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -> bool:

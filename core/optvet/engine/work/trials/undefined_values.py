@@ -69,7 +69,7 @@ def undefined_between(
         return ""
     model = without_functions(ModelProto.FromString(read_model(build_spec.blob, build_spec.digest)))
     found = undefined_on(config, model, feeds)
-    region = _region(model, begins, ends) if found else set()
+    region = region_of(model, begins, ends) if found else set()
     return next((u.words() for u in found if region & {*u.values}), "")
 
 
@@ -270,7 +270,7 @@ def _may_be(declared: tuple[int | str | None, ...] | None, shape: tuple[int, ...
     )
 
 
-def _region(model: ModelProto, begins: Collection[str], ends: Collection[str]) -> set[str]:
+def region_of(model: ModelProto, begins: Collection[str], ends: Collection[str]) -> set[str]:
     """Names of the values from which ``ends`` are computed, back to ``begins``."""
     nodes = [model.graph.node[i] for end in ends for i in between(model.graph, end, begins)]
     found = {name for node in nodes for name in (*node.output, *reads(node))}
