@@ -166,3 +166,34 @@ def test_what_several_passes_need_is_one_cause_and_else_the_place_tells() -> Non
 def test_metadata_that_is_lost_has_no_operator_and_is_not_one_cause() -> None:
     causes = probable_causes([finding("1", ""), finding("2", "")])
     assert len(causes) == 2
+
+
+def estimator(*parts: str, symptom: Symptom = Symptom.WRONG_OUTPUT, says: str = "") -> HuntFinding:
+    """A finding of a source whose steps have settings."""
+    found = finding(", ".join(parts), "convert")
+    told = {"operators": [", ".join(parts)], "parts": list(parts)}
+    return found.model_copy(update={**told, "symptom": symptom, "message": says or "it differs"})
+
+
+def test_a_source_that_needs_more_than_another_is_of_its_cause() -> None:
+    invalid = Symptom.INVALID_MODEL
+    found = [
+        estimator("Tree", "Tree zero_as_missing=True", "Tree several classes"),
+        estimator("Tree", "Tree zero_as_missing=True"),
+        estimator("Tree", "Tree depth=2"),
+        estimator("Tree", "Tree depth=3"),
+        estimator("Tree", "Tree objective='cox'"),
+        estimator("Vote", "Vote depth=3"),
+        estimator("Mean", symptom=invalid, says="Mul: B has inconsistent type"),
+        estimator("Vote", symptom=invalid, says="Mul: B has inconsistent type"),
+        estimator("Kmeans", symptom=invalid, says="Cast: too few inputs"),
+    ]
+    groups = {frozenset(c.fingerprints) for c in probable_causes(found)}
+    assert groups == {
+        frozenset({found[0].fingerprint, found[1].fingerprint}),
+        frozenset({found[2].fingerprint, found[3].fingerprint}),
+        frozenset({found[4].fingerprint}),
+        frozenset({found[5].fingerprint}),
+        frozenset({found[6].fingerprint, found[7].fingerprint}),
+        frozenset({found[8].fingerprint}),
+    }

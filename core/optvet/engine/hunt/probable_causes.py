@@ -7,14 +7,17 @@ code that these passes share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from onnx import ModelProto, TensorProto, TypeProto, numpy_helper
 
+from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.graph.plain import is_aliased, is_namesake, is_plain, is_plain_name, lists_weights
 from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, opset_versions, qualified_name
 from optvet.spec.records.hunt import HuntCause, HuntFinding
+from optvet.spec.symptoms import Symptom
 
 ROUND_TRIP = "import and export"
 _NAMESAKE = "a function of the model that is named as an operator of ONNX is"
@@ -30,6 +33,7 @@ _CONTRIVED = frozenset({_NAMESAKE, _LISTED, _ALIASED, _SPARSE, SPECIAL, _NAN_WEI
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _OLDEST = 7
 """The first operator set with broadcasting as it is today; older models are hardly around."""
+_NUMBER = re.compile(r"=-?\d[\d.e+-]*$")
 _OF_MANY_CAUSES = frozenset({_UNSIZED, SPECIAL, _NAN_WEIGHT})
 """Conditions under which passes go wrong in ways of their own: what they share is no mistake."""
 
@@ -148,19 +152,54 @@ def probable_causes(findings: Sequence[HuntFinding]) -> list[HuntCause]:
     by_place: dict[tuple[str, ...], list[HuntFinding]] = {}
     for finding in left:
         by_place.setdefault((*finding.culprit, "", *_about(finding)), []).append(finding)
-    for group in by_place.values():
+    for group in _joined(by_place.values()):
         first = group[0]
         operators = ", ".join(first.operators)
         title = ", ".join(first.culprit) or ROUND_TRIP
         matter = f"the same operators matter: {operators}" if operators else "no operator matters"
+        if first.parts:
+            matter = f"the same is wrong where a source has {operators} and more, or in shared code"
         why = f"the same passes, and {matter}" if len(group) > 1 else "the only one of its kind"
         causes.append(_cause(f"{title}: {operators}" if operators else title, why, group))
     return causes
 
 
 def _about(finding: HuntFinding) -> list[str]:
-    """What distinguishes causes within one pass; for changed metadata, its kind."""
+    """What distinguishes causes within one pass; for changed metadata, its kind.
+
+    Steps with settings, such as estimators, share the code that writes what they compute: of an
+    invalid model the checker says which operator is written wrong, and how.
+    """
+    if finding.parts and finding.symptom == Symptom.INVALID_MODEL:
+        return [normalized_message(finding.message)]
     return finding.operators if finding.operators else [finding.fingerprint]
+
+
+def _joined(groups: Iterable[list[HuntFinding]]) -> list[list[HuntFinding]]:
+    """The groups; what needs more of a source than another group's finding is one with that."""
+    joined: list[list[HuntFinding]] = []
+    for group in sorted(groups, key=lambda g: min(len(f.parts) for f in g)):
+        simpler = next((j for j in joined if any(_explains(j[0], f) for f in group)), None)
+        if simpler is None:
+            joined.append([*group])
+        else:
+            simpler += group
+    return joined
+
+
+def _explains(simple: HuntFinding, other: HuntFinding) -> bool:
+    """Whether ``other`` goes wrong in the same way, and needs all that ``simple`` does."""
+    if not simple.parts or not _kinds_of_parts(simple) <= _kinds_of_parts(other):
+        return False
+    if (simple.culprit, simple.symptom) != (other.culprit, other.symptom):
+        return False
+    words = {normalized_message(finding.message) for finding in (simple, other)}
+    return len(words) == 1 or not simple.symptom.info.failed
+
+
+def _kinds_of_parts(finding: HuntFinding) -> set[str]:
+    """The parts; how large the number of a setting is hardly tells causes apart."""
+    return {_NUMBER.sub("", part) for part in finding.parts}
 
 
 def _find_common_cause(findings: Sequence[HuntFinding]) -> str:

@@ -18,7 +18,8 @@ class HuntFinding(Record):
     hunt recognizes it. ``operators`` are those of the reduced model that no other may stand for,
     ``features`` what it has that a reduction would have made plainer if it could,
     and ``needs`` what else it has that most faults show without, in words. ``contrived`` are those
-    of the needs, and others, that models of practice hardly have.
+    of the needs, and others, that models of practice hardly have. ``parts`` are the steps of a
+    source and those of their settings that the fault needs, where steps have settings.
     """
 
     fingerprint: str
@@ -36,6 +37,7 @@ class HuntFinding(Record):
     features: list[str] = Field(default_factory=list)
     needs: list[str] = Field(default_factory=list)
     contrived: list[str] = Field(default_factory=list)
+    parts: list[str] = Field(default_factory=list)
 
     @property
     def gravity(self) -> tuple[bool, bool, int]:

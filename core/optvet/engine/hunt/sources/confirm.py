@@ -203,6 +203,7 @@ class SourceConfirmer:
             keys=[],
             operators=operators,
             contrived=contrived,
+            parts=list(recipe.parts) if self.looker.tells_settings else [],
         )
 
 

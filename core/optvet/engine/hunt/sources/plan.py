@@ -37,6 +37,12 @@ class SourceRecipe:
         pairs = zip(self.operators, each, strict=True)
         return tuple(f"{name}({', '.join(needed)})" if needed else name for name, needed in pairs)
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Its operators, and each setting that a fault needs with its operator."""
+        each = zip(self.operators, self.settings, strict=False)
+        return *self.operators, *(f"{name} {setting}" for name, s in each for setting in s)
+
     def leaving_out(self, place: int, setting: str) -> SourceRecipe:
         """The recipe without a setting of a step."""
         step = self.steps[place]
