@@ -291,10 +291,6 @@ ONNX2TORCH: Mapping[str, Case] = {
 }
 
 OPENVINO: Mapping[str, Case] = {
-    "unknown-kernel": Case(
-        "(float[1,1,3] x, float[1,1,K] w) => (float[1,1,N] y) { y = Conv(x, w) }",
-        [ones(1, 1, 3), ones(1, 1, 2)],
-    ),
     "bytes-shifted-left": Case(
         '(uint8[2] x, uint8[2] s) => (uint8[2] y) { y = BitShift<direction="LEFT">(x, s) }',
         [np.array([200, 8], np.uint8), np.array([1, 1], np.uint8)],
