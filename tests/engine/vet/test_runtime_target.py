@@ -176,6 +176,21 @@ def test_what_a_runtime_does_wrong_under_all_options_says_nothing_of_the_judge(
     assert "onnxruntime alone says so" in finding.location
 
 
+LOW = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[2,4] x) => (float[2,4] y, float[2,4] z) <float k = {-1000}, float top = {-20}> {
+    z = Relu(x)  a = Abs(x)  t = Mul(a, k)  l = Clip(t, , top)  s = Sigmoid(l)  y = Mul(s, l)
+}"""
+"""ONNX Runtime's Sigmoid is 0 below -18."""
+
+
+def test_a_runtime_that_is_wrong_in_no_operator_is_not_accused(tmp_path: Path) -> None:
+    result = vet(tmp_path, "runtime:onnxruntime", Plugins(), LOW)
+    assert "onnxruntime computes each operator as exactly" in result.reason
+    assert (result.verdict, [f.severity for f in result.findings]) == ("undecided", ["note"])
+    careless = vet(tmp_path, "runtime:careless", with_runtimes(Careless()), LOW)
+    assert careless.verdict == "faulty"
+
+
 def test_where_the_judge_itself_is_wrong_nobody_is_accused(tmp_path: Path) -> None:
     result = vet(tmp_path, "runtime:onnxruntime", with_runtimes(Trusted()))
     assert result.judge is not None

@@ -19,6 +19,7 @@ from optvet.engine.vet.find.deployed import judge_as_deployed
 from optvet.engine.vet.find.detect import Detected, detect, wrong_in_rest
 from optvet.engine.vet.find.eliminate import Rest, clear
 from optvet.engine.vet.find.excuses import (
+    excuse_exact,
     excuse_misdeclared,
     excuse_misread,
     excuse_undefined,
@@ -248,6 +249,7 @@ def _describe(session: VetSession, detected: Detected) -> None:
     if not searched:
         _mark_whole_pipeline_culprits(session)
     cross_check(session, samples)
+    excuse_exact(session, detected.examiner, samples)
     for i, finding in enumerate(ledger.findings):
         ledger.amend(i, {"fingerprint": fingerprint_in_place(session.runner, finding)})
 

@@ -10,11 +10,13 @@ from typing import Any
 from optvet.engine.judge.second_opinion import is_contradicted
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import open_model
+from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import finite
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.opinions import is_quick_to_evaluate
+from optvet.engine.work.trials.resolution import exact_in_all
 from optvet.engine.work.trials.undefined_values import (
     undefined_between,
     with_answers,
@@ -85,6 +87,22 @@ def excuse_underflow(session: VetSession, examiner: Examiner, samples: Sequence[
         return "" if _shows_on(session, finding, found.data, usual) else found.words
 
     _excuse(session, examiner, samples, "underflow", why)
+
+
+def excuse_exact(session: VetSession, examiner: Examiner, samples: Sequence[Sample]) -> None:
+    """Make faults of a runtime undecided that is wrong in no operator.
+
+    How far the outputs of operators that follow one another are off is then up to the model.
+    """
+    case, runner = session.case, session.runner
+    if not isinstance(case.optimizer, RuntimeTarget):
+        return
+
+    def why(finding: Finding, sample: Sample) -> str:
+        about = (runner.build_spec(None), dict(sample.feeds), case.candidate)
+        return runner.sandbox.call(exact_in_all, *about, role="judging").value or ""
+
+    _excuse(session, examiner, samples, "each operator", why)
 
 
 def excuse_misdeclared(session: VetSession, samples: Sequence[Sample]) -> None:
