@@ -115,12 +115,11 @@ def sliced_axes(call: OperatorCall) -> str:
 
 
 def axis_inside(call: OperatorCall) -> str:
-    """An axis that there is; before operator set 11, one behind the last is no axis of a row."""
+    """An axis that there is."""
     data, axis = call.operand(0), call.attribute("axis")
     if data is None or axis is None:
         return ""
-    beyond = data.ndim + (call.opset < 11)
-    return "" if -data.ndim <= axis < beyond else f"axis {axis} of {data.ndim} dimensions"
+    return "" if -data.ndim <= axis < data.ndim else f"axis {axis} of {data.ndim} dimensions"
 
 
 def tokens(call: OperatorCall) -> str:
