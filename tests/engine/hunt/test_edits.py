@@ -32,8 +32,8 @@ from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
 from optvet.engine.hunt.rewrites import rewrite_of
 from optvet.engine.hunt.round_plan import learned_weights, plan_round
 from optvet.engine.hunt.shrink import shrink
-from optvet.engine.hunt.state import CorpusEntry, HuntState
-from optvet.engine.hunt.suspicions import CONTRIVED, Rewrite
+from optvet.engine.hunt.state import CorpusEntry, HuntState, Sign
+from optvet.engine.hunt.suspicions import CONTRIVED, Rewrite, SuspicionKey
 from optvet.engine.hunt.vocabulary import Stock
 from optvet.engine.judge.sample import judge_sample
 from optvet.graph import candidate_of
@@ -148,6 +148,18 @@ def test_the_simplest_model_that_shows_a_rewrite_is_edited_most() -> None:
     edited = Counter(r.invented[0] for r in recipes if r.kind == "edit")
     assert edited["short"] > 4 * edited["chain"] > 0
     assert edited["short"] > 4 * edited["constant"] > 0
+
+
+def test_a_pass_of_which_nothing_looked_wrong_is_edited_less() -> None:
+    state = HuntState()
+    data = onnx.parser.parse_model(CHAIN).SerializeToString()
+    for index, name in enumerate(("quiet", "wrong")):
+        state.entries.append(CorpusEntry(data, {}, (Rewrite(name, ("Relu",)),), "Relu", (name,)))
+        state.edited[index] = [1200]
+    state.signs[SuspicionKey(("wrong",), Symptom.WRONG_OUTPUT, "values")] = Sign()
+    recipes = plan_round(state, 400, seed=0, fragments=0, patterns=(), mutators={"m": 1000.0})
+    edited = Counter(r.invented[0] for r in recipes if r.kind == "edit")
+    assert edited["wrong"] > 2 * edited["quiet"] > 0
 
 
 def test_an_edit_that_leaves_another_order_of_nodes_is_another_one() -> None:

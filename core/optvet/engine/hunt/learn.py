@@ -167,6 +167,8 @@ def covered_rewrites(state: HuntState, tested: TestedOptimizer) -> frozenset[Rew
 
 _SEEDS_OF_A_PASS = 16
 """A pass that removes whatever nothing reads does so in hundreds of ways, which say little."""
+_SEEDS_WITH_NEW = 32
+"""As many, if each of those beyond has an operator that is new for the pass."""
 _SEEDS_OF_MANY = 6
 """Where what a pass does is only seen through what a whole pipeline does, nearly every model is a
 new way: seeds would take all the time that is meant for changing them."""
@@ -198,7 +200,7 @@ def full_passes(
     state: HuntState, tested: TestedOptimizer, prepared: frozenset[str]
 ) -> frozenset[str]:
     """Passes that need no further seed, not even one with operators that are new for them."""
-    return _passes_with(_SEEDS_OF_A_PASS, state, tested, prepared)
+    return _passes_with(_SEEDS_WITH_NEW, state, tested, prepared)
 
 
 def _passes_with(

@@ -20,7 +20,7 @@ ROUND = 320
 EDITS = 32
 """Most variants of a mutator of weight 1 that are applied alone to a model of the corpus."""
 _TRIES = 400
-"""Edits of a mutator that found nothing, after which it has half of its weight."""
+"""Edits that found nothing, after which their mutator, or their pass, has half of its weight."""
 _LEAST = 0.2
 """What is left of the weight of one that never finds anything."""
 _FIRST = 0.75
@@ -121,7 +121,7 @@ _Table = dict[str, dict[_Way, list[int]]]
 
 
 class _Chooser:
-    """Chooses models of the corpus: a pass at random, then what it did most seldom.
+    """Chooses models of the corpus: a pass, then what it did most seldom.
 
     Uniform draws would nearly always choose the pass that changes most models.
     """
@@ -132,6 +132,7 @@ class _Chooser:
         self._state, self._random, self._weights = state, random, weights
         self._mutators = mutators
         self._all, self._left = _table(state.entries), _table(state.entries)
+        self._of_passes = _weights_of_passes(state)
 
     def entry(self) -> CorpusEntry | None:
         """A model to mutate."""
@@ -172,7 +173,7 @@ class _Chooser:
         passes = [name for name in table if name != REACHED]
         if REACHED in table and (not passes or self._random.random() < _OF_CODE):
             passes = [REACHED]
-        name = self._random.choice(passes)
+        (name,) = self._random.choices(passes, [self._of_passes.get(p, 1.0) for p in passes])
         weights = [1 / (1 + self._state.rewrites[rewrite]) for rewrite, _ in table[name]]
         (way,) = self._random.choices(list(table[name]), weights)
         indices = table[name][way]
@@ -187,6 +188,19 @@ class _Chooser:
         done += [0] * (len(self._weights) - len(done))
         counts = enumerate(zip(done, self._weights, strict=False))
         return [m for m, (n, weight) in counts if SPENT < n < EDITS * max(weight, 1)]
+
+
+def _weights_of_passes(state: HuntState) -> dict[str, float]:
+    """How often models are edited that a pass changes: seldom if none of many looked wrong."""
+    edits = Counter[str]()
+    for index, done in state.edited.items():
+        number = sum(count for count in done if count > 0)
+        edits.update({r.label: number for r in state.entries[index].rewrites})
+    suspected = {name for key in state.signs for name in key.passes}
+    return {
+        name: 1.0 if name in suspected else max(1 / (1 + number / _TRIES), _LEAST)
+        for name, number in edits.items()
+    }
 
 
 def _table(entries: Sequence[CorpusEntry]) -> _Table:
