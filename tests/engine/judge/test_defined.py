@@ -65,6 +65,9 @@ TALL = "g (float[30,1] x, float[2] s) => (float[m,n] y) { y = Resize(x, , s) }"
 TALL_BY_ROUNDING = {"x": np.zeros((30, 1)), "s": F32([2.3, 1])}
 """30 times the float32 next to 2.3 is less than 69, and 69 in float32."""
 PARTS = "g (float[4] x, int64[n] s) => (seq(float[m]) y) { y = SplitToSequence(x, s) }"
+LENGTHS = "g (float[2,1] x, int64[1] n) => (float[2,1] y) { y = ReverseSequence(x, n) }"
+SIGNAL = "g (float[1,2,1] x) => (float[1,2,2] y) { y = DFT(x) }"
+NORMAL = "g (float[m,n] x, float[n] s) => (float[m,n] y) { y = LayerNormalization(x, s) }"
 HALVES = "g (float[n] x) => (float[k] a, float[k] b) { a, b = Split%s(x) }"
 TOP = "g (float[2] x, int64[1] k) => (float[n] y, int64[n] j) { y, j = TopK(x, k) }"
 STEP = "g (float[2] x, int64[1] i) => (float[n] y) { y = Slice(x, i, i, i, i) }"
@@ -147,6 +150,13 @@ LEAST = int(np.iinfo(np.int32).min)
             {"x": np.zeros((1, 1, 2, 3)), "n": np.array([3])},
         ),
         (DROPOUT, {"r": F32(0)}, {"r": F32(1)}),
+        (
+            LENGTHS,
+            {"x": F32([[1], [2]]), "n": np.array([2])},
+            {"x": F32([[1], [2]]), "n": np.array([3])},
+        ),
+        (SIGNAL, {"x": F32([[[1], [2]]])}, {"x": F32([[[1], [np.inf]]])}),
+        (NORMAL, {"x": np.zeros((0, 2))}, {"x": np.zeros((2, 0))}),
         (
             GRID,
             {"t": np.zeros((2, 2, 3)), "s": np.array([2, 1, 6, 8])},

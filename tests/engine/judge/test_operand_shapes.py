@@ -107,6 +107,7 @@ X3 = (2, 3, 4)
             {"z": (5, 1, 2)},
             "the shape [4] as input 2",
         ),
+        ("y = ReverseSequence(x, n)", {"x": X3, "n": (3,)}, {"n": (2,)}, "the shape [3]"),
         ("y = OneHot(x, d, v)", {"x": X3, "d": (), "v": (2,)}, {"v": (3,)}, "the shape [2]"),
     ],
 )
@@ -125,3 +126,11 @@ def test_values_inside_of_the_graph_have_known_shapes_where_they_were_recorded()
     feeds = {"x": np.zeros(2, np.float32)}
     assert describe_wrong_shape(model, feeds) == ""
     assert "a scalar" in describe_wrong_shape(model, feeds, {"a": feeds["x"]})
+
+
+def test_minima_are_of_one_shape_before_operator_set_8() -> None:
+    text = '<ir_version: 8, opset_import: ["" : %d]> g (float[1,2] x, float[1,1] u) => '
+    text += "(float[1,2] y) { y = Min(x, u) }"
+    feeds = {"x": np.zeros((1, 2), np.float32), "u": np.zeros((1, 1), np.float32)}
+    assert describe_wrong_shape(onnx.parser.parse_model(text % 8), feeds) == ""
+    assert "the shape [1, 2]" in describe_wrong_shape(onnx.parser.parse_model(text % 6), feeds)

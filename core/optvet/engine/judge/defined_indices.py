@@ -1,6 +1,8 @@
-"""Rules about indices, counts, orders and steps; see ``defined_rules``."""
+"""Rules about indices, counts, orders, steps and what is summed; see ``defined_rules``."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -64,6 +66,17 @@ def count(call: OperatorCall) -> str:
     wanted = count.item(0)
     size = wanted if data is None else data.shape[call.attribute("axis", -1)]
     return "" if 0 <= wanted <= size else f"{wanted} elements of an axis of {size}"
+
+
+def lengths(call: OperatorCall) -> str:
+    """Lengths of sequences, of which none is longer than there are steps."""
+    data, given = call.operand(0), call.operand(1)
+    axis = call.attribute("time_axis", 0)
+    if data is None or given is None or not 0 <= axis < data.ndim:
+        return ""
+    steps = data.shape[axis]
+    wrong = given[(given < 0) | (given > steps)]
+    return f"a sequence of {wrong.flat[0]} elements among {steps} steps" if wrong.size else ""
 
 
 def order(call: OperatorCall) -> str:
@@ -135,3 +148,30 @@ def delta(call: OperatorCall) -> str:
     """A step that leads on."""
     value = call.operand(2)
     return "the step is 0" if value is not None and bool(np.any(value == 0)) else ""
+
+
+def padding(call: OperatorCall) -> str:
+    """Windows of a pool that hold something besides padding."""
+    pads, kernel = call.attribute("pads"), call.attribute("kernel_shape")
+    if not pads or not kernel or len(pads) != 2 * len(kernel):
+        return ""
+    dilations = list(call.attribute("dilations") or [1] * len(kernel))
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=False)] * 2
+    wide = any(p >= r for p, r in zip(pads, reach, strict=False))
+    return "a window lies in the padding alone" if wide else ""
+
+
+def normalized_nothing(call: OperatorCall) -> str:
+    """Rows that have elements; of an empty one there is no mean, which is an output too."""
+    value, axis = call.operand(0), call.attribute("axis", -1)
+    if value is None or not -value.ndim <= axis < value.ndim:
+        return ""
+    rows = math.prod(value.shape[:axis]), math.prod(value.shape[axis:])
+    return "the mean of no numbers" if rows[0] and not rows[1] else ""
+
+
+def infinite_signal(call: OperatorCall) -> str:
+    """Sums of products with sines, which are 0 at some places: times infinity they are NaN."""
+    value = call.operand(0)
+    finite = value is None or bool(np.isfinite(value.astype(np.float64)).all())
+    return "" if finite else "a frequency of a signal that is not finite"

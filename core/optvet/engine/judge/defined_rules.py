@@ -20,7 +20,11 @@ from optvet.engine.judge.defined_indices import (
     delta,
     depth,
     equal_parts,
+    infinite_signal,
+    lengths,
+    normalized_nothing,
     order,
+    padding,
     parts,
     places,
     sliced_axes,
@@ -431,16 +435,6 @@ def _bounds(call: OperatorCall) -> str:
     return "the lower bound is above the upper one"
 
 
-def _padding(call: OperatorCall) -> str:
-    pads, kernel = call.attribute("pads"), call.attribute("kernel_shape")
-    if not pads or not kernel or len(pads) != 2 * len(kernel):
-        return ""
-    dilations = list(call.attribute("dilations") or [1] * len(kernel))
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=False)] * 2
-    wide = any(p >= r for p, r in zip(pads, reach, strict=False))
-    return "a window lies in the padding alone" if wide else ""
-
-
 def _block(call: OperatorCall) -> str:
     size = call.attribute("block_size", 0)
     return f"block_size is {size}, which is not positive" if size < 0 else ""
@@ -477,9 +471,9 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "Clip": (_bounds,),
     "Dropout": (_ratio,),
     "LabelEncoder": (_keys,),
-    "MaxPool": (_padding,),
-    "AveragePool": (_padding,),
-    "LpPool": (_padding,),
+    "MaxPool": (padding,),
+    "AveragePool": (padding,),
+    "LpPool": (padding,),
     "Gather": (places,),
     "GatherElements": (places,),
     "GatherND": (places,),
@@ -488,6 +482,9 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "ScatterND": (places, unique_places),
     "OneHot": (depth,),
     "Range": (delta,),
+    "ReverseSequence": (lengths,),
+    "DFT": (infinite_signal,),
+    "STFT": (infinite_signal,),
     "Slice": (steps, sliced_axes),
     "Split": (parts, equal_parts),
     "SplitToSequence": (parts,),
@@ -502,7 +499,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "ReduceMean": (_mean_of_nothing,),
     "Normalizer": (_largest_of_a_row,),
     "Attention": (_stage, tokens),
-    "LayerNormalization": (axis_inside,),
+    "LayerNormalization": (axis_inside, normalized_nothing),
     "RMSNormalization": (axis_inside,),
     "Softmax": (axis_inside,),
     "LogSoftmax": (axis_inside,),
@@ -565,7 +562,7 @@ _BY_ATTRIBUTES = {
     _mean_of_nothing,
     _negative_axis,
     order,
-    _padding,
+    padding,
     parts,
     places,
     _ratio,

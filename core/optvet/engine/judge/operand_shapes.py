@@ -139,6 +139,19 @@ def _slices_by_indices(of: _Operands) -> Wanted:
         yield 2, (*indices[:-1], *data[indices[-1] :])
 
 
+def _all_alike(of: _Operands) -> Wanted:
+    """Before operator set 8 they are not broadcast."""
+    first = of.shape(0)
+    if first is not None and of.opset < 8:
+        yield from ((place, first) for place in range(1, len(of.shapes)))
+
+
+def _lengths(of: _Operands) -> Wanted:
+    x, axis = of.shape(0), of.attribute("batch_axis", 1)
+    if x is not None and axis < len(x):
+        yield 1, (x[axis],)
+
+
 def _as_the_starts(of: _Operands) -> Wanted:
     starts = of.shape(1)
     if starts is not None:
@@ -227,7 +240,10 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "InstanceNormalization": _channels,
     "LSTM": _recurrence,
     "MatMulInteger": _zero_points,
+    "Max": _all_alike,
     "MaxUnpool": _as_the_data,
+    "Mean": _all_alike,
+    "Min": _all_alike,
     "NegativeLogLikelihoodLoss": _classes,
     "NonMaxSuppression": _boxes,
     "OneHot": _off_and_on,
@@ -235,10 +251,12 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "QuantizeLinear": _as_the_scale,
     "RNN": _recurrence,
     "Resize": _scales_or_sizes,
+    "ReverseSequence": _lengths,
     "ScatterElements": _as_the_indices,
     "ScatterND": _slices_by_indices,
     "Slice": _as_the_starts,
     "SoftmaxCrossEntropyLoss": _classes,
+    "Sum": _all_alike,
     "Tile": _one_per_dimension,
     "Upsample": _one_per_dimension,
 }
