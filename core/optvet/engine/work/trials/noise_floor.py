@@ -71,7 +71,7 @@ class Analysis:
 
 def analysis(runner: TrialRunner) -> Analysis:
     """The analysis of the model of the trial runner, cached."""
-    key = cache_key.key("analysis", 3, fingerprint_environment(), runner.model.digest)
+    key = cache_key.key("analysis", 4, fingerprint_environment(), runner.model.digest)
     kept = runner.cache.read(key, _analysis_from_json, _analysis_to_json)
     if kept is None:
         outcome = runner.sandbox.call(_analyze, runner.build_spec(None), role="judging")
@@ -130,8 +130,9 @@ def _graph_to_analyze(data: bytes) -> tuple[onnx.ModelProto, bool]:
 
 _LAYOUT = frozenset(
     "Identity Reshape Flatten Transpose Squeeze Unsqueeze Slice Gather Concat Split Pad Relu "
-    "MaxPool Clip Dropout Expand Cast DepthToSpace SpaceToDepth Max".split()
+    "MaxPool Clip Dropout Expand Cast DepthToSpace SpaceToDepth Max Abs Neg Min".split()
 )
+"""Operators whose results lie on the quantization grid of what they read."""
 
 
 def quantization_steps(model: onnx.ModelProto) -> dict[str, float]:
