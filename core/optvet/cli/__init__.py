@@ -27,18 +27,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The arguments after ``optvet``; by default those of the process.
     """
-    with temporary_files_in_one_folder(), _heeding_termination() as terminated:
-        code = _run(arguments)
+    terminated: list[int] = []
+    try:
+        with temporary_files_in_one_folder(), _heeding_termination(terminated):
+            code = _run(arguments)
+    except KeyboardInterrupt:  # a signal while the command begins, or ends because of another one
+        if not terminated:
+            raise
+        code = INTERRUPTED
     return 128 + signal.SIGTERM if terminated and code == INTERRUPTED else code
 
 
 @contextmanager
-def _heeding_termination() -> Iterator[list[int]]:
-    """SIGTERM ends a command as Ctrl-C does, with what it has so far; a list of those received.
+def _heeding_termination(received: list[int]) -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, with what it has so far; ``received`` lists each.
 
     Batch systems and ``timeout`` send it.
     """
-    received: list[int] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
         received.append(number)
@@ -46,11 +51,11 @@ def _heeding_termination() -> Iterator[list[int]]:
 
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield received
+        yield
         return
     signal.signal(signal.SIGTERM, leave)
     try:
-        yield received
+        yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
