@@ -500,7 +500,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "Normalizer": (_largest_of_a_row,),
     "Attention": (_stage, tokens),
     "LayerNormalization": (axis_inside, normalized_nothing),
-    "RMSNormalization": (axis_inside,),
+    "RMSNormalization": (axis_inside, normalized_nothing),
     "Softmax": (axis_inside,),
     "LogSoftmax": (axis_inside,),
     "Squeeze": (_axes_once,),
