@@ -165,6 +165,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def converted(model: str, folder: Path) -> tuple[ConversionResult, onnx.ModelProto]:
+    """The result of a conversion by skl2onnx, and the model that it wrote."""
+    request = ConvertRequest(model=model, via=("skl2onnx",), out=folder / "out")
+    result = convert_model(request, Plugins())
+    (written,) = (folder / "out").rglob("*.onnx")
+    return result, onnx.load(written)
+
+
+def judged(source: str, model: onnx.ModelProto, folder: Path) -> ConversionResult:
+    """The result of comparing a model with the source that it was made of."""
+    onnx.save(model, folder / "turned.onnx")
+    return convert_model(ConvertRequest(model=source, converted=folder / "turned.onnx"), Plugins())
+
+
 def convert(source: Path, function: str, via: str) -> ConversionResult:
     request = ConvertRequest(model=f"{source}:{function}", via=(via,))
     return convert_model(request, Plugins())
@@ -182,34 +196,24 @@ def test_an_estimator_that_is_converted_right_has_no_finding(source: Path, funct
 def test_classes_that_are_booleans_become_integers_and_must_be_the_same_ones(
     source: Path, tmp_path: Path
 ) -> None:
-    request = ConvertRequest(model=f"{source}:booleans", via=("skl2onnx",), out=tmp_path / "out")
-    result = convert_model(request, Plugins())
+    result, model = converted(f"{source}:booleans", tmp_path)
     assert (result.verdict, result.notes[0]) == ("right", "label: bool became int64")
-    (written,) = (tmp_path / "out").rglob("*.onnx")
-    model = onnx.load(written)
     (labels,) = (a for n in model.graph.node for a in n.attribute if a.name == "classlabels_int64s")
     labels.ints[:] = labels.ints[::-1]
-    onnx.save(model, tmp_path / "turned.onnx")
-    request = ConvertRequest(model=f"{source}:booleans", converted=tmp_path / "turned.onnx")
-    result = convert_model(request, Plugins())
+    result = judged(f"{source}:booleans", model, tmp_path)
     assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
 
 
 def test_shares_of_votes_are_not_compared_with_anything_and_labels_are(
     source: Path, tmp_path: Path
 ) -> None:
-    request = ConvertRequest(model=f"{source}:votes", via=("skl2onnx",), out=tmp_path / "out")
-    result = convert_model(request, Plugins())
+    result, model = converted(f"{source}:votes", tmp_path)
     assert (result.verdict, result.findings) == ("right", [])
-    (written,) = (tmp_path / "out").rglob("*.onnx")
-    model = onnx.load(written)
     for node in model.graph.node:
         if node.op_type == "ArgMax":
             node.op_type = "ArgMin"
             break
-    onnx.save(model, tmp_path / "turned.onnx")
-    request = ConvertRequest(model=f"{source}:votes", converted=tmp_path / "turned.onnx")
-    result = convert_model(request, Plugins())
+    result = judged(f"{source}:votes", model, tmp_path)
     assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
     assert result.findings[0].outputs == ["label"]
 
@@ -218,16 +222,11 @@ def test_which_of_two_neighbors_is_nearer_is_not_judged_where_rounding_decides_i
     source: Path, tmp_path: Path
 ) -> None:
     # The distances of the first row are 1 and 1 + 2e-8.
-    request = ConvertRequest(model=f"{source}:neighbor", via=("skl2onnx",), out=tmp_path / "out")
-    result = convert_model(request, Plugins())
+    result, model = converted(f"{source}:neighbor", tmp_path)
     assert (result.verdict, result.findings) == ("right", [])
-    (written,) = (tmp_path / "out").rglob("*.onnx")
-    model = onnx.load(written)
     (labels,) = (t for t in model.graph.initializer if list(t.int64_data) == [0, 1, 2, 2, 3, 3])
     labels.int64_data[4] = 2
-    onnx.save(model, tmp_path / "turned.onnx")
-    request = ConvertRequest(model=f"{source}:neighbor", converted=tmp_path / "turned.onnx")
-    result = convert_model(request, Plugins())
+    result = judged(f"{source}:neighbor", model, tmp_path)
     assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
 
 

@@ -248,8 +248,10 @@ def _judge_candidate(
         skip |= set(tested.each).difference(tried)
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
-    explored = _explored(batch, recipe, candidate.model)
-    prepares = _prepares(batch, recipe)
+    (explored, known), prepares = (
+        _needless(batch, recipe, candidate.model),
+        _prepares(batch, recipe),
+    )
     with code.watching(number):
         examined = examine(
             tested,
@@ -259,7 +261,7 @@ def _judge_candidate(
             skip,
             random,
             labelled=labelled,
-            known=frozenset() if prepares else _known(batch, recipe, candidate.model),
+            known=frozenset() if prepares else known,
             covered=explored & batch.covered if prepares else explored,
             is_new=code.has_new,
         )
@@ -314,40 +316,30 @@ def _with_passes(
     return replace(examined, rewrites=rewrites, complaint=examined.complaint or complaint)
 
 
-def _explored(batch: Batch, recipe: CandidateRecipe, model: bytes) -> frozenset[str]:
-    """Passes that need no seed that comes of the recipe; ``model`` is what was made of it."""
-    if recipe.kind in EDITED:
-        return batch.resembled
+def _needless(
+    batch: Batch, recipe: CandidateRecipe, model: bytes
+) -> tuple[frozenset[str], Set[Rewrite]]:
+    """Passes, and rewrites, that need no seed of ``model``, which was made by the recipe."""
     if recipe.kind not in AS_THEY_ARE:
-        return batch.explored
-    return without_new(batch.explored, batch.full, batch.operators, _operators_in(model))
-
-
-def _known(batch: Batch, recipe: CandidateRecipe, model: bytes) -> Set[Rewrite]:
-    """Rewrites that need no seed that comes of the recipe."""
-    if recipe.kind not in AS_THEY_ARE:
-        return batch.known
-    labels = {rewrite.label for rewrite in batch.known}
-    closed = without_new(labels, batch.full, batch.operators, _operators_in(model))
-    return {rewrite for rewrite in batch.known if rewrite.label in closed}
-
-
-def _operators_in(model: bytes) -> frozenset[str]:
-    return frozenset(node.op_type for node in nodes_of(ModelProto.FromString(model).graph))
+        return batch.resembled if recipe.kind in EDITED else batch.explored, batch.known
+    operators = {node.op_type for node in nodes_of(ModelProto.FromString(model).graph)}
+    passes = batch.explored | {rewrite.label for rewrite in batch.known}
+    closed = without_new(passes, batch.full, batch.operators, operators)
+    return closed & batch.explored, {r for r in batch.known if r.label in closed}
 
 
 def without_new(
-    explored: Set[str],
+    passes: Set[str],
     full: Set[str],
     known: Mapping[str, Set[str]],
     operators: Set[str],
 ) -> frozenset[str]:
-    """The ``explored`` passes, less those of whose seeds none has one of the ``operators``.
+    """The ``passes``, less those of whose seeds none has one of the ``operators``.
 
     Models of the pools differ on purpose: what comes first must not keep out those in which a pass
     meets other operators. Those that are ``full`` need none of them either.
     """
-    return frozenset(n for n in explored if n in full or operators <= known.get(n, set()))
+    return frozenset(n for n in passes if n in full or operators <= known.get(n, set()))
 
 
 def _prepares(batch: Batch, recipe: CandidateRecipe) -> bool:
@@ -379,8 +371,7 @@ def _seeds(
         again = _unhidden((f for f in examined.rewrites if f in batch.known), wrong | batch.covered)
         if _prepares(batch, recipe) and any((f, mutator.name) not in batch.seeded for f in again):
             seeds.append(_seed(candidate, again, mutator.name, examined))
-    explored = _explored(batch, recipe, candidate.model)
-    known = _known(batch, recipe, candidate.model)
+    explored, known = _needless(batch, recipe, candidate.model)
     new = _unhidden((f for f in examined.rewrites if f not in known), wrong | explored)
     for rewrite in new[: _SEEDS if batch.tested.each else 1]:
         if rewrite.change == UNSEEN and batch.tested.lowers:
@@ -396,8 +387,8 @@ def _seeds(
 
         small = shrink(candidate, batch.tested.reference, fires)
         log.keep(small)
-        explored = _explored(batch, recipe, small.model)
-        if rewrite.label in explored or rewrite in _known(batch, recipe, small.model):
+        explored, known = _needless(batch, recipe, small.model)
+        if rewrite.label in explored or rewrite in known:
             continue  # what was new about it does not matter to the pass
         found = examine(batch.tested, small.model, small.feeds, log.note, batch.avoided, Random(0))
         hidden = _wrong(found) | explored
