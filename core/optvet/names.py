@@ -78,7 +78,7 @@ _MODULES = {
     "spec.repair": "RepairRequest",
     "spec.request": "VetRequest",
     "spec.runtime_protocols": """
-        ExplainsRuntime ExplainsRuntimeSimply LoadsFiles Profiles ReadsFiles Runtime
+        ChecksOperands ExplainsRuntime ExplainsRuntimeSimply LoadsFiles Profiles ReadsFiles Runtime
         Session TellsInnerValues
     """,
     "spec.sensitive": "Harmless Sensitive",

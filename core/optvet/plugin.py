@@ -146,6 +146,7 @@ if TYPE_CHECKING:
     from optvet.spec.releases import HasReleases, ReleasedPackage
     from optvet.spec.request import VetRequest
     from optvet.spec.runtime_protocols import (
+        ChecksOperands,
         ExplainsRuntime,
         ExplainsRuntimeSimply,
         LoadsFiles,
@@ -234,7 +235,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "TakesFiles", "ReportsChanges", "Saves",
     "DependsOnOptions", "DependsOnModel", "VariesInHunts", "LowersPrecision",
     "Explains", "ExplainsSimply", "ExplainsTogether", "TellsCode", "CarriesFiles", "Evaluates",
-    "LoadsFiles",
+    "LoadsFiles", "ChecksOperands",
     "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",
     "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",
     "TakesSuggestions",

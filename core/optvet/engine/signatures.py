@@ -41,6 +41,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
     ),
     "runtime": (
         runtime_protocols.LoadsFiles,
+        runtime_protocols.ChecksOperands,
         runtime_protocols.ExplainsRuntime,
         runtime_protocols.ExplainsRuntimeSimply,
         runtime_protocols.ReadsFiles,

@@ -67,6 +67,21 @@ class LoadsFiles(Protocol[OptionsT_contra]):
 
 
 @runtime_checkable
+class ChecksOperands(Protocol):
+    """Optional part of a runtime: it checks what operators are given before it computes.
+
+    A model that two such runtimes refuse is one that others run without a look at its operands.
+    """
+
+    def refuses_operands(self, message: str) -> bool:
+        """Whether an error that ``load`` or ``run`` raised says that operands are not as they must.
+
+        So of attributes; what the runtime lacks (an operator, a type) is another matter.
+        """
+        ...
+
+
+@runtime_checkable
 class ExplainsRuntime(Protocol[OptionsT_contra]):
     """Optional part of a runtime: how it runs a model as source code, for bug reports."""
 

@@ -145,6 +145,10 @@ class OrtRuntime:
         """Create a session from a file; weights that lie beside it are mapped."""
         return OrtSession(_create(artifact, str(artifact.path), options))
 
+    def refuses_operands(self, message: str) -> bool:
+        """Whether it returned a status, of whatever it has."""
+        return "[ONNXRuntimeError]" in message and "NOT_IMPLEMENTED" not in message
+
     def exact_options(self, options: OrtOptions) -> OrtOptions:
         """The same with exact 8-bit kernels."""
         return options.model_copy(update={"exact_int8": True})

@@ -81,6 +81,10 @@ class OpenVinoRuntime:
         """Import where that has not been done, and compile; import alone runs no transformation."""
         return self._load(artifact, options, {})
 
+    def refuses_operands(self, message: str) -> bool:
+        """Whether a check of its own failed, of which it tells the place."""
+        return _FAILED_CHECK.search(message) is not None
+
     def profile(
         self, artifact: Artifact, feeds: Sequence[Feeds], options: OpenVinoOptions, folder: Path
     ) -> Profile:
@@ -287,6 +291,8 @@ def _limit_of_plain(model: bytes, options: OpenVinoOptions) -> str:
     return ""
 
 
+_FAILED_CHECK = re.compile(r"\bCheck '[^\n]+' failed at \S+(?<!unconverted_ops_report\.cpp):\d+")
+"""But for the check that all operators were converted."""
 _READABLE = frozenset("f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 boolean".split())
 
 

@@ -237,6 +237,53 @@ def test_a_runtime_that_refuses_is_accused_where_two_others_run_the_model(tmp_pa
     assert "onnxruntime alone runs the model" in result.reason
 
 
+class Strict(OrtRuntime):
+    """A runtime that takes no Abs, and says that it checked the operands, or that it lacks it."""
+
+    name = "strict"
+    preference = 0
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def load(self, artifact: Artifact, options: OrtOptions) -> object:  # type: ignore[override]
+        raise ValueError(self.words)
+
+    def refuses_operands(self, message: str) -> bool:
+        return "operand" in message
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ("operand 0 is negative", "operand 0 is below 0", "undecided"),
+        ("operand 0 is negative", "out of luck", "faulty"),
+        ("operand 0 is negative", "operand 0: type not supported", "faulty"),
+        ("out of luck", "operand 0 is negative", "faulty"),
+    ],
+)
+def test_operands_that_two_runtimes_refuse_may_be_wrong(
+    first: str, second: str, verdict: str, tmp_path: Path
+) -> None:
+    other = Strict(second)
+    other.name = "another"  # asked before OpenVINO
+    plugins = with_runtimes(Strict(first), other)
+    result = vet(tmp_path, "runtime:strict", plugins)
+    assert result.verdict == verdict
+    assert ("another refuses it too" in result.reason) == (verdict == "undecided")
+
+
+UNEVEN = """<ir_version: 8, opset_import: ["" : 22]>
+g (float[2,4] x) => (float[2,4] y) { a = Abs(x)  y = LpNormalization<p = 3>(a) }"""
+"""The standard has norms of the orders 1 and 2."""
+
+
+def test_onnx_runtime_and_openvino_say_which_operands_they_refuse(tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="needs openvino: pip install 'optvet[openvino]'")
+    result = vet(tmp_path, "runtime:onnxruntime", Plugins(), UNEVEN)
+    assert result.verdict == "undecided"
+
+
 @pytest.mark.parametrize(
     ("optimizer", "runtime", "kind", "words"),
     [

@@ -113,7 +113,8 @@ class CrossCheck(Record):
     it cannot run one of the two models, for the reason in ``detail``. ``same_original``: whether
     its outputs of the original agree with those of the first runtime; None if not known.
     ``sample``: of a conversion, the input on which this runtime shows the fault, which need not be
-    the finding's own.
+    the finding's own. ``refuses_operands``: whether it says that operands or attributes of the
+    original are not as they must be.
     """
 
     runtime: str
@@ -122,6 +123,7 @@ class CrossCheck(Record):
     same_original: bool | None = None
     sample: str = ""
     detail: str = ""
+    refuses_operands: bool = False
 
 
 class Finding(Record):

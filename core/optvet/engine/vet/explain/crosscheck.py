@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
-from optvet.engine.runtime_target import RuntimeTarget
+from optvet.engine.runtime_target import RuntimeTarget, lacks_kernel
 from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.session import VetSession
@@ -19,6 +19,7 @@ from optvet.graph import structure
 from optvet.spec.devices import HasExactKernels
 from optvet.spec.errors import Unsupported
 from optvet.spec.records import CrossCheck, Finding
+from optvet.spec.runtime_protocols import ChecksOperands, Runtime
 from optvet.spec.symptoms import ScriptCheck, Symptom
 from optvet.spec.types import Failure, Sample
 
@@ -50,7 +51,7 @@ def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
                 session.ledger.amend(i, {"severity": "note", "known_limit": words})
                 session.ledger.add_undecided_reason(f"{finding.message}; {words}")
                 continue
-            heard = list(_until_supported(session, names, finding, sample))
+            heard = list(_until_decided(session, tested, names, finding, sample))
             _withdraw_contested(session.ledger, i, tested, heard)
             continue
         answers = [_answer(session, name, finding, sample) for name in names]
@@ -87,15 +88,33 @@ def _why_refused(session: VetSession, finding: Finding, sample: Sample) -> str:
     return session.runner.sandbox.call(reason_to_refuse, *about, role="judging").value or ""
 
 
-def _until_supported(
-    session: VetSession, names: Sequence[str], finding: Finding, sample: Sample
+def _until_decided(
+    session: VetSession,
+    tested: RuntimeTarget,
+    names: Sequence[str],
+    finding: Finding,
+    sample: Sample,
 ) -> Iterator[CrossCheck]:
-    """Answers of third runtimes, up to the first that agrees with the one that judges."""
+    """Answers of third runtimes, up to the first that agrees with the one that judges.
+
+    Where operands are refused, those that check operands are asked first, and one that refuses them
+    too ends it: that others run the model does not say that they looked.
+    """
+    refused = _refuses_operands(tested.runtime, finding.message)
+    if refused:
+        runtime = session.plugins.runtime
+        names = sorted(names, key=lambda name: not isinstance(runtime(name), ChecksOperands))
     for name in names:
         answer = _answer(session, name, finding, sample)
         yield answer
-        if answer.same_original:
+        if answer.same_original or (refused and answer.refuses_operands):
             return
+
+
+def _refuses_operands(runtime: Runtime, message: str) -> bool:
+    """Whether a runtime says that operands of the original are not as they must be."""
+    checks = isinstance(runtime, ChecksOperands) and runtime.refuses_operands(message)
+    return checks and not lacks_kernel("", message)
 
 
 def _withdraw_contested(
@@ -110,12 +129,18 @@ def _withdraw_contested(
         a for a in answers if a.outcome != "not-judged" and (a.same_original or a.runtime != own)
     ]
     changes: dict[str, Any] = {"cross_check": list(answers)}
+    refused = _refuses_operands(tested.runtime, finding.message)
+    refusing = [a.runtime for a in answers if refused and a.refuses_operands]
     fellows = ", ".join(
         f"{own} with its default options" if a.runtime == own else a.runtime
         for a in judged
         if a.same_original
     )
-    if fellows:
+    if refusing:
+        why = f"{judge} may overlook what is wrong with the model: {refusing[0]} refuses it too"
+        changes |= {"severity": "note", "known_limit": why}
+        ledger.add_undecided_reason(f"{finding.message}; {why}")
+    elif fellows:
         changes["location"] = f"in {tested.runtime.name}: {fellows} and {judge} agree"
     elif judged:
         others = ", ".join(a.runtime for a in judged)
@@ -181,7 +206,10 @@ def _ask_of(
     run = reference.runs.get(sample.id)
     if run is None or isinstance(run, Failure):
         why = run or reference.build.failure
-        return _unable(name, f"cannot run the original: {describe(why) if why else 'no answer'}")
+        words = describe(why) if why else "no answer"
+        unable = _unable(name, f"cannot run the original: {words}")
+        refuses = _refuses_operands(config.runtime, words)
+        return unable.model_copy(update={"refuses_operands": refuses})
     same = _agrees(session, reference, sample)
     examiner = Examiner(runner, [sample], tolerance=case.passes.tolerance)
     examiner.learn_reference(reference)
