@@ -13,6 +13,7 @@ from typing import Any
 from optvet.plugin import SourceInside, SourceOperand, SourceValue
 from optvet_torch.alike import alike_in_onnx, inputs_in_onnx
 from optvet_torch.programs import as_array
+from optvet_torch.undefined import undefined_by_function, undefined_by_operator
 
 _MAX_BYTES = 1 << 30
 _OPEN_TIES = frozenset({"aten.topk", "aten.sort", "aten.kthvalue", "aten.median", "aten.mode"})
@@ -120,7 +121,8 @@ class _TorchValues:
                 named = in_python and of.name.strip("_") not in value.operator
                 operator = f"{value.operator} (of {of.name})" if named else value.operator
                 settings = {**of.settings, **value.settings}
-                value = replace(value, operator=operator, settings=settings)
+                words = of.undefined or value.undefined
+                value = replace(value, operator=operator, settings=settings, undefined=words)
             yield value
 
     def fed(self, tensor: Any, name: str) -> None:
@@ -152,30 +154,31 @@ class _TorchValues:
         of = _function_of(*self._functions[-1]) if self._functions else None
         tensors = [a for a in _pytree.tree_leaves((args, kwargs)) if self._is_tensor(a)]
         reads = tuple(dict.fromkeys(p for a in tensors if (p := self.place(a)) is not None))
-        result = function(*args, **kwargs)
         schema = function._schema
+        given = {**dict(zip((a.name for a in schema.arguments), args, strict=False)), **kwargs}
+        words = undefined_by_operator(_name_of(schema), given)
+        result = function(*args, **kwargs)
         aliased = schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
         if self.moved is not None and tensors and not aliased:
             result = _pytree.tree_map(self.moved, result)
         fed = any(id(a) in self._inputs for a in tensors)
         constant = not fed and all(self.values[p].constant for p in reads)
-        operands = tuple(self._operands(function, args, kwargs))
+        operands = tuple(self._operands(given))
         usual = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
         plain = {o.name: o.constant for o in operands if o.constant is not None}
         settings = {n: v for n, v in plain.items() if n not in usual or not _is_same(usual[n], v)}
         known = (*alike_in_onnx(function, args, kwargs), inputs_in_onnx(function, args, kwargs))
         for leaf in _pytree.tree_leaves(result):
             if self._is_tensor(leaf):
-                about = (str(schema.name), reads, constant, *known, operands, settings)
+                about = (_name_of(schema), reads, constant, *known, operands, settings, words)
                 if of is not None and not aliased:
                     self._of[len(self.values)] = of
                 self._note(leaf, *about)
         return result
 
-    def _operands(self, function: Any, args: Any, kwargs: Any) -> Iterator[SourceOperand]:
+    def _operands(self, given: Mapping[str, Any]) -> Iterator[SourceOperand]:
         """What each argument is given; of a list of tensors, each by its number."""
-        names = [a.name for a in function._schema.arguments]
-        for name, argument in {**dict(zip(names, args, strict=False)), **kwargs}.items():
+        for name, argument in given.items():
             listed = isinstance(argument, (list, tuple)) and any(map(self._is_tensor, argument))
             for i, each in enumerate(argument if listed else [argument]):
                 yield self._operand(f"{name}.{i}" if listed else name, each)
@@ -191,8 +194,8 @@ class _TorchValues:
     def _is_tensor(self, value: Any) -> bool:
         return isinstance(value, self.torch.Tensor)
 
-    def _note(self, tensor: Any, name: str, *about: Any) -> None:
-        reads, constant, alike, attributes, inputs, operands, settings = about
+    def _note(self, tensor: Any, operator: str, *about: Any) -> None:
+        reads, constant, alike, attributes, inputs, operands, settings, undefined = about
         value = as_array(tensor).copy()
         self._bytes += value.nbytes
         if self._bytes > _MAX_BYTES:
@@ -201,7 +204,6 @@ class _TorchValues:
         self._kept.append(tensor)
         module = self._modules[-1] if self._modules else ""
         line = "" if self.moved else _user_line()
-        operator = name.replace("::", ".")
         given = {o.name: o for o in operands}
         stable = "stable" in given and given["stable"].constant is True
         unsorted = "sorted" in given and given["sorted"].constant is False
@@ -221,8 +223,13 @@ class _TorchValues:
                 inputs=inputs,
                 operands=operands,
                 settings=settings,
+                undefined=undefined,
             )
         )
+
+
+def _name_of(schema: Any) -> str:
+    return str(schema.name).replace("::", ".")
 
 
 @dataclass(frozen=True)
@@ -233,6 +240,7 @@ class _Function:
     name: str
     in_python: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
+    undefined: str = ""
 
 
 def _function_of(number: int, name: str, caller: Any) -> _Function:
@@ -243,7 +251,8 @@ def _function_of(number: int, name: str, caller: Any) -> _Function:
     usual = inspect.signature(function).parameters
     plain = {n: v for n, v in caller.f_locals.items() if isinstance(v, (bool, int, float, str))}
     changed = {n: v for n, v in plain.items() if n in usual and not _is_same(usual[n].default, v)}
-    return _Function(number, code.co_name, True, changed)
+    words = undefined_by_function(code.co_name, caller.f_locals)
+    return _Function(number, code.co_name, True, changed, words)
 
 
 def _is_same(one: object, other: object) -> bool:
