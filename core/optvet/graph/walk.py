@@ -15,6 +15,8 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 ONNX_DOMAIN = "ai.onnx"
 """ONNX's own operator domain. A file may spell it "" too."""
 
+LOOPS = frozenset({"Loop", "Scan"})
+"""Operators with a body that runs once for each iteration."""
 RANDOM_OPERATORS = frozenset(
     "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
 )

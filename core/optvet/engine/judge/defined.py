@@ -28,6 +28,7 @@ from optvet.engine.judge.operator_call import OperatorCall
 from optvet.graph.functions import without_functions
 from optvet.graph.types import element_types, value_info
 from optvet.graph.walk import (
+    LOOPS,
     ONNX_DOMAIN,
     attribute_of,
     bodies_of,
@@ -83,7 +84,8 @@ def undefined_in(
         feeds: Its inputs.
         inner: Values inside of the graph and its outputs, as far as they were recorded; of what
             functions compute, by the names that ``without_functions`` gives.
-        in_loops: Values in the bodies of Loops, likewise; the first axis is the iteration.
+        in_loops: Values in the bodies of Loops and Scans, likewise; their first axis is the
+            iteration.
     """
     model = without_functions(model)
     known = {**_constants(model.graph), **feeds, **(inner or {})}
@@ -112,7 +114,7 @@ def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
     """Whether some rule needs a value that is neither a weight nor an input."""
     model = without_functions(model)
     known: Set[str] = {*_constants(model.graph), *feeds, ""}
-    loops = [node for node in model.graph.node if node.op_type == "Loop"]
+    loops = [node for node in model.graph.node if node.op_type in LOOPS]
     inside = [node for loop in loops for body in bodies_of(loop) for node in body.node]
     nodes = [node for node in (*model.graph.node, *inside) if node.op_type in RULES]
     if all(name in known for node in nodes for name in node.input):

@@ -20,6 +20,15 @@ g (int32 x, int32 n) => (int32 y) <int64 count = {{3}}, bool yes = {{1}}, int32 
     }}>
 }}"""
 
+_SCAN = """<ir_version: 8, opset_import: ["" : 17]>
+g (uint32 x, uint32[3] d) => (uint32 y, uint32[3] all) {{
+    y, all = Scan<num_scan_inputs = 1{}, body = b(uint32 a, uint32 k) => (uint32 r, uint32 s) {{
+        m = Add(k, k)
+        r = BitShift<direction = "LEFT">(a, m)
+        s = Identity(r)
+    }}>(x, d)
+}}"""
+
 
 def _config(name: str) -> RuntimeConfig:
     runtime = Plugins().runtime(name)
@@ -43,3 +52,18 @@ def test_values_in_a_loop_that_runs_are_looked_at(runtime: str, bits: int, found
     text = _LOOP.format('BitShift<direction = "LEFT">').replace("int32", "uint32")
     feeds = {"x": np.array(7, np.uint32), "n": np.array(bits, np.uint32)}
     assert len(undefined_on(_config(runtime), onnx.parser.parse_model(text), feeds)) == found
+
+
+@pytest.mark.parametrize(
+    ("runtime", "how"),
+    [
+        ("onnx_reference", ""),
+        ("onnxruntime", ""),
+        ("onnxruntime", ", scan_output_axes = [0], scan_output_directions = [1]"),
+    ],
+)
+@pytest.mark.parametrize(("last", "found"), [(16, 1), (15, 0)])
+def test_values_in_a_scan_are_looked_at(runtime: str, how: str, last: int, found: int) -> None:
+    model = onnx.parser.parse_model(_SCAN.format(how))
+    feeds = {"x": np.array(7, np.uint32), "d": np.array([1, 2, last], np.uint32)}
+    assert len(undefined_on(_config(runtime), model, feeds)) == found

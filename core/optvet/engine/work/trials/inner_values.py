@@ -12,7 +12,7 @@ from optvet.engine.judge.defined_rules import wanted_values
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.types import element_types, inferred_types
-from optvet.graph.walk import bodies_of, local_names
+from optvet.graph.walk import LOOPS, bodies_of, local_names
 from optvet.spec.types import Artifact
 
 
@@ -51,11 +51,11 @@ def _run_with_all(
 def record_in_loops(
     model: ModelProto, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
 ) -> dict[str, np.ndarray]:
-    """Values in the bodies of the graph's Loops, by name; the first axis is the iteration.
+    """Values in the bodies of Loops and Scans of the graph; the first axis is the iteration.
 
     Those alone on which a rule about what the standard defines may depend. Called in a worker.
     """
-    if not any(node.op_type == "Loop" for node in model.graph.node):
+    if not any(node.op_type in LOOPS for node in model.graph.node):
         return {}
     enter("load")
     shown = ModelProto()
@@ -63,7 +63,7 @@ def record_in_loops(
     del shown.graph.output[:]
     types, names = element_types(model), dict[str, str]()
     for number, node in enumerate(shown.graph.node):
-        for body in bodies_of(node) if node.op_type == "Loop" else ():
+        for body in bodies_of(node) if node.op_type in LOOPS else ():
             wanted = {name for inner in body.node for name in wanted_values(inner, types)}
             for place, name in enumerate(sorted(wanted & local_names(body))):
                 output = f"optvet_loop_{number}_{place}"
@@ -71,6 +71,9 @@ def record_in_loops(
                 body.node.append(helper.make_node("Identity", [name], [f"{output}_in"]))
                 body.output.append(ValueInfoProto(name=f"{output}_in"))
                 node.output.append(output)
+                for attribute in node.attribute:
+                    if attribute.name in ("scan_output_axes", "scan_output_directions"):
+                        attribute.ints.append(0)
                 shown.graph.output.append(ValueInfoProto(name=output))
     if not names:
         return {}
