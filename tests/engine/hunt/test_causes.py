@@ -197,3 +197,34 @@ def test_a_source_that_needs_more_than_another_is_of_its_cause() -> None:
         frozenset({found[6].fingerprint, found[7].fingerprint}),
         frozenset({found[8].fingerprint}),
     }
+
+
+def failure(operators: str, says: str, symptom: Symptom, culprit: str = "fold") -> HuntFinding:
+    found = finding(f"{symptom} {culprit} {operators} {says}", culprit, operators)
+    return found.model_copy(update={"symptom": symptom, "message": says})
+
+
+@pytest.mark.parametrize("symptom", [Symptom.OPTIMIZER_ERROR, Symptom.INVALID_MODEL])
+def test_an_error_that_more_operators_show_is_of_one_cause(symptom: Symptom) -> None:
+    taken = "acme.errors.Invalid: 'y{}' is already an output of another graph"
+    found = [
+        failure("Constant If", taken.format(0), symptom),
+        failure("If", taken.format(1), symptom),
+        failure("If Less", "acme.errors.Invalid: the type of 'y0' is unknown", symptom),
+        failure("Loop", taken.format(2), symptom),
+        failure("If Neg", taken.format(3), symptom, "drop"),
+        finding("wrong", "fold", "If"),
+        finding("wrong too", "fold", "If Less"),
+        failure("Loop Neg", "the order is wrong", symptom),
+        failure("Loop Pad", "the order is wrong", symptom),
+    ]
+    names = [f.fingerprint for f in found]
+    causes = probable_causes(found)
+    # What a pass raises is said at one place of it.
+    raised = symptom == Symptom.OPTIMIZER_ERROR
+    last = [{names[7], names[8]}] if raised else [{names[7]}, {names[8]}]
+    groups = [{names[0], names[1], "wrong"}, {names[2], "wrong too"}, {names[3]}, {names[4]}]
+    assert sorted(map(sorted, (c.fingerprints for c in causes))) == sorted(
+        map(sorted, [*groups, *last])
+    )
+    assert any("the same error where these operators matter" in c.why for c in causes)

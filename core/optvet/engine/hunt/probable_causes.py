@@ -7,6 +7,7 @@ code that these passes share.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -33,6 +34,7 @@ _CONTRIVED = frozenset({_NAMESAKE, _LISTED, _ALIASED, _SPARSE, SPECIAL, _NAN_WEI
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _OLDEST = 7
 """The first operator set with broadcasting as it is today; older models are hardly around."""
+_TYPE = re.compile(r"^[\w.]+: ")
 _NUMBER = re.compile(r"=-?\d[\d.e+-]*$")
 _OF_MANY_CAUSES = frozenset({_UNSIZED, SPECIAL, _NAN_WEIGHT})
 """Conditions under which passes go wrong in ways of their own: what they share is no mistake."""
@@ -157,6 +159,8 @@ def probable_causes(findings: Sequence[HuntFinding]) -> list[HuntCause]:
         operators = ", ".join(first.operators)
         title = ", ".join(first.culprit) or ROUND_TRIP
         matter = f"the same operators matter: {operators}" if operators else "no operator matters"
+        if any(f.operators != first.operators for f in group):
+            matter = f"the same error where these operators matter, and others: {operators}"
         if first.parts:
             matter = f"the same is wrong where a source has {operators} and more, or in shared code"
         why = f"the same passes, and {matter}" if len(group) > 1 else "the only one of its kind"
@@ -171,15 +175,15 @@ def _about(finding: HuntFinding) -> list[str]:
     invalid model the checker says which operator is written wrong, and how.
     """
     if finding.parts and finding.symptom == Symptom.INVALID_MODEL:
-        return [normalized_message(finding.message)]
+        return [_error_of(finding)]
     return finding.operators if finding.operators else [finding.fingerprint]
 
 
 def _joined(groups: Iterable[list[HuntFinding]]) -> list[list[HuntFinding]]:
-    """The groups; what needs more of a source than another group's finding is one with that."""
+    """The groups; what needs more than a finding of another group is one with that."""
     joined: list[list[HuntFinding]] = []
-    for group in sorted(groups, key=lambda g: min(len(f.parts) for f in g)):
-        simpler = next((j for j in joined if any(_explains(j[0], f) for f in group)), None)
+    for group in sorted(groups, key=lambda g: min((len(f.parts), len(f.operators)) for f in g)):
+        simpler = next((j for j in joined if _explain(j, group)), None)
         if simpler is None:
             joined.append([*group])
         else:
@@ -187,14 +191,30 @@ def _joined(groups: Iterable[list[HuntFinding]]) -> list[list[HuntFinding]]:
     return joined
 
 
+def _explain(simple: Iterable[HuntFinding], others: Iterable[HuntFinding]) -> bool:
+    return any(_explains(one, other) for one, other in itertools.product(simple, others))
+
+
 def _explains(simple: HuntFinding, other: HuntFinding) -> bool:
-    """Whether ``other`` goes wrong in the same way, and needs all that ``simple`` does."""
-    if not simple.parts or not _kinds_of_parts(simple) <= _kinds_of_parts(other):
-        return False
+    """Whether ``other`` goes wrong in the same way, and needs all that ``simple`` does.
+
+    Of a model, that is told by an error alone: wrong values have no words that tell causes apart.
+    What a pass itself raises has words of its own; a checker says the same of many mistakes.
+    """
     if (simple.culprit, simple.symptom) != (other.culprit, other.symptom):
         return False
-    words = {normalized_message(finding.message) for finding in (simple, other)}
-    return len(words) == 1 or not simple.symptom.info.failed
+    same_error = simple.symptom.info.failed and _error_of(simple) == _error_of(other)
+    if simple.parts:
+        unlike = simple.symptom.info.failed and not same_error
+        return not unlike and _kinds_of_parts(simple) <= _kinds_of_parts(other)
+    shared = {*simple.operators} & {*other.operators}
+    raised = simple.symptom == Symptom.OPTIMIZER_ERROR
+    return same_error and bool(shared) and (raised or shared == {*simple.operators})
+
+
+def _error_of(finding: HuntFinding) -> str:
+    """The words of an error without the name of its type, which may be most of them."""
+    return normalized_message(_TYPE.sub("", finding.message))
 
 
 def _kinds_of_parts(finding: HuntFinding) -> set[str]:
