@@ -228,3 +228,21 @@ def test_an_error_that_more_operators_show_is_of_one_cause(symptom: Symptom) -> 
         map(sorted, [*groups, *last])
     )
     assert any("the same error where these operators matter" in c.why for c in causes)
+
+
+def test_what_several_passes_say_in_the_same_words_is_in_code_that_they_share() -> None:
+    gone = "inputs ['x{}', 'x9'] became ['x{}']"
+    interface, invalid = Symptom.INTERFACE_CHANGE, Symptom.INVALID_MODEL
+    found = [
+        failure("", gone.format(0, 0), interface, "fuse"),
+        failure("", gone.format(1, 1), interface, "drop"),
+        failure("Split", gone.format(0, 0), interface, "fuse"),
+        failure("", "outputs ['y'] became ['z']", interface, "drop"),
+        failure("Pad", "nodes are not sorted", invalid, "fuse"),
+        failure("Pad", "nodes are not sorted", invalid, "drop"),
+    ]
+    names = [f.fingerprint for f in found]
+    causes = probable_causes(found)
+    assert sorted(c.fingerprints for c in causes) == sorted([names[:2], *([n] for n in names[2:])])
+    shared = next(c for c in causes if len(c.fingerprints) > 1)
+    assert shared.why == "the same words of several passes, and no operator matters"

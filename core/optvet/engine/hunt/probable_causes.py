@@ -36,6 +36,8 @@ _OLDEST = 7
 """The first operator set with broadcasting as it is today; older models are hardly around."""
 _TYPE = re.compile(r"^[\w.]+: ")
 _NUMBER = re.compile(r"=-?\d[\d.e+-]*$")
+_OF_SHARED_CODE = (Symptom.OPTIMIZER_ERROR, Symptom.INTERFACE_CHANGE)
+"""Symptoms that are of one cause if several passes show them in the same words on the same."""
 _OF_MANY_CAUSES = frozenset({_UNSIZED, SPECIAL, _NAN_WEIGHT})
 """Conditions under which passes go wrong in ways of their own: what they share is no mistake."""
 
@@ -163,7 +165,10 @@ def probable_causes(findings: Sequence[HuntFinding]) -> list[HuntCause]:
             matter = f"the same error where these operators matter, and others: {operators}"
         if first.parts:
             matter = f"the same is wrong where a source has {operators} and more, or in shared code"
-        why = f"the same passes, and {matter}" if len(group) > 1 else "the only one of its kind"
+        whose = "the same passes"
+        if any(f.culprit != first.culprit for f in group):
+            whose = "the same words of several passes"
+        why = f"{whose}, and {matter}" if len(group) > 1 else "the only one of its kind"
         causes.append(_cause(f"{title}: {operators}" if operators else title, why, group))
     return causes
 
@@ -175,7 +180,7 @@ def _about(finding: HuntFinding) -> list[str]:
     invalid model the checker says which operator is written wrong, and how.
     """
     if finding.parts and finding.symptom == Symptom.INVALID_MODEL:
-        return [_error_of(finding)]
+        return [_words_of(finding)]
     return finding.operators if finding.operators else [finding.fingerprint]
 
 
@@ -198,22 +203,26 @@ def _explain(simple: Iterable[HuntFinding], others: Iterable[HuntFinding]) -> bo
 def _explains(simple: HuntFinding, other: HuntFinding) -> bool:
     """Whether ``other`` goes wrong in the same way, and needs all that ``simple`` does.
 
-    Of a model, that is told by an error alone: wrong values have no words that tell causes apart.
-    What a pass itself raises has words of its own; a checker says the same of many mistakes.
+    Of a model, that is told by words alone: wrong values have none that tell causes apart. What a
+    pass itself raises has words of its own; a checker says the same of many mistakes.
     """
-    if (simple.culprit, simple.symptom) != (other.culprit, other.symptom):
+    symptom = simple.symptom
+    if symptom != other.symptom:
         return False
-    same_error = simple.symptom.info.failed and _error_of(simple) == _error_of(other)
+    same_words = _words_of(simple) == _words_of(other)
+    if simple.culprit != other.culprit:
+        shares_code = symptom in _OF_SHARED_CODE and simple.operators == other.operators
+        return same_words and shares_code and not simple.parts
     if simple.parts:
-        unlike = simple.symptom.info.failed and not same_error
+        unlike = symptom.info.failed and not same_words
         return not unlike and _kinds_of_parts(simple) <= _kinds_of_parts(other)
     shared = {*simple.operators} & {*other.operators}
-    raised = simple.symptom == Symptom.OPTIMIZER_ERROR
-    return same_error and bool(shared) and (raised or shared == {*simple.operators})
+    enough = symptom == Symptom.OPTIMIZER_ERROR or shared == {*simple.operators}
+    return symptom.info.failed and same_words and bool(shared) and enough
 
 
-def _error_of(finding: HuntFinding) -> str:
-    """The words of an error without the name of its type, which may be most of them."""
+def _words_of(finding: HuntFinding) -> str:
+    """The words of a message without the name of an error's type, which may be most of them."""
     return normalized_message(_TYPE.sub("", finding.message))
 
 
