@@ -88,14 +88,15 @@ class EstimatorRuntime:
         """
         estimator = estimator_of(artifact)
         x, values = _table(feeds), list[SourceValue]()
+        reads: tuple[int, ...] = ()
         steps = list(getattr(estimator.model, "steps", ()))
         for name, step in steps[:-1]:
             if step in (None, "passthrough"):
                 continue
+            values += _last_neighbors(step, name, x, len(values))
             x = step.transform(x)
-            reads = (len(values) - 1,) if values else ()
             values.append(_step(step, name, _array(x), reads))
-        reads = (len(values) - 1,) if values else ()
+            reads = (len(values) - 1,)
         name, last = steps[-1] if steps else ("", estimator.model)
         outputs = EstimatorSession(estimator).run(feeds)
         values += _last_neighbors(last, name, x, len(values))

@@ -122,6 +122,21 @@ def graph():
 graph.example_inputs = (np.array([[6, -4], [-3, -2], [-4, 4], [-3, 5], [7, -5]]),)
 
 
+def classified_graph():
+    from sklearn.linear_model import RidgeClassifier
+    from sklearn.neighbors import KNeighborsTransformer
+    from sklearn.pipeline import make_pipeline
+
+    table = np.random.default_rng(67).integers(-128, 128, (24, 3)) // 16
+    labels = table.sum(axis=1) > 0
+    return make_pipeline(KNeighborsTransformer(), RidgeClassifier()).fit(table, labels)
+
+
+classified_graph.example_inputs = (
+    np.array([[4, -2, 0], [-6, -1, 0], [1, 2147483649, 3], [1, 2, -2]]),
+)
+
+
 def within():
     from sklearn.neighbors import RadiusNeighborsClassifier
 
@@ -234,6 +249,20 @@ def test_a_graph_of_distances_has_one_neighbor_more_than_it_is_asked_for(source:
     # The second and the third neighbor of the third and fourth row are equally far.
     result = convert(source, "graph", "skl2onnx")
     assert (result.verdict, result.findings) == ("right", [])
+
+
+def test_neighbors_that_rounding_decides_are_not_judged_within_a_pipeline(
+    source: Path, tmp_path: Path
+) -> None:
+    # All rows of the training data are equally far from the third one in float32.
+    result, model = converted(f"{source}:classified_graph", tmp_path)
+    assert (result.verdict, result.findings) == ("right", [])
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "intercepts":
+                attribute.floats[:] = [v + 1 for v in attribute.floats]
+    result = judged(f"{source}:classified_graph", model, tmp_path)
+    assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
 
 
 def test_missing_values_that_take_the_wrong_branch_are_found(source: Path) -> None:
