@@ -137,6 +137,18 @@ classified_graph.example_inputs = (
 )
 
 
+def cancelled():
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import Binarizer
+    from sklearn.svm import OneClassSVM
+
+    table = np.random.default_rng(3).integers(-128, 128, (24, 1)) / 64
+    return make_pipeline(Binarizer(), OneClassSVM()).fit(table.astype(np.float32))
+
+
+cancelled.example_inputs = (np.array([[1.234375], [-1.671875], [-1.28125]], np.float32),)
+
+
 def within():
     from sklearn.neighbors import RadiusNeighborsClassifier
 
@@ -262,6 +274,17 @@ def test_neighbors_that_rounding_decides_are_not_judged_within_a_pipeline(
             if attribute.name == "intercepts":
                 attribute.floats[:] = [v + 1 for v in attribute.floats]
     result = judged(f"{source}:classified_graph", model, tmp_path)
+    assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
+
+
+def test_a_score_whose_terms_cancel_is_as_exact_as_float32(source: Path, tmp_path: Path) -> None:
+    # The score is the difference of two sums of 6.08: -2e-9 in float64, 5e-7 in float32. A step
+    # that gives 0 and 1 alone hides what moving the inputs does.
+    result, model = converted(f"{source}:cancelled", tmp_path)
+    assert (result.verdict, result.findings) == ("right", [])
+    (rho,) = (a for node in model.graph.node for a in node.attribute if a.name == "rho")
+    rho.floats[0] += 1e-4
+    result = judged(f"{source}:cancelled", model, tmp_path)
     assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
 
 

@@ -9,7 +9,11 @@ import pytest
 
 from optvet.engine.convert.compare_outputs import Judge
 from optvet.engine.convert.match_interface import Matched, match_outputs
-from optvet.engine.convert.source_noise import NoiseMeter, decided_by_rounding
+from optvet.engine.convert.source_noise import (
+    NoiseMeter,
+    _computed_in_double,
+    decided_by_rounding,
+)
 from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.sample import SampleVerdict
@@ -138,3 +142,10 @@ def test_a_label_whose_scores_are_as_good_as_equal_is_decided_by_rounding() -> N
     assert decided["label"].tolist() == [1, 1, 1]
     unclear = {**reference, "probabilities": np.where(scores > 0.8, np.inf, scores)}
     assert decided_by_rounding(Matched(unclear, candidate), labels) == {}
+
+
+def test_an_output_that_float64_changes_was_not_computed_in_it() -> None:
+    exact, near = np.array([0.1, 0.2]), np.array([0.1, np.nextafter(0.2, 1)])
+    outputs = {"exact": exact, "near": near, "single": Y, "unknown": exact}
+    truth = {"exact": exact, "near": exact, "single": Y.astype(np.float64)}
+    assert _computed_in_double(outputs, truth) == {"exact"}

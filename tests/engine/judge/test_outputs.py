@@ -349,6 +349,13 @@ def test_terms_that_cancel_exactly_do_not_refute_the_noise() -> None:
     assert most_believable("y", zeros + 1, replace(noise, truth={"y": zeros + 1.0})) < 1
 
 
+def test_a_reference_in_float64_does_not_refute_the_noise_of_float32() -> None:
+    tiny = np.full(3, 2e-9, np.float32)
+    noise = Noise(truth={"y": tiny.astype(np.float64)})
+    assert most_believable("y", tiny, noise) < 1e-9
+    assert most_believable("y", tiny, replace(noise, in_double=frozenset({"y"}))) == np.inf
+
+
 def test_noise_that_the_exact_result_refutes_excuses_nothing() -> None:
     ref = normal(4, 64)
     wrong = (ref * F32(1.05)).astype(F32)

@@ -87,10 +87,12 @@ class NoiseMeter:
         for s in samples:
             names = list(self.reference[s.id])
             moved = (*jitters.value.get(s.id, ()), *borrowed.get(s.id, ()))
+            exactly = truth.value.get(s.id, {})
             self.known[s.id] = Noise(
                 jitters=tuple(moved),
                 injected=tuple(injected.value.get(s.id, ())),
-                truth=truth.value.get(s.id, {}),
+                truth=exactly,
+                in_double=_computed_in_double(self.reference[s.id], exactly),
                 longest_reduction=_terms(facts, s),
                 discontinuous=frozenset(names[i] for i in facts.discontinuous if i < len(names)),
                 finite_inputs=all(is_finite(v) for v in s.feeds.values()),
@@ -145,6 +147,12 @@ class NoiseMeter:
             else:
                 shifted[name] = np.where(before != after, after, value)
         return shifted
+
+
+def _computed_in_double(outputs: Outputs, truth: Outputs) -> frozenset[str]:
+    """Outputs in float64 that are the same if the source is asked to compute in it."""
+    doubles = {n: v for n, v in outputs.items() if v.dtype == np.float64 and n in truth}
+    return frozenset(n for n, v in doubles.items() if np.array_equal(v, truth[n], equal_nan=True))
 
 
 def _terms(facts: worker_steps.GraphFacts, sample: Sample) -> int:

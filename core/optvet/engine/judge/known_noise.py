@@ -25,6 +25,8 @@ class Noise:
         injected: The same with every operator inside the graph moved by its own rounding, and by
             what it can resolve: noise that a saturated value hides from the jitters.
         truth: float64 outputs, if they are available and trustworthy.
+        in_double: Outputs that the reference itself computed in float64, so that ``truth`` says
+            nothing of how far rounding in the type of the candidate may lead.
         longest_reduction: Number of terms of the longest sum in the graph.
         exact: Outputs that no operation in the graph can round.
         discontinuous: Outputs that depend on a discrete decision (ArgMax, Floor, quantization, …)
@@ -46,6 +48,7 @@ class Noise:
     jitters: Sequence[Mapping[str, np.ndarray]] = ()
     injected: Sequence[Mapping[str, np.ndarray]] = ()
     truth: Mapping[str, np.ndarray] = field(default_factory=dict)
+    in_double: frozenset[str] = frozenset()
     longest_reduction: int = 1
     exact: frozenset[str] = frozenset()
     discontinuous: frozenset[str] = frozenset()
@@ -82,7 +85,9 @@ def most_believable(name: str, ref: np.ndarray, noise: Noise) -> float:
     """
     truth = noise.truth.get(name)
     known = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)
-    if truth is None or not known or name in noise.discontinuous or name in noise.steps:
+    if truth is None or not known or name in noise.in_double:
+        return math.inf
+    if name in noise.discontinuous or name in noise.steps:
         return math.inf
     y = wide(ref)
     finite = np.isfinite(y) & np.isfinite(truth)
