@@ -223,7 +223,7 @@ def test_an_error_that_more_operators_show_is_of_one_cause(symptom: Symptom) -> 
     # What a pass raises is said at one place of it.
     raised = symptom == Symptom.OPTIMIZER_ERROR
     last = [{names[7], names[8]}] if raised else [{names[7]}, {names[8]}]
-    groups = [{names[0], names[1], "wrong"}, {names[2], "wrong too"}, {names[3]}, {names[4]}]
+    groups = [{names[0], names[1]}, *({name} for name in names[2:7])]
     assert sorted(map(sorted, (c.fingerprints for c in causes))) == sorted(
         map(sorted, [*groups, *last])
     )
@@ -246,3 +246,19 @@ def test_what_several_passes_say_in_the_same_words_is_in_code_that_they_share() 
     assert sorted(c.fingerprints for c in causes) == sorted([names[:2], *([n] for n in names[2:])])
     shared = next(c for c in causes if len(c.fingerprints) > 1)
     assert shared.why == "the same words of several passes, and no operator matters"
+
+
+def test_one_mistake_seldom_shows_as_several_symptoms() -> None:
+    invalid, crash = Symptom.INVALID_MODEL, Symptom.RUN_FAILURE
+    note = failure("Pad", "shapes became stronger", Symptom.METADATA_CHANGE)
+    found = [
+        failure("Pad", "y0 is gone", invalid),
+        failure("Pad", "y0 is declared twice", invalid),
+        failure("Pad", "died", crash),
+        finding("wrong", "fold", "Pad"),
+        finding("wrong too", "fold", "Pad"),
+        note.model_copy(update={"severity": "note"}),
+    ]
+    causes = sorted(len(c.fingerprints) for c in probable_causes(found))
+    assert causes == [1, 1, 2, 2]
+    assert note.fingerprint in next(c for c in probable_causes(found)).fingerprints

@@ -153,10 +153,14 @@ def probable_causes(findings: Sequence[HuntFinding]) -> list[HuntCause]:
         left = [f for f in left if shared not in f.needs]
         why = f"none of these shows without {shared}, which their passes have in common"
         causes.append(_cause(shared, why, group))
-    by_place: dict[tuple[str, ...], list[HuntFinding]] = {}
-    for finding in left:
-        by_place.setdefault((*finding.culprit, "", *_about(finding)), []).append(finding)
-    for group in _joined(by_place.values()):
+    groups: dict[tuple[str, ...], list[HuntFinding]] = {}
+    for finding in sorted(left, key=_is_note):
+        place = (*finding.culprit, "", *_about(finding))
+        key = (*place, "", *_kind_of_fault(finding))
+        if _is_note(finding):  # mostly a remark about what a fault does
+            key = next((k for k in groups if k[: len(place) + 1] == (*place, "")), key)
+        groups.setdefault(key, []).append(finding)
+    for group in _joined(groups.values()):
         first = group[0]
         operators = ", ".join(first.operators)
         title = ", ".join(first.culprit) or ROUND_TRIP
@@ -182,6 +186,17 @@ def _about(finding: HuntFinding) -> list[str]:
     if finding.parts and finding.symptom == Symptom.INVALID_MODEL:
         return [_words_of(finding)]
     return finding.operators if finding.operators else [finding.fingerprint]
+
+
+def _is_note(finding: HuntFinding) -> bool:
+    return finding.severity != "fault"
+
+
+def _kind_of_fault(finding: HuntFinding) -> list[str]:
+    """Its symptom, and the words of an error: one mistake seldom shows as several of them."""
+    if finding.parts:
+        return []
+    return [finding.symptom, _words_of(finding) if finding.symptom.info.failed else ""]
 
 
 def _joined(groups: Iterable[list[HuntFinding]]) -> list[list[HuntFinding]]:
