@@ -10,7 +10,7 @@ import onnx
 from onnx import ModelProto
 
 from optvet.engine.judge.defined import undefined_in
-from optvet.engine.judge.defined_rules import SCALE_PLACES
+from optvet.engine.judge.defined_numbers import SCALE_PLACES
 from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.sample import unlike
 from optvet.engine.numerics.rounding import random_ops

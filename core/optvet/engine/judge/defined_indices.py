@@ -79,6 +79,16 @@ def lengths(call: OperatorCall) -> str:
     return f"a sequence of {wrong.flat[0]} elements among {steps} steps" if wrong.size else ""
 
 
+def steps_of_cells(call: OperatorCall) -> str:
+    """Lengths of sequences, of which none is longer than there are steps."""
+    data, given = call.operand(0), call.operand(4)
+    if data is None or given is None or data.ndim != 3:
+        return ""
+    steps = data.shape[1 if call.attribute("layout", 0) else 0]
+    wrong = given[(given < 0) | (given > steps)]
+    return f"a sequence of {wrong.flat[0]} elements among {steps} steps" if wrong.size else ""
+
+
 def order(call: OperatorCall) -> str:
     """Numbers that can be put in order."""
     value = call.operand(0)
@@ -129,10 +139,126 @@ def sliced_axes(call: OperatorCall) -> str:
 
 def axis_inside(call: OperatorCall) -> str:
     """An axis that there is."""
-    data, axis = call.operand(0), call.attribute("axis")
+    data, axis = call.operand(0), call.given_or_default("axis")
     if data is None or axis is None:
         return ""
     return "" if -data.ndim <= axis < data.ndim else f"axis {axis} of {data.ndim} dimensions"
+
+
+def axis_of_sum(call: OperatorCall) -> str:
+    """An axis that there is, where it is an operand."""
+    data, axis = call.operand(0), call.operand(1)
+    if data is None or axis is None or axis.size != 1:
+        return ""
+    inside = -data.ndim <= axis.item() < data.ndim
+    return "" if inside else f"axis {axis.item()} of {data.ndim} dimensions"
+
+
+def beside(call: OperatorCall) -> str:
+    """Indices of as many dimensions as the data, and no more of them along any other axis."""
+    data, places, axis = call.operand(0), call.operand(1), call.attribute("axis", 0)
+    if data is None or places is None:
+        return ""
+    if data.ndim != places.ndim:
+        return f"indices of {places.ndim} dimensions for data of {data.ndim}"
+    others = [n for n in range(data.ndim) if n != axis % data.ndim]
+    wide = any(places.shape[n] > data.shape[n] for n in others)
+    return "more indices than there are data beside the axis" if wide else ""
+
+
+def points(call: OperatorCall) -> str:
+    """Tuples of indices into the data, a batch of them for each batch of the data."""
+    data, places = call.operand(0), call.operand(1)
+    batches = call.attribute("batch_dims", 0)
+    if data is None or places is None or not places.ndim:
+        return ""
+    if not 0 <= batches < min(data.ndim, places.ndim):
+        return f"batch_dims is {batches}"
+    if not 1 <= places.shape[-1] <= data.ndim - batches:
+        return f"tuples of {places.shape[-1]} indices"
+    same = data.shape[:batches] == places.shape[:batches]
+    return "" if same else "the batches of the data and the indices differ"
+
+
+def selected(call: OperatorCall) -> str:
+    """No more conditions than there are elements to select."""
+    data, condition, axis = call.operand(0), call.operand(1), call.attribute("axis")
+    if data is None or condition is None:
+        return ""
+    size = data.size if axis is None else data.shape[axis]
+    return "" if condition.size <= size else f"{condition.size} conditions for {size} elements"
+
+
+def reversed_axes(call: OperatorCall) -> str:
+    """The first two axes: one of the batch, one of time."""
+    batch, time = call.attribute("batch_axis", 1), call.attribute("time_axis", 0)
+    return "" if {batch, time} == {0, 1} else f"batch_axis is {batch}, and time_axis is {time}"
+
+
+def classes(call: OperatorCall) -> str:
+    """Classes that there are, apart from what is ignored."""
+    data, target = call.operand(0), call.operand(1)
+    if data is None or target is None or data.ndim < 2:
+        return ""
+    ignored = call.attribute("ignore_index")
+    wrong = (target < 0) | (target >= data.shape[1])
+    if ignored is not None:
+        wrong &= target != ignored
+    return f"a class that is not one of the {data.shape[1]}" if bool(np.any(wrong)) else ""
+
+
+def thresholds(call: OperatorCall) -> str:
+    """Boxes and thresholds that can be compared, and a number of boxes."""
+    for place in (0, 1, 3, 4):
+        value = call.operand(place)
+        if value is not None and bool(np.isnan(value).any()):
+            return "NaN has no place in an order"
+    most, share = call.operand(2), call.operand(3)
+    if most is not None and bool(np.any(most < 0)):
+        return "a negative number of boxes"
+    outside = share is not None and bool(np.any((share < 0) | (share > 1)))
+    return "a threshold of the overlap that is not from 0 to 1" if outside else ""
+
+
+def position_ids(call: OperatorCall) -> str:
+    """Positions that the tables of sines and cosines have."""
+    table, given = call.operand(1), call.operand(3)
+    if table is None or given is None or table.ndim != 2 or call.node.domain:
+        return ""
+    wrong = bool(np.any((given < 0) | (given >= table.shape[0])))
+    return f"a position that is not one of the {table.shape[0]}" if wrong else ""
+
+
+def written(call: OperatorCall) -> str:
+    """Places in a cache, of which the first axis is the batch."""
+    cache, update, first = call.operand(0), call.operand(1), call.operand(2)
+    axis = call.attribute("axis", -2)
+    if cache is None or update is None or cache.ndim != update.ndim:
+        return ""
+    if not -cache.ndim < axis < cache.ndim or not axis:
+        return f"axis {axis} of {cache.ndim} dimensions, of which the first is the batch"
+    starts = np.zeros(1, np.int64) if first is None else first
+    long = update.shape[axis] > cache.shape[axis]
+    if call.text("mode", "linear") == "linear":
+        long |= bool(np.any(starts + update.shape[axis] > cache.shape[axis]))
+    return "what is written is outside of the cache" if long or np.any(starts < 0) else ""
+
+
+def argument_of_nothing(call: OperatorCall) -> str:
+    """An axis that has elements, of which one is the largest or smallest."""
+    value, axis = call.operand(0), call.attribute("axis", 0)
+    if value is None or not -value.ndim <= axis < value.ndim or value.shape[axis]:
+        return ""
+    rows = math.prod(size for n, size in enumerate(value.shape) if n != axis % value.ndim)
+    return "the place of the largest of no numbers" if rows else ""
+
+
+def permutation(call: OperatorCall) -> str:
+    """A place for each axis."""
+    value, order = call.operand(0), call.attribute("perm")
+    if value is None or order is None or sorted(order) == [*range(value.ndim)]:
+        return ""
+    return f"perm is {list(order)}, of {value.ndim} dimensions"
 
 
 def tokens(call: OperatorCall) -> str:
@@ -148,17 +274,6 @@ def delta(call: OperatorCall) -> str:
     """A step that leads on."""
     value = call.operand(2)
     return "the step is 0" if value is not None and bool(np.any(value == 0)) else ""
-
-
-def padding(call: OperatorCall) -> str:
-    """Windows of a pool that hold something besides padding."""
-    pads, kernel = call.attribute("pads"), call.attribute("kernel_shape")
-    if not pads or not kernel or len(pads) != 2 * len(kernel):
-        return ""
-    dilations = list(call.attribute("dilations") or [1] * len(kernel))
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=False)] * 2
-    wide = any(p >= r for p, r in zip(pads, reach, strict=False))
-    return "a window lies in the padding alone" if wide else ""
 
 
 def normalized_nothing(call: OperatorCall) -> str:

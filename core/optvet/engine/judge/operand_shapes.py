@@ -19,18 +19,25 @@ from optvet.graph.walk import ONNX_DOMAIN, attribute_of, domain_of, nodes_of, op
 
 Shape = tuple[int, ...]
 _SCALARS: Mapping[str, Sequence[int]] = {
+    "BlackmanWindow": (0,),
     "Clip": (1, 2),
     "CumProd": (1,),
     "CumSum": (1,),
+    "DFT": (1,),
     "Dropout": (1, 2),
+    "HammingWindow": (0,),
+    "HannWindow": (0,),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
     "OneHot": (1,),
     "Pad": (2,),
     "Range": (0, 1, 2),
+    "STFT": (1, 3),
     "Trilu": (1,),
 }
 """Places of operands of one element and no dimension."""
 _REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
 _VECTORS: Mapping[str, Sequence[int]] = {
+    "Compress": (1,),
     "ConstantOfShape": (0,),
     "Expand": (1,),
     "NegativeLogLikelihoodLoss": (2,),
@@ -47,7 +54,11 @@ _VECTORS: Mapping[str, Sequence[int]] = {
     **{f"Reduce{name}": (1,) for name in _REDUCTIONS.split()},
 }
 """Places of operands of one dimension."""
-_IMAGES = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
+_IMAGES = frozenset(
+    """
+    GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization InstanceNormalization LRN
+    """.split()
+)
 """Operators of what has a batch, channels, and at least one dimension more."""
 
 
@@ -86,7 +97,7 @@ def _groups(of: _Operands) -> Wanted:
 
 def _convolution(of: _Operands) -> Wanted:
     x, weight, group = of.shape(0), of.shape(1), of.attribute("group", 1)
-    if weight and x is not None and len(x) == len(weight) > 2:
+    if weight and x is not None and len(x) == len(weight) > 2 and group > 0:
         yield 1, (weight[0], x[1] // group, *weight[2:])
     if weight:
         yield 2, weight[:1]
@@ -197,6 +208,20 @@ def _boxes(of: _Operands) -> Wanted:
             yield 1, (boxes[0], scores[1], boxes[1])
 
 
+def _regions(of: _Operands) -> Wanted:
+    """The corners of each region, with the image that it is in or beside its number."""
+    regions = of.shape(1)
+    if regions:
+        yield 1, (regions[0], 4 if of.node.op_type == "RoiAlign" else 5)
+        if of.node.op_type == "RoiAlign":
+            yield 2, regions[:1]
+
+
+def _one_number(of: _Operands) -> Wanted:
+    if of.opset >= 10:
+        yield 1, (1,)
+
+
 def _off_and_on(of: _Operands) -> Wanted:
     yield 2, (2,)
 
@@ -241,6 +266,7 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "LSTM": _recurrence,
     "MatMulInteger": _zero_points,
     "Max": _all_alike,
+    "MaxRoiPool": _regions,
     "MaxUnpool": _as_the_data,
     "Mean": _all_alike,
     "Min": _all_alike,
@@ -252,12 +278,14 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "RNN": _recurrence,
     "Resize": _scales_or_sizes,
     "ReverseSequence": _lengths,
+    "RoiAlign": _regions,
     "ScatterElements": _as_the_indices,
     "ScatterND": _slices_by_indices,
     "Slice": _as_the_starts,
     "SoftmaxCrossEntropyLoss": _classes,
     "Sum": _all_alike,
     "Tile": _one_per_dimension,
+    "TopK": _one_number,
     "Upsample": _one_per_dimension,
 }
 """What the shapes of other operands, and attributes, say of an operand's shape."""
