@@ -53,6 +53,19 @@ def test_findings_of_the_same_words_explain_by_what_they_share_only_at_import() 
     assert not explained(inside, RAISES, {"Constant sparse", "Shape"})
 
 
+def test_wrong_values_of_a_runtime_are_explained_by_what_two_share_and_an_edit_brought() -> None:
+    kernels = SuspicionKey((), Symptom.WRONG_OUTPUT, "places float")
+    one = trigger(kernels, "If", "If/Neg", name="one")
+    two = trigger(kernels._replace(words="values int"), "If", "If/Less", name="two")
+    other = trigger(kernels, "Dropout", name="other")
+    present, wrapped = {"If", "If/Add", "Dropout"}, ["+ If", "+ If/Add"]
+    bools = kernels._replace(words="places bool")
+    assert explained([one, two, other], bools, present, wrapped)
+    assert not explained([one, other], bools, present, wrapped)
+    assert not explained([one, two, other], bools, present, ["+ Dropout"])
+    assert not explained([one, two, other], bools, present)
+
+
 @given(TEXTS.filter(bool), TEXTS, TEXTS)
 def test_narrowing_explains_no_less(
     needed: frozenset[str], one: frozenset[str], two: frozenset[str]

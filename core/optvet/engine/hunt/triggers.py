@@ -8,7 +8,8 @@ finding, only what both have can be needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+import itertools
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from onnx import ModelProto
@@ -70,16 +71,25 @@ class Trigger:
 def explained(
     triggers: Iterable[Trigger], key: SuspicionKey, present: Set[str], edit: Iterable[str] = ()
 ) -> bool:
-    """Whether one of the triggers explains a suspicion, or what those of its words have in common.
+    """Whether one of the triggers explains a suspicion, or what several of them have in common.
 
-    The latter of import and export alone: all that a pass does wrong has the pattern of that pass.
+    The latter of import and export alone, such as of a runtime: all that a pass does wrong has the
+    pattern of that pass. Of one error, it is what all have; of wrong values, whose words tell no
+    causes apart, what two have and the edit has brought.
     """
-    alike = [t for t in triggers if (t.place, t.words) == (key.place, key.words)]
+    near = [t for t in triggers if t.place == key.place]
+    alike = [t for t in near if t.words == key.words]
     if any(trigger.explains(key, present, edit) for trigger in alike):
         return True
-    common = frozenset[str].intersection(*(t.features for t in alike)) if alike else frozenset()
-    shared = len(alike) > 1 and bool(common) and not key.passes
-    return shared and replace(alike[0], features=common).explains(key, present, edit)
+    if key.passes:
+        return False
+    edit = list(edit)
+    groups: Iterable[Sequence[Trigger]] = [alike] if len(alike) > 1 else []
+    if key.symptom.info.of_values and edit:
+        groups = itertools.chain(groups, itertools.combinations(near, 2))
+    shared = (frozenset[str].intersection(*(t.features for t in group)) for group in groups)
+    common = (Trigger("", key.place, key.words, texts) for texts in shared if texts)
+    return any(trigger.explains(key, present, edit) for trigger in common)
 
 
 def texts_of(model: ModelProto) -> frozenset[str]:
