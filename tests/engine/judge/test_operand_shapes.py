@@ -53,6 +53,30 @@ X3 = (2, 3, 4)
             "the shape [2, 1, 5]",
         ),
         (
+            "y = QLinearMatMul(a, s, z, b, s, z, t, u)",
+            {"a": (2, 3), "b": (3, 2), "s": (), "z": (), "t": (1,), "u": (1,)},
+            {"a": (2, 3), "b": (3, 2), "s": (), "z": (1,)},
+            "the shape [] as input 2, which has the shape [1]",
+        ),
+        (
+            "y = QLinearMatMul(a, s, s, b, s, s, t, t)",
+            {"a": (2, 3), "b": (3, 2), "s": (), "t": ()},
+            {"a": (2, 3), "b": (3, 2), "s": (), "t": (2,)},
+            "the shape [] as input 6, which has the shape [2]",
+        ),
+        (
+            "y = RotaryEmbedding(q, c, c)",
+            {"q": (2, 3, 4, 6), "c": (2, 4, 3)},
+            {"q": (2, 3, 4, 6), "c": (4, 3)},
+            "the shape [2, 4, 3] as input 1",
+        ),
+        (
+            "y = RotaryEmbedding<num_heads = 2>(q, c, c, i)",
+            {"q": (2, 4, 12), "c": (9, 3), "i": (2, 4)},
+            {"q": (2, 4, 12), "c": (9, 6), "i": (2, 4)},
+            "the shape [9, 3] as input 1",
+        ),
+        (
             "y = MaxUnpool<kernel_shape = [2]>(x, i)",
             {"x": X3, "i": X3},
             {"x": X3, "i": (2, 3, 8)},

@@ -206,10 +206,17 @@ def test_attributes_of_a_call_have_an_answer_or_none(
         ),
         (
             "Resize",
+            [SMALL, None, None, i([1, 2, 3, 1])],
             [SMALL, None, None, i([1, 2, 3, 0])],
-            [SMALL, None, None, i([1, 2, 3, -1])],
             {},
             "size",
+        ),
+        (
+            "OneHot",
+            [i([0]), np.float32(1.5) + f(), f(2)],
+            [i([0]), np.float32(0.8) + f(), f(2)],
+            {},
+            "depth",
         ),
         ("ConstantOfShape", [i([0, 2])], [i([-1, 2])], {}, "size"),
         ("Reshape", [f(2, 3), i([-1, 2])], [f(2, 3), i([-2, 2])], {}, "size"),

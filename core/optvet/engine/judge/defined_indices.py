@@ -53,9 +53,9 @@ def _twice(found: bool) -> str:
 
 
 def depth(call: OperatorCall) -> str:
-    """Something to tell apart."""
+    """Something to tell apart: of a number with a fraction, the whole part counts."""
     value = call.operand(1)
-    return "the depth is not positive" if value is not None and bool(np.any(value <= 0)) else ""
+    return "the depth is not positive" if value is not None and bool(np.any(value < 1)) else ""
 
 
 def count(call: OperatorCall) -> str:

@@ -17,7 +17,7 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "HammingWindow": (0, 0),
     "HannWindow": (0, 0),
     "Reshape": (1, -1),
-    "Resize": (3, 0),
+    "Resize": (3, 1),
     "Split": (1, 0),
     "Tile": (1, 0),
 }
@@ -26,7 +26,7 @@ SIZED = tuple(_SIZES)
 
 
 def size(call: OperatorCall) -> str:
-    """Sizes that are not negative; -1 has a meaning for Reshape."""
+    """Sizes that are not negative; -1 has a meaning for Reshape, and Resize scales by no 0."""
     place, least = _SIZES[call.node.op_type]
     value = call.operand(place)
     if value is None or value.dtype.kind != "i" or bool(np.all(value >= least)):
@@ -124,8 +124,10 @@ def granularity(call: OperatorCall) -> str:
     """One scale for all, for each place of an axis, or for each block along an axis."""
     data, scale = call.operand(0), call.operand(1)
     block, axis = call.attribute("block_size", 0), call.attribute("axis", 1)
-    if data is None or scale is None or not scale.ndim or (scale.ndim == 1 and scale.size == 1):
+    if data is None or scale is None:
         return ""
+    if not scale.ndim or (scale.ndim == 1 and scale.size == 1):
+        return f"one scale for all, and blocks of {block}" if block else ""
     if scale.ndim == 1 and not block:
         return _one_per_place(scale.size, data.shape, axis, call.opset)
     if scale.ndim != data.ndim or block < 1 or not -data.ndim <= axis < data.ndim:

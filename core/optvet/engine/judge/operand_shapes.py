@@ -7,6 +7,7 @@ Source: the descriptions of operators in ONNX's operator schemas.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -232,6 +233,33 @@ def _as_the_scale(of: _Operands) -> Wanted:
         yield 2, scale
 
 
+def _as_each_scale(of: _Operands) -> Wanted:
+    """A zero point for each scale; of the result there is one."""
+    for place in (1, 4, 6):
+        scale = of.shape(place)
+        if place == 6 and scale is not None and math.prod(scale) != 1:
+            yield place, ()
+        if scale is not None:
+            yield place + 1, scale
+
+
+def _tables(of: _Operands) -> Wanted:
+    """Half as many sines and cosines as are rotated: for each position, or for each token."""
+    x, ids = of.shape(0), of.shape(3)
+    by_position = len(of.node.input) > 3 and of.node.input[3] != ""
+    if x is None or len(x) not in (3, 4):
+        return
+    batch, steps = x[0], x[-2]
+    heads = of.attribute("num_heads", 1) if len(x) == 3 else 1
+    half = (of.attribute("rotary_embedding_dim", 0) or x[-1] // max(1, heads)) // 2
+    for place in (1, 2):
+        table = of.shape(place)
+        if table is not None:
+            yield place, (table[0] if table else 1, half) if by_position else (batch, steps, half)
+    if ids is not None:
+        yield 3, (batch, steps)
+
+
 def _zero_points(of: _Operands) -> Wanted:
     """One for all, or one for each row of the first matrix and each column of the second."""
     for place, kept in ((2, -2), (3, -1)):
@@ -274,11 +302,14 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "NonMaxSuppression": _boxes,
     "OneHot": _off_and_on,
     "Pad": _two_per_dimension,
+    "QLinearConv": _as_each_scale,
+    "QLinearMatMul": _as_each_scale,
     "QuantizeLinear": _as_the_scale,
     "RNN": _recurrence,
     "Resize": _scales_or_sizes,
     "ReverseSequence": _lengths,
     "RoiAlign": _regions,
+    "RotaryEmbedding": _tables,
     "ScatterElements": _as_the_indices,
     "ScatterND": _slices_by_indices,
     "Slice": _as_the_starts,
