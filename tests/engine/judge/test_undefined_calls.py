@@ -420,3 +420,9 @@ def test_padding_twice_and_long_reflections_excuse_no_value() -> None:
     model = onnx.helper.make_model(graph, opset_imports=imports)
     (found,) = undefined_in(model, {"x": f(2), "p": i([2, 0])})
     assert (found.kind, found.values) == ("Pad: long reflection", ())
+
+
+def test_attributes_that_count_nothing_are_told_without_an_error() -> None:
+    assert "groups" in rules("Conv", [IMAGE, WEIGHTS], group=0)
+    assert rules("Gemm", [f(2, 3), f(2, 4), f(3, 4)], transA=2) == ["flag"]
+    assert "axis inside" in rules("GatherElements", [f(), i(0)])

@@ -140,7 +140,7 @@ def _of_node(
     for rule in (*RULES.get(node.op_type, ()), *OF_ALL):
         try:
             words = rule(call)
-        except (LookupError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             continue  # Operands and attributes of other forms are for the checker to refuse.
         if words:
             name = rule.__name__.strip("_").replace("_", " ")

@@ -161,7 +161,7 @@ def beside(call: OperatorCall) -> str:
         return ""
     if data.ndim != places.ndim:
         return f"indices of {places.ndim} dimensions for data of {data.ndim}"
-    others = [n for n in range(data.ndim) if n != axis % data.ndim]
+    others = [n for n in range(data.ndim) if n not in (axis, axis + data.ndim)]
     wide = any(places.shape[n] > data.shape[n] for n in others)
     return "more indices than there are data beside the axis" if wide else ""
 
@@ -283,10 +283,3 @@ def normalized_nothing(call: OperatorCall) -> str:
         return ""
     rows = math.prod(value.shape[:axis]), math.prod(value.shape[axis:])
     return "the mean of no numbers" if rows[0] and not rows[1] else ""
-
-
-def infinite_signal(call: OperatorCall) -> str:
-    """Sums of products with sines, which are 0 at some places: times infinity they are NaN."""
-    value = call.operand(0)
-    finite = value is None or bool(np.isfinite(value.astype(np.float64)).all())
-    return "" if finite else "a frequency of a signal that is not finite"

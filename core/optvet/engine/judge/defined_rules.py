@@ -11,7 +11,9 @@ from onnx import NodeProto
 
 from optvet.engine.judge import defined_attributes as attributes
 from optvet.engine.judge import defined_indices as indices
+from optvet.engine.judge import defined_learned as learned
 from optvet.engine.judge import defined_numbers as numbers
+from optvet.engine.judge import defined_signals as signals
 from optvet.engine.judge import defined_sizes as sizes
 from optvet.engine.judge import defined_windows as windows
 from optvet.engine.judge.operator_call import Rule, list_items
@@ -44,8 +46,8 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "OneHot": (indices.depth,),
     "Range": (indices.delta,),
     "ReverseSequence": (indices.lengths,),
-    "DFT": (indices.infinite_signal,),
-    "STFT": (indices.infinite_signal,),
+    "DFT": (signals.infinite_signal,),
+    "STFT": (signals.infinite_signal,),
     "Slice": (indices.steps, indices.sliced_axes),
     "Split": (indices.parts, indices.equal_parts),
     "SplitToSequence": (indices.parts,),
@@ -128,6 +130,27 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (attributes.cells, "GRU LSTM RNN"),
     (indices.steps_of_cells, "GRU LSTM RNN"),
     (attributes.equation, "Einsum"),
+    (signals.transformed, "DFT"),
+    (signals.frames, "STFT"),
+    (signals.bands, "MelWeightMatrix"),
+    (learned.text_of_number, "Cast CastLike"),
+    (learned.pattern, "RegexFullMatch"),
+    (learned.grams, "TfIdfVectorizer"),
+    (learned.long_grams, "TfIdfVectorizer"),
+    (learned.pairs, "LabelEncoder"),
+    (learned.categories, "CategoryMapper OneHotEncoder ZipMap"),
+    (learned.known_categories, "OneHotEncoder"),
+    (learned.whole_numbers, "OneHot OneHotEncoder"),
+    (learned.features, "ArrayFeatureExtractor"),
+    (learned.vectors, "FeatureVectorizer"),
+    (learned.imputed, "Imputer"),
+    (learned.scaled, "Scaler"),
+    (learned.rows, "Normalizer"),
+    (learned.targets, "LinearRegressor"),
+    (learned.linear_classes, "LinearClassifier"),
+    (learned.kernel_machine, "SVMClassifier SVMRegressor"),
+    (learned.columns_of_map, "ZipMap"),
+    (learned.trees, "TreeEnsembleClassifier TreeEnsembleRegressor"),
 )
 OF_ALL: tuple[Rule, ...] = (attributes.flag, attributes.word)
 """The rules of every operator."""
@@ -168,12 +191,16 @@ RULES: Mapping[str, tuple[Rule, ...]] = _collect_rules()
 """The rules of each operator."""
 AGREED = frozenset(
     {
-        sizes.long_reflection,
         attributes.negative_axis,
-        windows.padding_twice,
-        numbers.power_wrap,
         attributes.size_by_rounding,
+        learned.features,
+        learned.linear_classes,
+        learned.long_grams,
+        numbers.power_wrap,
         numbers.wrap,
+        signals.bands,
+        sizes.long_reflection,
+        windows.padding_twice,
     }
 )
 """Rules about what the standard does not allow or does not say, and most kernels do alike: hunts
@@ -188,7 +215,7 @@ _BY_VALUES = {
     numbers.divisor,
     indices.equal_parts,
     numbers.float_remainder,
-    indices.infinite_signal,
+    signals.infinite_signal,
     attributes.largest_of_a_row,
     indices.lengths,
     indices.normalized_nothing,

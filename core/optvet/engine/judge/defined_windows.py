@@ -20,7 +20,7 @@ WEIGHT_PLACES: Mapping[str, int] = {
 
 
 def window(call: OperatorCall) -> str:
-    """Windows that fit into the data with its padding."""
+    """Windows that fit into the data with its padding; those of one element do always."""
     data, reach = call.operand(0), _reach(call)
     how = call.text("auto_pad", "NOTSET")
     if data is None or data.ndim != len(reach) + 2 or how.startswith("SAME"):
@@ -32,7 +32,7 @@ def window(call: OperatorCall) -> str:
             data.shape[2:], pads[: len(reach)], pads[len(reach) :], strict=True
         )
     ]
-    wide = any(size < r for size, r in zip(padded, reach, strict=True))
+    wide = any(size < r > 1 for size, r in zip(padded, reach, strict=True))
     return "a window is larger than the data with its padding" if wide else ""
 
 

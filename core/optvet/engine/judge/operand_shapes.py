@@ -330,7 +330,7 @@ def _product(of: _Operands) -> Shape | None:
     a, b = of.shape(0), of.shape(1)
     if a is None or b is None or len(a) != 2 or len(b) != 2:
         return None
-    return (a[of.attribute("transA", 0)], b[1 - of.attribute("transB", 0)])
+    return (a[bool(of.attribute("transA", 0))], b[not of.attribute("transB", 0)])
 
 
 _BROADCAST: Mapping[str, tuple[Sequence[int], int, Callable[[_Operands], Shape | None]]] = {
