@@ -154,6 +154,21 @@ def test_attributes_of_a_call_have_an_answer_or_none(
         ("GlobalAveragePool", [f(0, 2, 0)], [f(1, 2, 0)], {}, "pooled nothing"),
         ("GlobalMaxPool", [f(1, 0, 0)], [f(1, 2, 0)], {}, "pooled nothing"),
         ("MaxPool", [SMALL], [SMALL * NAN], {"kernel_shape": [1, 1]}, "order"),
+        (
+            "MaxPool",
+            [f(1, 0, 2, 2)],
+            [f(1, 2, 0, 2)],
+            {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1]},
+            "padding",
+        ),
+        ("Split", [f(4), i([4])], [f(4), i([4, 0])], {}, "parts"),
+        (
+            "ConvInteger",
+            [BACK.astype(np.uint8), BACK.astype(np.uint8), np.uint8(1)],
+            [BACK.astype(np.uint8), BACK.astype(np.uint8), np.ones((1, 1), np.uint8)],
+            {},
+            "wrong shape",
+        ),
         ("LRN", [f(1, 2, 3)], [f(2, 3)], {"size": 3}, "wrong shape"),
         (
             "InstanceNormalization",

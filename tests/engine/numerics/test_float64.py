@@ -356,6 +356,15 @@ def test_scatter_of_opset_9_writes_elements() -> None:
     assert evaluate(single("Scatter", inputs, opset=9), inputs)["y0"].tolist() == [0, 0, 7]
 
 
+@pytest.mark.parametrize("depth", [3.0, 3.9, [3.9]])
+def test_the_whole_part_of_a_depth_counts(depth: float | list[float]) -> None:
+    values = np.array([2, 5], np.float32)
+    feeds = {"i": np.array([0, -1]), "d": np.array(depth, np.float32), "v": values}
+    model = single("OneHot", feeds)
+    (expected,) = ort_outputs(model, feeds)
+    assert evaluate(model, feeds)["y0"].tolist() == expected.tolist() == [[5, 2, 2], [2, 2, 5]]
+
+
 def test_fused_convolutions_of_onnxruntime_are_known() -> None:
     model = parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>

@@ -98,12 +98,14 @@ def order(call: OperatorCall) -> str:
 
 
 def parts(call: OperatorCall) -> str:
-    """Sizes of parts whose sum is that of the whole; one number alone is not a list of them."""
+    """A size for each output, whose sum is that of the whole; one number alone is no such list."""
     data, given = call.operand(0), call.operand(1)
     sizes = call.attribute("split") if given is None else given
     axis = call.attribute("axis", 0)
     if data is None or np.ndim(sizes) != 1 or not -data.ndim <= axis < data.ndim:
         return ""
+    if call.node.op_type == "Split" and np.size(sizes) != len(call.node.output):
+        return f"{np.size(sizes)} parts for {len(call.node.output)} outputs"
     whole, total = data.shape[axis], int(np.sum(sizes))
     return "" if total == whole else f"parts of {total} elements in all of an axis of {whole}"
 

@@ -41,8 +41,10 @@ def padding(call: OperatorCall) -> str:
     pads, kernel = call.attribute("pads"), call.attribute("kernel_shape")
     if not pads or not kernel or len(pads) != 2 * len(kernel):
         return ""
+    data = call.operand(0)
+    empty = data is not None and math.prod(data.shape[:2]) and 0 in data.shape[2:]
     wide = any(p >= r for p, r in zip(pads, _reach(call) * 2, strict=True))
-    return "a window lies in the padding alone" if wide else ""
+    return "a window lies in the padding alone" if wide or empty else ""
 
 
 def padding_twice(call: OperatorCall) -> str:

@@ -22,6 +22,7 @@ Shape = tuple[int, ...]
 _SCALARS: Mapping[str, Sequence[int]] = {
     "BlackmanWindow": (0,),
     "Clip": (1, 2),
+    "ConvInteger": (2,),
     "CumProd": (1,),
     "CumSum": (1,),
     "DFT": (1,),

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _StockLoop
+from onnx.reference.ops.op_one_hot import OneHot as _StockOneHot
 from onnx.reference.ops.op_optional import Optional as _StockOptional
 
 from optvet.engine.numerics.float64.float_arrays import Array, at_least_single, float_type, is_float
@@ -287,6 +288,17 @@ class Optional(_StockOptional):
         return ([None] if x is None else x,)
 
 
+class OneHot(_StockOneHot):
+    """OneHot: of a depth with a fraction, the evaluator's own takes the next number above."""
+
+    def _run(  # type: ignore[override]
+        self, indices: Array, depth: Array, values: Array, **attributes: Any
+    ) -> tuple[Any, ...]:
+        whole = np.asarray(depth).astype(np.int64).reshape(())
+        run: Callable[..., tuple[Any, ...]] = super()._run
+        return run(indices, whole, values, **attributes)
+
+
 def replacements(opsets: Mapping[str, int], double: bool = True) -> tuple[type[OpRun], ...]:
     """Replacements of the evaluator's operators at these operator sets."""
     return _replacements_of(
@@ -328,6 +340,7 @@ def _replacements_of(opset: int, ml_opset: int, double: bool) -> tuple[type[OpRu
     return (
         Loop,
         Optional,
+        OneHot,
         _operator("FusedConv", fused_conv, 1, "com.microsoft", double),
         _operator("TreeEnsembleClassifier", tree_classifier, ml_opset, "ai.onnx.ml", double),
         _operator("TreeEnsembleRegressor", tree_regressor, ml_opset, "ai.onnx.ml", double),
