@@ -424,12 +424,6 @@ ONNXRUNTIME: Mapping[str, Case] = {
         opset=19,
         judges="evaluator openvino",
     ),
-    "block-of-one-scale": Case(
-        "(float[2,3] x, float s) => (uint8[2,3] y) { y = QuantizeLinear<block_size=1>(x, s) }",
-        [abs(X), np.array(1, np.float32)],
-        opset=21,
-        judges="evaluator openvino",
-    ),
     "short-mask": Case(
         "(float[1,1,1,1] q, float[1,1,2,1] k, float[1,1] m) => (float[1,1,1,1] y)"
         " { y = Attention(q, k, k, m) }",

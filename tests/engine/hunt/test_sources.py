@@ -28,6 +28,7 @@ from optvet.engine.hunt.sources.steps import (
     SourceBatch,
     SourceCase,
     SourceOutcome,
+    _is_undefined,
     look_at_batch,
     read_outcomes,
     write_source,
@@ -423,3 +424,17 @@ def test_each_plugin_is_used_in_its_own_environment(
     assert homes("converter:litert_torch") == ("", "litert", "litert")
     assert homes("converter:jax2onnx") == ("jax", "jax", "")
     assert homes("converter:torch_script") == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    ("node", "undefined"),
+    [("Gather(x, i)", True), ("LpNormalization<p = 3>(x)", False), ("Identity(x)", False)],
+)
+def test_what_has_no_answer_on_any_input_is_what_the_converter_made(
+    node: str, undefined: bool
+) -> None:
+    graph = f"g (float[2] x, int64[1] i) => (float[n] y) {{ y = {node} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {graph}')
+    artifact = Artifact("onnx", model.SerializeToString())
+    feeds = {"x": np.ones(2, np.float32), "i": np.array([5])}
+    assert _is_undefined(artifact, feeds) == undefined

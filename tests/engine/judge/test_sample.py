@@ -50,7 +50,7 @@ def test_without_noise_a_difference_is_undecided_and_with_it_a_fault_or_drift() 
 
 
 def test_other_kernels_are_a_setting() -> None:
-    came, known = off(1e-6), replace(noise(6e-8), finite_inputs=True)
+    came, known = off(1e-6), replace(noise(6e-8), finite_inputs=frozenset("y"))
     assert judge_sample({"y": Y}, came, known).state == "fault"
     assert judge_sample({"y": Y}, came, known, Setting(OTHER_KERNELS)).state == "drift"
 

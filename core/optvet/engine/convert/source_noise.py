@@ -95,7 +95,7 @@ class NoiseMeter:
                 in_double=_computed_in_double(self.reference[s.id], exactly),
                 longest_reduction=_terms(facts, s),
                 discontinuous=frozenset(names[i] for i in facts.discontinuous if i < len(names)),
-                finite_inputs=all(is_finite(v) for v in s.feeds.values()),
+                finite_inputs=frozenset(names if all(map(is_finite, s.feeds.values())) else ()),
                 missing=jitters.missing or injected.missing,
             )
 

@@ -115,6 +115,11 @@ class Difference:
         """Whether the output lies behind a discrete decision on rounded values."""
         return self.name in self.noise.discontinuous
 
+    @property
+    def of_finite_inputs(self) -> bool:
+        """Whether no input of the output is NaN or infinite."""
+        return self.name in self.noise.finite_inputs
+
     def to_judgement(self, call: Call, exceeds: float, detail: str = "") -> Judgement:
         """A judgement with the numbers of this difference."""
         return Judgement(self.name, call, self.error, self.deciding_noise, exceeds, detail)
@@ -156,7 +161,7 @@ def _by_places(found: Difference) -> Judgement | None:
         return None
     # If the reference overflows on finite inputs and the candidate does not (a fused
     # log(softmax(x)), say), the float range was exceeded: reported, but not as a fault.
-    outgrown = pattern & np.isinf(y) & np.isfinite(z) & found.noise.finite_inputs
+    outgrown = pattern & np.isinf(y) & np.isfinite(z) & found.of_finite_inputs
     # An overflowed value is larger than all finite ones; 1/Relu(x) is infinite without overflow.
     outgrown &= (np.sign(z) == np.sign(y)) & (np.abs(z) >= found.scale)
     beyond = pattern & np.isinf(y) & np.isnan(z) & _overflows(found)
@@ -178,7 +183,7 @@ def _by_places(found: Difference) -> Judgement | None:
 
 def _overflows(found: Difference) -> np.ndarray:
     """Where the exact result is finite, and too large for the type: an infinity, or NaN inside."""
-    if found.truth is None or not found.noise.finite_inputs:
+    if found.truth is None or not found.of_finite_inputs:
         return np.zeros(found.y.shape, bool)
     largest = float(np.finfo(found.ref.dtype).max) if found.ref.dtype.kind == "f" else math.inf
     return np.asarray(np.isfinite(found.truth) & (np.abs(found.truth) > largest))

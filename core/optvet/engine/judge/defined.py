@@ -48,6 +48,7 @@ _MASKS = frozenset(
     """.split()
 )
 """Operators that masks of infinity are made with, and read by."""
+_LEARNED = "ai.onnx.ml"
 _PLAIN = "biuf"
 """Kinds of numbers that numpy has itself."""
 
@@ -132,11 +133,13 @@ def _of_node(
             for inner in body.node:
                 for found in _of_node(inner, inside, versions):
                     yield replace(found, values=tuple(node.output) if found.values else ())
-    if domain_of(node) not in (ONNX_DOMAIN, "ai.onnx.ml", "com.microsoft"):
+    domain = domain_of(node)
+    if domain not in (ONNX_DOMAIN, _LEARNED, "com.microsoft"):
         return
     operands = [known.get(name) if name else None for name in node.input]
     results = [known.get(name) if name else None for name in node.output]
-    call = OperatorCall(node, operands, results, versions.get(ONNX_DOMAIN, 1))
+    opset = versions.get(_LEARNED if domain == _LEARNED else ONNX_DOMAIN, 1)
+    call = OperatorCall(node, operands, results, opset)
     for rule in (*RULES.get(node.op_type, ()), *OF_ALL):
         try:
             words = rule(call)

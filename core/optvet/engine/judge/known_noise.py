@@ -38,7 +38,7 @@ class Noise:
         tolerance: Relative error that a lossy pass declares.
         measured: Whether ``jitters`` were measured. If not, only the bound for re-ordered sums is
             available, and a difference beyond it is "unsure".
-        finite_inputs: The sample has no NaN and no infinity, so those in outputs were computed.
+        finite_inputs: Outputs whose inputs have no NaN and no infinity: their own were computed.
         checked: Whether float64 was asked for ``truth``, in vain or not. If not, a gross difference
             is "unsure" even if the jitters explain it, since they may be wrong by any factor.
         missing: Why something that could acquit was not measured, a limit of time or memory; what
@@ -55,7 +55,7 @@ class Noise:
     steps: Mapping[str, float] = field(default_factory=dict)
     grids: Mapping[str, float] = field(default_factory=dict)
     tolerance: float | None = None
-    finite_inputs: bool = False
+    finite_inputs: frozenset[str] = frozenset()
     measured: bool = True
     checked: bool = True
     missing: str = ""

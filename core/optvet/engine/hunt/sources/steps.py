@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from onnx import load_from_string
 from pydantic import BaseModel
@@ -272,11 +273,18 @@ class JudgeResult:
 
 
 def _is_undefined(artifact: Artifact, feeds: Feeds) -> bool:
-    """Whether the standard has no answer for what was made: runtimes differ, and none is wrong."""
+    """Whether the standard has no answer for what was made on these inputs.
+
+    Then runtimes differ, and none is wrong. What has none on other inputs either, such as an
+    attribute that the operator does not know, is the converter's.
+    """
     if artifact.format != "onnx":
         return False
     try:
-        return bool(undefined_in(load_from_string(artifact.data), fed_to(artifact, feeds)))
+        model, fed = load_from_string(artifact.data), fed_to(artifact, feeds)
+        found = {u.kind for u in undefined_in(model, fed)}
+        ones = {name: np.ones_like(value) for name, value in fed.items()} if found else {}
+        return bool(found - {u.kind for u in undefined_in(model, ones)})
     except (DecodeError, ValueError):
         return False  # it is no model, or takes other inputs: that is judged
 

@@ -42,7 +42,7 @@ from optvet.graph.cost import longest_reduction, macs
 from optvet.graph.outline import outline_in
 from optvet.graph.tidy import tidy
 from optvet.graph.types import element_bits, element_types
-from optvet.graph.walk import nodes_of
+from optvet.graph.walk import between, nodes_of, reads
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample
@@ -67,11 +67,13 @@ class Analysis:
     """Outputs that lie on a grid whose step is an input: that input, and the steps of the grid."""
     quantizers: int = 0
     """Places of the graph at which activations are rounded to integers by fixed scales."""
+    inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The inputs on which each output depends."""
 
 
 def analysis(runner: TrialRunner) -> Analysis:
     """The analysis of the model of the trial runner, cached."""
-    key = cache_key.key("analysis", 4, fingerprint_environment(), runner.model.digest)
+    key = cache_key.key("analysis", 5, fingerprint_environment(), runner.model.digest)
     kept = runner.cache.read(key, _analysis_from_json, _analysis_to_json)
     if kept is None:
         outcome = runner.sandbox.call(_analyze, runner.build_spec(None), role="judging")
@@ -111,7 +113,13 @@ def _analyze(build_spec: BuildSpec) -> Analysis:
         quantization_steps(model),
         _open_grids(model),
         len(places),
+        {name: tuple(sorted(_inputs_of(model.graph, name))) for name in outputs},
     )
+
+
+def _inputs_of(graph: onnx.GraphProto, output: str) -> set[str]:
+    nodes = (graph.node[i] for i in between(graph, output, ()))
+    return {i.name for i in graph.input} & {output, *(n for node in nodes for n in reads(node))}
 
 
 _PARSED_BYTES = 1 << 20
@@ -200,7 +208,11 @@ def noise_without_runs(runner: TrialRunner, sample: Sample) -> Noise:
         discontinuous=about.discontinuous,
         steps=about.steps,
         grids=grids,
-        finite_inputs=all(_is_finite(value) for value in sample.feeds.values()),
+        finite_inputs=frozenset(
+            output
+            for output, names in about.inputs.items()
+            if all(_is_finite(sample.feeds[n]) for n in names if n in sample.feeds)
+        ),
         measured=False,
     )
 
