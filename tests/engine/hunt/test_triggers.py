@@ -53,17 +53,18 @@ def test_findings_of_the_same_words_explain_by_what_they_share_only_at_import() 
     assert not explained(inside, RAISES, {"Constant sparse", "Shape"})
 
 
-def test_wrong_values_of_a_runtime_are_explained_by_what_two_share_and_an_edit_brought() -> None:
+def test_wrong_values_of_a_runtime_are_explained_by_half_of_one_that_another_has() -> None:
     kernels = SuspicionKey((), Symptom.WRONG_OUTPUT, "places float")
-    one = trigger(kernels, "If", "If/Neg", name="one")
-    two = trigger(kernels._replace(words="values int"), "If", "If/Less", name="two")
-    other = trigger(kernels, "Dropout", name="other")
-    present, wrapped = {"If", "If/Add", "Dropout"}, ["+ If", "+ If/Add"]
+    one = trigger(kernels, "If", "If output 0 also returned", "If/Neg", name="one")
+    two = trigger(kernels._replace(words="values int"), *one.features - {"If/Neg"}, "If/Less")
+    other = trigger(kernels, "If", "Dropout", "Dropout input 1", "Cast", name="other")
     bools = kernels._replace(words="places bool")
-    assert explained([one, two, other], bools, present, wrapped)
-    assert not explained([one, other], bools, present, wrapped)
-    assert not explained([one, two, other], bools, present, ["+ Dropout"])
-    assert not explained([one, two, other], bools, present)
+    again = {"If", "If output 0 also returned", "If/Add", "Dropout"}
+    assert explained([one, two, other], bools, again)
+    assert not explained([one, other], bools, again)
+    assert not explained([one, two, other], bools, {"If", "If/Add", "Dropout"})
+    assert not explained([one, two, other], bools, again, ["+ Dropout"])
+    assert explained([one, two, other], bools, again, ["+ If output 0 also returned"])
 
 
 @given(TEXTS.filter(bool), TEXTS, TEXTS)

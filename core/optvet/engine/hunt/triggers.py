@@ -9,7 +9,7 @@ finding, only what both have can be needed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 
 from onnx import ModelProto
@@ -75,7 +75,7 @@ def explained(
 
     The latter of import and export alone, such as of a runtime: all that a pass does wrong has the
     pattern of that pass. Of one error, it is what all have; of wrong values, whose words tell no
-    causes apart, what two have and the edit has brought.
+    causes apart, what makes up half of one and is in another.
     """
     near = [t for t in triggers if t.place == key.place]
     alike = [t for t in near if t.words == key.words]
@@ -83,12 +83,15 @@ def explained(
         return True
     if key.passes:
         return False
-    edit = list(edit)
-    groups: Iterable[Sequence[Trigger]] = [alike] if len(alike) > 1 else []
-    if key.symptom.info.of_values and edit:
-        groups = itertools.chain(groups, itertools.combinations(near, 2))
-    shared = (frozenset[str].intersection(*(t.features for t in group)) for group in groups)
+    shared = [frozenset[str].intersection(*(t.features for t in alike))] if len(alike) > 1 else []
+    if key.symptom.info.of_values:
+        shared += (
+            one.features & other.features
+            for one, other in itertools.permutations(near, 2)
+            if 2 * len(one.features & other.features) >= len(one.features)
+        )
     common = (Trigger("", key.place, key.words, texts) for texts in shared if texts)
+    edit = list(edit)
     return any(trigger.explains(key, present, edit) for trigger in common)
 
 
