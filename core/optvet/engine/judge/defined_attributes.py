@@ -197,6 +197,20 @@ _FLAGS = frozenset(
 """Attributes that say yes or no."""
 
 
+def heads(call: OperatorCall) -> str:
+    """Numbers of heads, which are not negative, also where the shape tells them."""
+    for name in ("num_heads", "q_num_heads", "kv_num_heads"):
+        number = call.attribute(name, 0)
+        if number < 0:
+            return f"{name} is {number}"
+    return ""
+
+
+def divisor(call: OperatorCall) -> str:
+    """An alpha by which the data are divided."""
+    return "" if call.attribute("alpha", 1.0) else "data divided by an alpha of 0"
+
+
 def word(call: OperatorCall) -> str:
     """Words that the text lists."""
     node = call.node

@@ -123,6 +123,8 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
         attributes.precision,
         "Attention GroupNormalization LayerNormalization Range RMSNormalization",
     ),
+    (attributes.heads, "Attention LinearAttention RotaryEmbedding"),
+    (attributes.divisor, "Celu"),
     (attributes.spread, "RandomNormal RandomNormalLike RandomUniform RandomUniformLike"),
     (attributes.probability, "Bernoulli"),
     (attributes.outcomes, "Multinomial"),
