@@ -53,10 +53,12 @@ def test_findings_of_the_same_words_explain_by_what_they_share_only_at_import() 
     assert not explained(inside, RAISES, {"Constant sparse", "Shape"})
 
 
-def test_wrong_values_of_a_runtime_are_explained_by_half_of_one_that_another_has() -> None:
+def test_wrong_values_of_a_runtime_are_explained_by_what_is_most_of_one_and_in_another() -> None:
     kernels = SuspicionKey((), Symptom.WRONG_OUTPUT, "places float")
-    one = trigger(kernels, "If", "If output 0 also returned", "If/Neg", name="one")
-    two = trigger(kernels._replace(words="values int"), *one.features - {"If/Neg"}, "If/Less")
+    inside = ("If/Neg", "If/Neg input 0 captured", "If/Neg output 0 unread")
+    outer = ("If", "If output 0 also returned", "If input 0 weight")
+    one = trigger(kernels, *outer, *inside, name="one")
+    two = trigger(kernels._replace(words="values int"), *outer[:2], "If/Less", name="two")
     other = trigger(kernels, "If", "Dropout", "Dropout input 1", "Cast", name="other")
     bools = kernels._replace(words="places bool")
     again = {"If", "If output 0 also returned", "If/Add", "Dropout"}

@@ -75,7 +75,7 @@ def explained(
 
     The latter of import and export alone, such as of a runtime: all that a pass does wrong has the
     pattern of that pass. Of one error, it is what all have; of wrong values, whose words tell no
-    causes apart, what makes up half of one and is in another.
+    causes apart, what makes up most of one, but for bodies, and is in another.
     """
     near = [t for t in triggers if t.place == key.place]
     alike = [t for t in near if t.words == key.words]
@@ -88,11 +88,16 @@ def explained(
         shared += (
             one.features & other.features
             for one, other in itertools.permutations(near, 2)
-            if 2 * len(one.features & other.features) >= len(one.features)
+            if 2 * len(_of_graph(one.features & other.features)) > len(_of_graph(one.features))
         )
     common = (Trigger("", key.place, key.words, texts) for texts in shared if texts)
     edit = list(edit)
     return any(trigger.explains(key, present, edit) for trigger in common)
+
+
+def _of_graph(texts: Iterable[str]) -> list[str]:
+    """Features of the graph itself: operators in bodies are mostly those that a model had there."""
+    return [text for text in texts if "/" not in text.partition(" ")[0]]
 
 
 def texts_of(model: ModelProto) -> frozenset[str]:
