@@ -357,9 +357,12 @@ def test_scatter_of_opset_9_writes_elements() -> None:
 
 
 @pytest.mark.parametrize("depth", [3.0, 3.9, [3.9]])
-def test_the_whole_part_of_a_depth_counts(depth: float | list[float]) -> None:
+@pytest.mark.parametrize("places", [[0, -1], [-0.2, -1.2]])
+def test_the_whole_parts_of_a_depth_and_of_places_count(
+    depth: float | list[float], places: list[float]
+) -> None:
     values = np.array([2, 5], np.float32)
-    feeds = {"i": np.array([0, -1]), "d": np.array(depth, np.float32), "v": values}
+    feeds = {"i": np.array(places, np.float32), "d": np.array(depth, np.float32), "v": values}
     model = single("OneHot", feeds)
     (expected,) = ort_outputs(model, feeds)
     assert evaluate(model, feeds)["y0"].tolist() == expected.tolist() == [[5, 2, 2], [2, 2, 5]]

@@ -289,14 +289,14 @@ class Optional(_StockOptional):
 
 
 class OneHot(_StockOneHot):
-    """OneHot: of a depth with a fraction, the evaluator's own takes the next number above."""
+    """OneHot: the evaluator's own casts neither a depth with a fraction nor such a place."""
 
     def _run(  # type: ignore[override]
         self, indices: Array, depth: Array, values: Array, **attributes: Any
     ) -> tuple[Any, ...]:
         whole = np.asarray(depth).astype(np.int64).reshape(())
         run: Callable[..., tuple[Any, ...]] = super()._run
-        return run(indices, whole, values, **attributes)
+        return run(np.asarray(indices).astype(np.int64), whole, values, **attributes)
 
 
 def replacements(opsets: Mapping[str, int], double: bool = True) -> tuple[type[OpRun], ...]:
