@@ -229,6 +229,14 @@ def test_attributes_of_a_call_have_an_answer_or_none(
         ),
         (
             "Resize",
+            [f(1, 2), np.array([0, 0.2, 0, 0.45]), None, i([1, 3])],
+            [f(1, 2), np.array([0, 0.4, 0, 0.6]), None, i([1, 3])],
+            {"coordinate_transformation_mode": "tf_crop_and_resize"},
+            "cropped between",
+        ),
+        ("Unsqueeze", [f(2), i([0])], [f(2), i(0)], {}, "wrong shape"),
+        (
+            "Resize",
             [SMALL, None, None, i([1, 2, 3, 1])],
             [SMALL, None, None, i([1, 2, 3, 0])],
             {},

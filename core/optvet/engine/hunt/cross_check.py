@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 from onnx.reference import ReferenceEvaluator
 from pydantic import BaseModel
 
@@ -62,7 +62,7 @@ def is_disputed(
     outputs of the original, as far from what was expected as those that are told; or of the
     optimized model what was expected, so that only the runtime reads it as wrong; or it refuses a
     model that the import refuses too, which the runtime only tolerates. Nor is it where the
-    standard says nothing of the original on these inputs, or where the optimized model is refused,
+    standard says nothing of the original on these inputs, or where one of the models is refused,
     and an operand of the original has a shape that the standard does not allow.
 
     Args:
@@ -76,7 +76,7 @@ def is_disputed(
     refused = (
         by_import and symptom.info.check is ScriptCheck.ERROR and symptom.info.stages != ("check",)
     )
-    rejected = symptom in (Symptom.INVALID_MODEL, Symptom.LOAD_FAILURE, Symptom.RUN_FAILURE)
+    rejected = symptom in _REJECTIONS
     if not symptom.info.of_values and not refused and not rejected:
         return False
     preload = ("onnx.reference.ops", *applied.optimizer.preload, __name__)
@@ -95,25 +95,46 @@ def is_disputed(
         return bool(box.call(_acquits, bundle, applied, error, noise, fresh=True).value)
 
 
+_REJECTIONS = frozenset(
+    {
+        Symptom.OPTIMIZER_ERROR,
+        Symptom.INVALID_MODEL,
+        Symptom.LOAD_FAILURE,
+        Symptom.RUN_FAILURE,
+    }
+)
+
+
 def _is_undefined(bundle: Path, shapes_alone: bool) -> bool:
     """Whether the standard leaves something open of the reduced model; called in a worker.
 
-    An operand has another shape than it allows, or has no answer. Values inside of the graph are
-    the evaluator's; where it lacks an operator, they stay unknown.
+    An operand has another shape than it allows, or has no answer.
     """
     model = without_functions(load_model(bundle / MODEL))
     feeds = _feeds(bundle, model)
-    given: Any = {}
-    try:
-        with np.errstate(all="ignore"):
-            given = ReferenceEvaluator(model).run(None, dict(feeds), intermediate=True)
-    except Exception as error:  # it raises what it likes of operators that it lacks
-        if isinstance(error, MemoryError):
-            raise
-    inner = {n: v for n, v in given.items() if isinstance(v, np.ndarray)}
+    inner = _values_inside(model, feeds)
     if describe_wrong_shape(model, feeds, inner):
         return True
     return not shapes_alone and bool(undefined_in(model, feeds, inner))
+
+
+def _values_inside(model: ModelProto, feeds: Values) -> Values:
+    """The evaluator's values, up to the first operator that it lacks or fails in."""
+    part = ModelProto()
+    part.CopyFrom(model)
+    while part.graph.node:
+        names = (name for node in part.graph.node for name in node.output if name)
+        del part.graph.output[:]
+        part.graph.output.extend(ValueInfoProto(name=name) for name in names)
+        try:
+            with np.errstate(all="ignore"):
+                given: Any = ReferenceEvaluator(part).run(None, dict(feeds), intermediate=True)
+            return {n: v for n, v in given.items() if isinstance(v, np.ndarray)}
+        except Exception as error:  # it raises what it likes of operators that it lacks
+            if isinstance(error, MemoryError):
+                raise
+        del part.graph.node[-1]
+    return {}
 
 
 def _runs(bundle: Path) -> None:

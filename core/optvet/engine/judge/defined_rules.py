@@ -90,6 +90,7 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (windows.sampling, "RoiAlign"),
     (windows.unpooled, "MaxUnpool"),
     (windows.resized_region, "Resize"),
+    (windows.cropped_between, "Resize"),
     (sizes.size, " ".join(sizes.SIZED)),
     (sizes.sizes_of_parts, "SplitToSequence"),
     (sizes.number_of_parts, "Split"),
@@ -202,6 +203,7 @@ AGREED = frozenset(
         numbers.wrap,
         signals.bands,
         sizes.long_reflection,
+        windows.cropped_between,
         windows.padding_twice,
     }
 )

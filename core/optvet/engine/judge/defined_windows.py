@@ -194,6 +194,28 @@ def resized_region(call: OperatorCall) -> str:
     return "" if finite else "a region of interest is not finite"
 
 
+def cropped_between(call: OperatorCall) -> str:
+    """Places of a region, of which the nearest element does not depend on rounding."""
+    data, region, wanted = call.operand(0), call.operand(1), call.operand(3)
+    crops = call.text("coordinate_transformation_mode") == "tf_crop_and_resize"
+    if not crops or call.text("mode", "nearest") != "nearest":
+        return ""
+    if data is None or region is None or wanted is None:
+        return ""
+    axes = list(call.attribute("axes") or range(data.ndim))
+    middle = 0.5 if call.text("nearest_mode", "round_prefer_floor").startswith("round") else 0.0
+    starts, ends = np.split(region.astype(np.float64), 2)
+    for axis, begin, end, count in zip(axes, starts, ends, wanted.tolist(), strict=True):
+        places = np.linspace(begin, end, count) if count > 1 else np.array([(begin + end) / 2])
+        beyond = places * (data.shape[axis] - 1) - middle
+        if np.any(np.abs(beyond - np.round(beyond)) < _CLOSE * data.shape[axis]):
+            return "a place whose nearest element depends on rounding"
+    return ""
+
+
+_CLOSE = 1e-5
+
+
 def _place(call: OperatorCall) -> int:
     return WEIGHT_PLACES.get(call.node.op_type, 1)
 

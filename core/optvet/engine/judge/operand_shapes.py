@@ -52,6 +52,7 @@ _VECTORS: Mapping[str, Sequence[int]] = {
     "Squeeze": (1,),
     "Tile": (1,),
     "TopK": (1,),
+    "Unsqueeze": (1,),
     "Upsample": (1,),
     **{f"Reduce{name}": (1,) for name in _REDUCTIONS.split()},
 }
