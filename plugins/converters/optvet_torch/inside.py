@@ -246,6 +246,9 @@ class _Function:
 def _function_of(number: int, name: str, caller: Any) -> _Function:
     code = caller.f_code
     function = caller.f_globals.get(code.co_name)
+    if code.co_filename.endswith("/torch/functional.py"):
+        words = undefined_by_function(code.co_name, caller.f_locals)
+        return _Function(number, name, undefined=words)
     if not code.co_filename.endswith("/torch/nn/functional.py") or function is None:
         return _Function(number, name)
     usual = inspect.signature(function).parameters

@@ -18,7 +18,11 @@ _OF_CASES = frozenset({"hinge_embedding_loss", "cosine_embedding_loss"})
 
 
 def undefined_by_function(function: str, given: _Arguments) -> str:
-    """Why a function of ``torch.nn.functional`` leaves its answer open; empty if it does not."""
+    """Why a function of PyTorch in Python leaves its answer open; empty if it does not."""
+    if function == "_unravel_index":
+        places: Any = given["indices"]
+        inside = (places >= 0) & (places < math.prod(given["shape"]))
+        return "" if inside.all() else "a place that is outside of the shape"
     target: Any = given.get("target")
     if function == "kl_div" and not given["log_target"] and (target < 0).any():
         return "targets that are negative probabilities"

@@ -64,6 +64,13 @@ def test_targets_without_a_defined_loss_are_known(
     assert bool(words) == bool(told)
 
 
+@pytest.mark.parametrize(("places", "words"), [([0, 5], ""), ([-1], "outside"), ([6], "outside")])
+def test_a_place_outside_of_a_shape_is_none(places: list[int], words: str) -> None:
+    told = found(partial(torch.unravel_index, shape=(2, 3)), places)
+    assert words in told
+    assert bool(words) == bool(told)
+
+
 def scatter(x: Any, index: Any, source: Any) -> object:
     return x.scatter(0, index, source)
 

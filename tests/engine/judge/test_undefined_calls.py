@@ -235,6 +235,7 @@ def test_attributes_of_a_call_have_an_answer_or_none(
             "cropped between",
         ),
         ("Unsqueeze", [f(2), i([0])], [f(2), i(0)], {}, "wrong shape"),
+        ("Squeeze", [f(1, 2), i([0])], [f(1, 2), i([])], {}, "some axes"),
         (
             "Resize",
             [SMALL, None, None, i([1, 2, 3, 1])],

@@ -96,6 +96,13 @@ def axes_once(call: OperatorCall) -> str:
     return "an axis is listed twice" if len(set(numbers)) < len(numbers) else ""
 
 
+def some_axes(call: OperatorCall) -> str:
+    """Axes, where they are listed: an empty list may stand for none or for all."""
+    given = call.operand(1)
+    listed = call.attribute("axes") if given is None else given.ravel().tolist()
+    return "an empty list of axes" if listed is not None and not list_items(listed) else ""
+
+
 def mean_of_nothing(call: OperatorCall) -> str:
     """Numbers to take the mean of."""
     value, axes = call.operand(0), axes_of(call)

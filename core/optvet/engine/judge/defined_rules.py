@@ -66,7 +66,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "RMSNormalization": (indices.axis_inside, indices.normalized_nothing),
     "Softmax": (indices.axis_inside,),
     "LogSoftmax": (indices.axis_inside,),
-    "Squeeze": (attributes.axes_once,),
+    "Squeeze": (attributes.axes_once, attributes.some_axes),
     "Unsqueeze": (attributes.axes_once,),
 }
 _FAMILIES: tuple[tuple[Rule, str], ...] = (
@@ -196,6 +196,7 @@ AGREED = frozenset(
     {
         attributes.negative_axis,
         attributes.size_by_rounding,
+        attributes.some_axes,
         learned.features,
         learned.linear_classes,
         learned.long_grams,
