@@ -204,7 +204,7 @@ _FLAGS = frozenset(
 """Attributes that say yes or no."""
 
 
-def heads(call: OperatorCall) -> str:
+def number_of_heads(call: OperatorCall) -> str:
     """Numbers of heads, which are not negative, also where the shape tells them."""
     for name in ("num_heads", "q_num_heads", "kv_num_heads"):
         number = call.attribute(name, 0)
@@ -213,7 +213,7 @@ def heads(call: OperatorCall) -> str:
     return ""
 
 
-def divisor(call: OperatorCall) -> str:
+def dividing_alpha(call: OperatorCall) -> str:
     """An alpha by which the data are divided."""
     return "" if call.attribute("alpha", 1.0) else "data divided by an alpha of 0"
 

@@ -136,23 +136,22 @@ def _withdraw_contested(
         for a in judged
         if a.same_original
     )
+    why, alone = "", ""
     if refusing:
         why = f"{judge} may overlook what is wrong with the model: {refusing[0]} refuses it too"
-        changes |= {"severity": "note", "known_limit": why}
-        ledger.add_undecided_reason(f"{finding.message}; {why}")
     elif fellows:
         changes["location"] = f"in {tested.runtime.name}: {fellows} and {judge} agree"
     elif judged:
         others = ", ".join(a.runtime for a in judged)
         why = f"{judge} may be wrong itself: {others} gives something else than it does"
-        changes |= {"severity": "note", "known_limit": why}
-        ledger.add_undecided_reason(f"{finding.message}; {why}")
     elif finding.symptom.info.check is ScriptCheck.ERROR:
         why = f"{judge} alone runs the model, and may overlook what is wrong with it"
-        changes |= {"severity": "note", "known_limit": why}
-        ledger.add_undecided_reason(f"{finding.message}; {why}: no other runtime could judge it")
+        alone = ": no other runtime could judge it"
     else:
         changes["location"] = f"{judge} alone says so: no other runtime could judge it"
+    if why:
+        changes |= {"severity": "note", "known_limit": why}
+        ledger.add_undecided_reason(f"{finding.message}; {why}{alone}")
     ledger.amend(index, changes)
 
 
