@@ -234,7 +234,7 @@ def test_attributes_of_a_call_have_an_answer_or_none(
             {"coordinate_transformation_mode": "tf_crop_and_resize"},
             "cropped between",
         ),
-        ("Unsqueeze", [f(2), i([0])], [f(2), i(0)], {}, "wrong shape"),
+        ("Unsqueeze", [f(2), i(0)], [f(2), i([[0]])], {}, "wrong shape"),
         ("Squeeze", [f(1, 2), i([0])], [f(1, 2), i([])], {}, "some axes"),
         (
             "Resize",

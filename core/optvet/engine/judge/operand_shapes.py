@@ -52,11 +52,17 @@ _VECTORS: Mapping[str, Sequence[int]] = {
     "Squeeze": (1,),
     "Tile": (1,),
     "TopK": (1,),
-    "Unsqueeze": (1,),
     "Upsample": (1,),
     **{f"Reduce{name}": (1,) for name in _REDUCTIONS.split()},
 }
 """Places of operands of one dimension."""
+_AT_MOST_VECTORS: Mapping[str, Sequence[int]] = {"Unsqueeze": (1,)}
+"""Places of operands of one dimension that cases by which the standard is tested give as scalars."""
+_RANKS = (
+    (_SCALARS, (0,), "a scalar"),
+    (_VECTORS, (1,), "one dimension"),
+    (_AT_MOST_VECTORS, (0, 1), "one dimension at most"),
+)
 _IMAGES = frozenset(
     """
     GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization InstanceNormalization LRN
@@ -388,10 +394,10 @@ def describe_wrong_shape(
 def _contradictions(of: _Operands) -> Iterator[tuple[int, str]]:
     """Places of operands that have another shape than they must, with what is wanted."""
     operator = of.node.op_type
-    for ranks, rank, kind in ((_SCALARS, 0, "a scalar"), (_VECTORS, 1, "one dimension")):
-        for place in ranks.get(operator, ()):
+    for places_of, ranks, kind in _RANKS:
+        for place in places_of.get(operator, ()):
             shape = of.shape(place)
-            if shape is not None and len(shape) != rank:
+            if shape is not None and len(shape) not in ranks:
                 yield place, kind
     image = of.shape(0)
     if operator in _IMAGES and image is not None and len(image) < 3:
