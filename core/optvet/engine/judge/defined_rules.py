@@ -5,7 +5,7 @@ A rule returns the reason in words, or nothing. An operand of unknown value brea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from onnx import NodeProto
 
@@ -19,57 +19,129 @@ from optvet.engine.judge import defined_windows as windows
 from optvet.engine.judge.operator_call import Rule, list_items
 from optvet.graph.walk import attribute_of
 
-_BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
-    "QuantizeLinear": (numbers.number_to_quantize, attributes.block),
-    "DynamicQuantizeLinear": (numbers.number_to_quantize,),
-    "DequantizeLinear": (numbers.zero_point_of_wide, attributes.block),
-    "Cast": (numbers.cast,),
-    "CastLike": (numbers.cast_like,),
-    "BitShift": (numbers.shift,),
-    "Div": (numbers.divisor,),
-    "Mod": (numbers.divisor, numbers.float_remainder),
-    "Pow": (numbers.power, numbers.power_wrap),
-    "BatchNormalization": (attributes.variance,),
-    "Resize": (attributes.scales_of_size, attributes.size_by_rounding),
-    "Upsample": (attributes.scales_of_size, attributes.size_by_rounding),
-    "Reshape": (attributes.zero_and_rest,),
-    "AffineGrid": (attributes.batches,),
-    "Clip": (attributes.bounds,),
-    "Dropout": (attributes.ratio,),
-    "LabelEncoder": (attributes.keys,),
-    "Gather": (indices.places,),
-    "GatherElements": (indices.places,),
-    "GatherND": (indices.places,),
-    "Scatter": (indices.places, indices.unique_places),
-    "ScatterElements": (indices.places, indices.unique_places),
-    "ScatterND": (indices.places, indices.unique_places),
-    "OneHot": (indices.depth,),
-    "Range": (indices.delta,),
-    "ReverseSequence": (indices.lengths,),
-    "DFT": (signals.infinite_signal,),
-    "STFT": (signals.infinite_signal,),
-    "Slice": (indices.steps, indices.sliced_axes),
-    "Split": (indices.parts, indices.equal_parts),
-    "SplitToSequence": (indices.parts,),
-    "TopK": (indices.count, indices.order),
-    "ArgMax": (indices.order,),
-    "ArgMin": (indices.order,),
-    "Hardmax": (indices.order,),
-    "ReduceMax": (indices.order,),
-    "ReduceMin": (indices.order,),
-    "Relu": (indices.order,),
-    "Unique": (indices.order,),
-    "ReduceMean": (attributes.mean_of_nothing,),
-    "Normalizer": (attributes.largest_of_a_row,),
-    "Attention": (attributes.stage, indices.tokens),
-    "LayerNormalization": (indices.axis_inside, indices.normalized_nothing),
-    "RMSNormalization": (indices.axis_inside, indices.normalized_nothing),
-    "Softmax": (indices.axis_inside,),
-    "LogSoftmax": (indices.axis_inside,),
-    "Squeeze": (attributes.axes_once, attributes.some_axes),
-    "Unsqueeze": (attributes.axes_once,),
-}
-_FAMILIES: tuple[tuple[Rule, str], ...] = (
+_OVERFLOWING = [*"Add Sum Sub Mul Neg Abs CumSum MatMul Gemm".split(), *numbers.REDUCTIONS]
+_REDUCING = [
+    *numbers.REDUCTIONS,
+    *"ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean".split(),
+]
+_NORMALIZATIONS = (
+    "BatchNormalization GroupNormalization InstanceNormalization LayerNormalization "
+    "RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization "
+    "SkipSimplifiedLayerNormalization".split()
+)
+_WITH_AXES = (
+    "ArgMax ArgMin Concat Flatten Gather GatherElements Hardmax LogSoftmax OneHot ReduceL1 "
+    "ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "ReduceSumSquare ScatterElements Slice Softmax Split Squeeze TopK Unsqueeze".split()
+)
+_TABLE: tuple[tuple[Rule, str | Iterable[str]], ...] = (
+    (numbers.scale, numbers.SCALE_PLACES),
+    (numbers.number_to_quantize, "DynamicQuantizeLinear QuantizeLinear"),
+    (numbers.zero_point_of_wide, "DequantizeLinear"),
+    (numbers.cast, "Cast"),
+    (numbers.cast_like, "CastLike"),
+    (numbers.shift, "BitShift"),
+    (numbers.divisor, "Div Mod"),
+    (numbers.overflow, _OVERFLOWING),
+    (numbers.wrap, _OVERFLOWING),
+    (numbers.power, "Pow"),
+    (numbers.power_wrap, "Pow"),
+    (numbers.float_remainder, "Mod"),
+    (attributes.epsilon, _NORMALIZATIONS),
+    (attributes.variance, "BatchNormalization"),
+    (attributes.scales_of_size, "Resize Upsample"),
+    (attributes.size_by_rounding, "Resize Upsample"),
+    (attributes.negative_axis, _WITH_AXES),
+    (attributes.axes_once, (*_REDUCING, "Squeeze", "Unsqueeze")),
+    (attributes.some_axes, "Squeeze"),
+    (attributes.mean_of_nothing, "ReduceMean"),
+    (attributes.largest_of_a_row, "Normalizer"),
+    (attributes.zero_and_rest, "Reshape"),
+    (attributes.ratio, "Dropout"),
+    (attributes.batches, "AffineGrid"),
+    (attributes.keys, "LabelEncoder"),
+    (attributes.bounds, "Clip"),
+    (attributes.block, "DequantizeLinear QuantizeLinear"),
+    (attributes.stage, "Attention"),
+    (attributes.number_of_heads, "Attention LinearAttention RotaryEmbedding"),
+    (attributes.dividing_alpha, "Celu"),
+    (
+        attributes.precision,
+        "Attention GroupNormalization LayerNormalization RMSNormalization Range",
+    ),
+    (attributes.spread, "RandomNormal RandomNormalLike RandomUniform RandomUniformLike"),
+    (attributes.probability, "Bernoulli"),
+    (attributes.outcomes, "Multinomial"),
+    (attributes.channels_of_groups, "GroupNormalization"),
+    (attributes.cells, "GRU LSTM RNN"),
+    (attributes.equation, "Einsum"),
+    (indices.unique_places, "Scatter ScatterElements ScatterND"),
+    (indices.places, "Gather GatherElements GatherND Scatter ScatterElements ScatterND"),
+    (indices.depth, "OneHot"),
+    (indices.count, "TopK"),
+    (indices.lengths, "ReverseSequence"),
+    (indices.steps_of_cells, "GRU LSTM RNN"),
+    (
+        indices.order,
+        "ArgMax ArgMin GlobalMaxPool Hardmax MaxPool ReduceMax ReduceMin Relu TopK Unique",
+    ),
+    (indices.parts, "Split SplitToSequence"),
+    (indices.equal_parts, "Split"),
+    (indices.steps, "Slice"),
+    (indices.sliced_axes, "Slice"),
+    (
+        indices.axis_inside,
+        "ArgMax ArgMin GatherElements Hardmax LayerNormalization LogSoftmax LpNormalization "
+        "RMSNormalization Scatter ScatterElements Softmax SplitToSequence",
+    ),
+    (indices.axis_of_sum, "CumProd CumSum"),
+    (indices.beside, "GatherElements Scatter ScatterElements"),
+    (indices.points, "GatherND"),
+    (indices.selected, "Compress"),
+    (indices.reversed_axes, "ReverseSequence"),
+    (indices.classes, "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),
+    (indices.thresholds, "NonMaxSuppression"),
+    (indices.position_ids, "RotaryEmbedding"),
+    (indices.written, "TensorScatter"),
+    (indices.argument_of_nothing, "ArgMax ArgMin"),
+    (indices.permutation, "Transpose"),
+    (indices.tokens, "Attention"),
+    (indices.delta, "Range"),
+    (indices.normalized_nothing, "LayerNormalization RMSNormalization"),
+    (learned.text_of_number, "Cast CastLike"),
+    (learned.pattern, "RegexFullMatch"),
+    (learned.grams, "TfIdfVectorizer"),
+    (learned.long_grams, "TfIdfVectorizer"),
+    (learned.pairs, "LabelEncoder"),
+    (learned.categories, "CategoryMapper OneHotEncoder ZipMap"),
+    (learned.known_categories, "OneHotEncoder"),
+    (learned.whole_numbers, "OneHot OneHotEncoder"),
+    (learned.features, "ArrayFeatureExtractor"),
+    (learned.vectors, "FeatureVectorizer"),
+    (learned.imputed, "Imputer"),
+    (learned.scaled, "Scaler"),
+    (learned.rows, "Normalizer"),
+    (learned.targets, "LinearRegressor"),
+    (learned.linear_classes, "LinearClassifier"),
+    (learned.kernel_machine, "SVMClassifier SVMRegressor"),
+    (learned.columns_of_map, "ZipMap"),
+    (learned.trees, "TreeEnsembleClassifier TreeEnsembleRegressor"),
+    (signals.infinite_signal, "DFT STFT"),
+    (signals.transformed, "DFT"),
+    (signals.frames, "STFT"),
+    (signals.bands, "MelWeightMatrix"),
+    (sizes.size, sizes.SIZED),
+    (sizes.sizes_of_parts, "SplitToSequence"),
+    (sizes.number_of_parts, "Split"),
+    (sizes.axes_listed_once, "CenterCropPad MeanVarianceNormalization Pad"),
+    (sizes.removed, "Pad"),
+    (sizes.long_reflection, "Pad"),
+    (sizes.blocks, "DepthToSpace SpaceToDepth"),
+    (sizes.columns, "Col2Im"),
+    (sizes.granularity, "DequantizeLinear QuantizeLinear"),
+    (sizes.heads, "Attention"),
+    (sizes.past, "Attention"),
+    (sizes.rotated, "RotaryEmbedding"),
     (windows.window, "AveragePool Conv ConvInteger DeformConv LpPool MaxPool QLinearConv"),
     (windows.padding, "AveragePool LpPool MaxPool"),
     (
@@ -91,105 +163,20 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (windows.unpooled, "MaxUnpool"),
     (windows.resized_region, "Resize"),
     (windows.cropped_between, "Resize"),
-    (sizes.size, " ".join(sizes.SIZED)),
-    (sizes.sizes_of_parts, "SplitToSequence"),
-    (sizes.number_of_parts, "Split"),
-    (sizes.axes_listed_once, "CenterCropPad MeanVarianceNormalization Pad"),
-    (sizes.removed, "Pad"),
-    (sizes.long_reflection, "Pad"),
-    (sizes.blocks, "DepthToSpace SpaceToDepth"),
-    (sizes.columns, "Col2Im"),
-    (sizes.granularity, "DequantizeLinear QuantizeLinear"),
-    (sizes.heads, "Attention"),
-    (sizes.past, "Attention"),
-    (sizes.rotated, "RotaryEmbedding"),
-    (indices.position_ids, "RotaryEmbedding"),
-    (indices.written, "TensorScatter"),
-    (
-        indices.axis_inside,
-        "ArgMax ArgMin GatherElements Hardmax LpNormalization Scatter ScatterElements",
-    ),
-    (indices.axis_inside, "SplitToSequence"),
-    (indices.axis_of_sum, "CumProd CumSum"),
-    (indices.beside, "GatherElements Scatter ScatterElements"),
-    (indices.points, "GatherND"),
-    (indices.selected, "Compress"),
-    (indices.reversed_axes, "ReverseSequence"),
-    (indices.classes, "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),
-    (indices.thresholds, "NonMaxSuppression"),
-    (indices.order, "GlobalMaxPool MaxPool"),
-    (indices.argument_of_nothing, "ArgMax ArgMin"),
-    (indices.permutation, "Transpose"),
-    (
-        attributes.precision,
-        "Attention GroupNormalization LayerNormalization Range RMSNormalization",
-    ),
-    (attributes.number_of_heads, "Attention LinearAttention RotaryEmbedding"),
-    (attributes.dividing_alpha, "Celu"),
-    (attributes.spread, "RandomNormal RandomNormalLike RandomUniform RandomUniformLike"),
-    (attributes.probability, "Bernoulli"),
-    (attributes.outcomes, "Multinomial"),
-    (attributes.channels_of_groups, "GroupNormalization"),
-    (attributes.cells, "GRU LSTM RNN"),
-    (indices.steps_of_cells, "GRU LSTM RNN"),
-    (attributes.equation, "Einsum"),
-    (signals.transformed, "DFT"),
-    (signals.frames, "STFT"),
-    (signals.bands, "MelWeightMatrix"),
-    (learned.text_of_number, "Cast CastLike"),
-    (learned.pattern, "RegexFullMatch"),
-    (learned.grams, "TfIdfVectorizer"),
-    (learned.long_grams, "TfIdfVectorizer"),
-    (learned.pairs, "LabelEncoder"),
-    (learned.categories, "CategoryMapper OneHotEncoder ZipMap"),
-    (learned.known_categories, "OneHotEncoder"),
-    (learned.whole_numbers, "OneHot OneHotEncoder"),
-    (learned.features, "ArrayFeatureExtractor"),
-    (learned.vectors, "FeatureVectorizer"),
-    (learned.imputed, "Imputer"),
-    (learned.scaled, "Scaler"),
-    (learned.rows, "Normalizer"),
-    (learned.targets, "LinearRegressor"),
-    (learned.linear_classes, "LinearClassifier"),
-    (learned.kernel_machine, "SVMClassifier SVMRegressor"),
-    (learned.columns_of_map, "ZipMap"),
-    (learned.trees, "TreeEnsembleClassifier TreeEnsembleRegressor"),
 )
-OF_ALL: tuple[Rule, ...] = (attributes.flag, attributes.word)
-"""The rules of every operator."""
-_OVERFLOWING = [*"Add Sum Sub Mul Neg Abs CumSum MatMul Gemm".split(), *numbers.REDUCTIONS]
-_REDUCING = [
-    *numbers.REDUCTIONS,
-    *"ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean".split(),
-]
-_NORMALIZATIONS = (
-    "BatchNormalization GroupNormalization InstanceNormalization LayerNormalization "
-    "RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization "
-    "SkipSimplifiedLayerNormalization".split()
-)
-_WITH_AXES = (
-    "ArgMax ArgMin Concat Flatten Gather GatherElements Hardmax LogSoftmax OneHot ReduceL1 "
-    "ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
-    "ReduceSumSquare ScatterElements Slice Softmax Split Squeeze TopK Unsqueeze".split()
-)
+"""Each rule, and the operators that it is about."""
 
 
 def _collect_rules() -> dict[str, tuple[Rule, ...]]:
-    found: dict[str, list[Rule]] = {name: list(rules) for name, rules in _BY_OPERATOR.items()}
-    for rule, names in (
-        (numbers.scale, numbers.SCALE_PLACES),
-        (numbers.overflow, _OVERFLOWING),
-        (numbers.wrap, _OVERFLOWING),
-        (attributes.axes_once, _REDUCING),
-        (attributes.epsilon, _NORMALIZATIONS),
-        (attributes.negative_axis, _WITH_AXES),
-        *((rule, operators.split()) for rule, operators in _FAMILIES),
-    ):
-        for name in names:
-            found.setdefault(name, []).append(rule)
-    return {name: tuple(rules) for name, rules in found.items()}
+    found: dict[str, list[Rule]] = {}
+    for rule, operators in _TABLE:
+        for operator in operators.split() if isinstance(operators, str) else operators:
+            found.setdefault(operator, []).append(rule)
+    return {operator: tuple(rules) for operator, rules in found.items()}
 
 
+OF_ALL: tuple[Rule, ...] = (attributes.flag, attributes.word)
+"""The rules of every operator."""
 RULES: Mapping[str, tuple[Rule, ...]] = _collect_rules()
 """The rules of each operator."""
 AGREED = frozenset(

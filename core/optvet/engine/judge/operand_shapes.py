@@ -57,7 +57,7 @@ _VECTORS: Mapping[str, Sequence[int]] = {
 }
 """Places of operands of one dimension."""
 _AT_MOST_VECTORS: Mapping[str, Sequence[int]] = {"Unsqueeze": (1,)}
-"""Places of operands of one dimension that cases by which the standard is tested give as scalars."""
+"""Places of operands of one dimension, or of none in cases by which the standard is tested."""
 _RANKS = (
     (_SCALARS, (0,), "a scalar"),
     (_VECTORS, (1,), "one dimension"),
