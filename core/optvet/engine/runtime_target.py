@@ -18,7 +18,8 @@ _KERNELS = "kernels"
 
 
 _LACK = re.compile(
-    r"not[ _]?implemented|not supported|unsupported|only supports?\b|no conversion rule|"
+    r"not[ _]?implemented|not supported|unsupported|only supports?\b|(does|do) not support\b|"
+    r"no conversion rule|"
     r"no corresponding \w+ type|provider type for .{1,200} is not set|"
     r"support for (this|domain \S+) is (limited|till)",
     re.I | re.S,

@@ -107,6 +107,14 @@ def half():
 half.example_inputs = (torch.randn(4, 6),)
 
 
+def singular():
+    return Function(torch.logdet)
+
+
+rows = (torch.arange(5)[:, None] * 5 + torch.arange(5)) % 8
+singular.example_inputs = (torch.stack([(rows + k) % 8 - 3.5 for k in range(3)]),)
+
+
 def greater():
     return Function(lambda x: x * 2 if x.sum() > 0 else x - 1)
 
@@ -231,6 +239,14 @@ def test_what_float16_is_rounded_by_is_no_fault(source: Path) -> None:
     pytest.importorskip("onnxscript", reason="needs onnxscript")
     result = convert(source, "half", "torch_dynamo")
     assert (result.verdict, [f for f in result.findings if f.severity == "fault"]) == ("right", [])
+
+
+@pytest.mark.long
+def test_no_number_where_rounding_decides_the_sign_of_a_determinant_is_no_fault(
+    source: Path,
+) -> None:
+    result = convert(source, "singular", "torch_script")
+    assert [f for f in result.findings if f.severity == "fault"] == []
 
 
 @pytest.mark.long

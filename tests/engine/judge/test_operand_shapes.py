@@ -120,6 +120,12 @@ X3 = (2, 3, 4)
             "the shape [1, 5, 4] as input 0",
         ),
         (
+            "y = NonMaxSuppression(b, s, , , t)",
+            {"b": (1, 5, 4), "s": (1, 2, 5), "t": ()},
+            {"t": (1, 2)},
+            "the shape [1] as input 4",
+        ),
+        (
             "y = MatMulInteger(a, b, , z)",
             {"a": (1, 2), "b": (2, 3), "z": (3,)},
             {"z": (2, 1)},

@@ -312,6 +312,7 @@ def test_what_cannot_be_tested_is_refused(
         ("Could not find an implementation: NOT_IMPLEMENTED", True),
         ("No corresponding Numpy type for Tensor Type. bfloat16", True),
         ("Resize: 'Linear' mode only supports 2-D inputs", True),
+        ("The implementation does not support past_key without present_key.", True),
         ("Provider type for Max node with name '' is not set.", True),
         ("Opset 27 is under development. Support for domain ai.onnx is till opset 26.", True),
         ("index is out of range", False),

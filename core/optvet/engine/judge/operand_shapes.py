@@ -215,6 +215,9 @@ def _boxes(of: _Operands) -> Wanted:
         yield 0, (*boxes[:2], 4)
         if scores is not None and len(scores) == 3:
             yield 1, (boxes[0], scores[1], boxes[1])
+    for place in (2, 3, 4):
+        if math.prod(of.shape(place) or ()) != 1:
+            yield place, (1,)
 
 
 def _regions(of: _Operands) -> Wanted:
