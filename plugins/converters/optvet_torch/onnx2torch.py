@@ -282,7 +282,8 @@ def torchvision_commands(torch: str, pip: str = "pip") -> str:
 def _refuse(graph: onnx.GraphProto) -> None:
     """What the converter would stumble over, said more clearly."""
     for value in (*graph.input, *graph.output):
-        if value.type.WhichOneof("value") != "tensor_type":
+        kind = value.type.WhichOneof("value")
+        if kind not in (None, "tensor_type"):
             raise NotImplementedError(f"{value.name!r} is no tensor; choose another runtime")
         if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
             raise NotImplementedError(f"{value.name!r} holds strings; choose another runtime")

@@ -145,6 +145,8 @@ def test_a_faulty_runtime_is_accused_where_a_third_agrees_with_the_judge(tmp_pat
     assert result.judge.name == "onnxruntime"
     assert finding.location.startswith("in careless: ")
     assert finding.location.endswith("and onnxruntime agree")
+    assert finding.divergence is not None
+    assert (finding.divergence.value, finding.divergence.agreeing) == ("b", ["a"])
 
 
 ALONE = """<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 from onnx import ModelProto
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.vet.explain.site_search import (
@@ -34,6 +34,7 @@ from optvet.engine.work.cache.environment_fingerprint import fingerprint_environ
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.building import build, visible
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph import structure
 from optvet.graph.interface import align
@@ -44,7 +45,7 @@ from optvet.spec.runtime_protocols import TellsInnerValues
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Sample
 
-VERSION = 6
+VERSION = 7
 """Increased when the meaning of a cached divergence changes."""
 _DIVERGENCE: TypeAdapter[Divergence] = TypeAdapter(Divergence)
 
@@ -199,7 +200,7 @@ def _find_divergence(artifact: Artifact, task: ExplainTask, tried: Counter[str])
     }
     try:
         first = record_with_jitter(
-            before.SerializeToString(), task.feeds, task.config, task.jitters
+            before.SerializeToString(), task.feeds, task.reference, task.jitters
         )
     except Exception as error:
         if isinstance(error, MemoryError):
@@ -216,6 +217,8 @@ def _find_divergence(artifact: Artifact, task: ExplainTask, tried: Counter[str])
         note = f"the optimized model does not run with all values as outputs: {_line(error)}"
         return _with_note(tried_sites(task, before, after, first, tried), note)
     enter("compare")
+    if _kernels(task.reference) != _kernels(task.config):
+        first = replace(first, thresholds=OTHER_KERNELS)
     found = compare_values(before, after, first, second, outputs=task.outputs)
     sites = tried_sites(task, before, after, first, tried, found.diverges_at)
     return _first_difference(before, after, found, sites)
@@ -243,6 +246,10 @@ def _locate_inside(artifact: Artifact, task: ExplainTask, before: ModelProto) ->
     first = replace(first, thresholds=OTHER_KERNELS)
     found = compare_values(before, inner_values[0], first, inner_values[1], outputs=task.outputs)
     return _first_difference(before, inner_values[0], found, Divergence())
+
+
+def _kernels(config: RuntimeConfig) -> tuple[str, BaseModel]:
+    return config.runtime.name, config.options
 
 
 def _with_note(divergence: Divergence, note: str) -> Divergence:

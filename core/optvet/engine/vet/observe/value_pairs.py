@@ -43,6 +43,8 @@ def find_pairs(
     """Shared values in the order of ``b``, those among ``wanted`` only."""
     outputs = {y.name: x.name for x, y in zip(a.graph.output, b.graph.output, strict=False)}
     by_shape = _Index(a, first)
+    # Two runtimes were given one graph.
+    alike = list(a.graph.node) == list(b.graph.node)
     for name in node_outputs(b):
         value = second.values.get(name)
         if value is None or (wanted is not None and name not in wanted):
@@ -52,8 +54,8 @@ def find_pairs(
         if twin in first.values:
             by: Literal["name", "position"] = "name" if twin == name else "position"
             pair = ValuePair(twin, name, by, judge_value(twin, value, first))
-        # Outputs are matched by name only; inner names may be reused.
-        if (pair is None or pair.judgement.call == "fault") and name not in outputs:
+        # Outputs are matched by name only; inner names may be reused in another graph.
+        if (pair is None or pair.judgement.call == "fault") and name not in outputs and not alike:
             pair = by_shape.find(name, value) or pair
         if pair is not None:
             yield pair
