@@ -387,6 +387,14 @@ def test_attributes_of_a_call_have_an_answer_or_none(
         ("Bernoulli", [f(2)], [f(2) + 0.5], {}, "probability"),
         ("Multinomial", [f(0, 0)], [f(2, 0)], {}, "outcomes"),
         ("TopK", [f(3), i([2])], [f(3), i([2, 2])], {}, "wrong shape"),
+        ("TopK", [f(3), i([1])], [f(3), i([2])], {"sorted": 0}, "any order"),
+        (
+            "StringSplit",
+            [np.array([" a b  c d"])],
+            [np.array([" a b  c "])],
+            {"maxsplit": 2},
+            "rest of text",
+        ),
     ],
 )
 def test_operands_of_a_call_have_an_answer_or_none(

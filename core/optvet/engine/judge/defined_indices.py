@@ -68,6 +68,13 @@ def count(call: OperatorCall) -> str:
     return "" if 0 <= wanted <= size else f"{wanted} elements of an axis of {size}"
 
 
+def any_order(call: OperatorCall) -> str:
+    """Largest elements in an order."""
+    many = call.operand(1)
+    open_ = not call.attribute("sorted", 1) and many is not None and bool(np.any(many > 1))
+    return "elements in no order" if open_ else ""
+
+
 def lengths(call: OperatorCall) -> str:
     """Lengths of sequences, of which none is longer than there are steps."""
     data, given = call.operand(0), call.operand(1)

@@ -45,6 +45,16 @@ def pattern(call: OperatorCall) -> str:
     return "a pattern that is not of RE2" if re.search(r"\\[1-9]|\(\?<?[=!]", text) else ""
 
 
+def rest_of_text(call: OperatorCall) -> str:
+    """A rest that no split was made in, without white space that is removed or kept."""
+    texts, splits = call.operand(0), call.attribute("maxsplit", None)
+    if texts is None or splits is None or call.text("delimiter"):
+        return ""
+    rests = (str(text).split(None, splits)[splits:] for text in texts.flat)
+    ends = any(rest != rest.strip() for each in rests for rest in each)
+    return "white space at the end of what is not split" if ends else ""
+
+
 def grams(call: OperatorCall) -> str:
     """N-grams in a pool: whole ones, each of them once, with a place and a weight for each."""
     least, most = call.attribute("min_gram_length", 1), call.attribute("max_gram_length", 1)

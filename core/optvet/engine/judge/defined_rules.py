@@ -79,6 +79,7 @@ _TABLE: tuple[tuple[Rule, str | Iterable[str]], ...] = (
     (indices.places, "Gather GatherElements GatherND Scatter ScatterElements ScatterND"),
     (indices.depth, "OneHot"),
     (indices.count, "TopK"),
+    (indices.any_order, "TopK"),
     (indices.lengths, "ReverseSequence"),
     (indices.steps_of_cells, "GRU LSTM RNN"),
     (
@@ -110,6 +111,7 @@ _TABLE: tuple[tuple[Rule, str | Iterable[str]], ...] = (
     (indices.normalized_nothing, "LayerNormalization RMSNormalization"),
     (learned.text_of_number, "Cast CastLike"),
     (learned.pattern, "RegexFullMatch"),
+    (learned.rest_of_text, "StringSplit"),
     (learned.grams, "TfIdfVectorizer"),
     (learned.long_grams, "TfIdfVectorizer"),
     (learned.pairs, "LabelEncoder"),

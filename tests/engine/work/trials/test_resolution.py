@@ -95,3 +95,21 @@ def test_a_transform_is_as_exact_as_its_largest_number_lets(off: str, exact: boo
     config = RuntimeConfig(runtime, spectrum.options)
     feeds = {"x": np.full((1, 5, 1), 1.3, np.float32)}
     assert bool(exact_by_operator(data, feeds, config)) is exact
+
+
+@pytest.mark.parametrize(("other", "exact"), [("LogSoftmax", True), ("Softmax", False)])
+def test_where_the_evaluator_has_no_float64_it_is_asked_in_own_types(
+    other: str, exact: bool
+) -> None:
+    text = """<ir_version: 13, opset_import: ["" : 27]>
+    g (float[1,4,16] x, float[1,4,4,4] s, float[1,4,1] b) => (float[1,4,4,4] y) {
+        o, t = LinearAttention<kv_num_heads = 4, q_num_heads = 4>(x, x, x, s, x, b)
+        y = LogSoftmax(t)
+    }"""
+    runtime: Any = Turned("LogSoftmax", other)
+    config = RuntimeConfig(runtime, Plugins().runtime("onnx_reference").options)
+    rng = np.random.default_rng(0)
+    shapes = {"x": (1, 4, 16), "s": (1, 4, 4, 4), "b": (1, 4, 1)}
+    feeds = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    data = onnx.parser.parse_model(text).SerializeToString()
+    assert bool(exact_by_operator(data, feeds, config)) is exact
