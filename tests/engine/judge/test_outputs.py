@@ -642,3 +642,13 @@ def test_a_fault_of_other_kernels_says_how_much_less_exact_they_are() -> None:
     assert judged.detail == "1e+04 times as far from the exact result as the original"
     (same_kernels,) = judge({"y": ref}, wrong, about)
     assert (same_kernels.call, same_kernels.detail) == ("fault", "")
+
+
+@pytest.mark.parametrize(("came", "call"), [(1, "sensitivity"), (2, "fault")])
+def test_a_label_is_noise_where_operators_that_round_otherwise_give_it(
+    came: int, call: str
+) -> None:
+    label, other = np.array([0, 3]), np.array([1, 3])
+    noise = Noise(jitters=[{"y": label}] * 3, injected=[{"y": label}, {"y": other}])
+    (judged,) = judge({"y": label}, {"y": np.array([came, 3])}, noise)
+    assert judged.call == call

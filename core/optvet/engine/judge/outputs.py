@@ -106,10 +106,22 @@ def _judge_discrete(
         return Judgement(name, "unsure", exceeds=1.0, detail=share)
     if flips_explain(name, ref, cand, wrong, noise, limits):
         return Judgement(name, "sensitivity", detail=share + ", as they do under jitter")
+    if _is_taken_inside(name, cand, wrong, noise):
+        words = ", as they do where operators round otherwise"
+        return Judgement(name, "sensitivity", detail=share + words)
     few = int(wrong.sum()) <= max(1, _FEW * wrong.size)
     if noise.missing and (few or not moved_runs(noise, limits)):
         return Judgement(name, "unsure", exceeds=1.0, detail=f"{share}; {noise.missing}")
     return Judgement(name, "fault", 1.0, 0.0, math.inf, share)
+
+
+def _is_taken_inside(name: str, cand: np.ndarray, wrong: np.ndarray, noise: Noise) -> bool:
+    """Whether each wrong element is what some run with operators moved by their rounding gives.
+
+    Two scores that a Softmax rounds to one value tie whatever the inputs are moved by.
+    """
+    runs = [j[name] for j in noise.injected if name in j and j[name].shape == cand.shape]
+    return bool(runs) and not np.any(wrong & ~np.logical_or.reduce([r == cand for r in runs]))
 
 
 def _judge_float(
