@@ -400,6 +400,12 @@ ONNXRUNTIME: Mapping[str, Case] = {
     ),
     "nonzero-of-a-scalar": SAME_NONZERO,
     "pool-of-infinite": SAME_POOL,
+    "slice-backward": Case(
+        "(float[2,3] x) => (float[k,3] y) <int64[1] s = {0}, int64[1] a = {0}, int64[1] t = {-1},"
+        " int64[1] e = {9223372036854775807}> { y = Slice(x, s, e, a, t) }",
+        [X],
+        judges="evaluator openvino",
+    ),
     "tanh-above-1": Case(
         "(float[1,3] x) => (float[1,3] y) { t = Tanh(x)  y = Acos(t) }",
         [floats(8.164745, 8.191037, 8.193316)],
