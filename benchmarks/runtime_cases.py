@@ -400,6 +400,12 @@ ONNXRUNTIME: Mapping[str, Case] = {
     ),
     "nonzero-of-a-scalar": SAME_NONZERO,
     "pool-of-infinite": SAME_POOL,
+    "certain-draw": Case(
+        "(float[1,3] x) => (float[1,3] y) { y = Bernoulli(x) }",
+        [ones(1, 3)],
+        opset=15,
+        judges="evaluator",
+    ),
     "slice-backward": Case(
         "(float[2,3] x) => (float[k,3] y) <int64[1] s = {0}, int64[1] a = {0}, int64[1] t = {-1},"
         " int64[1] e = {9223372036854775807}> { y = Slice(x, s, e, a, t) }",
