@@ -114,6 +114,26 @@ X3 = (2, 3, 4)
             "the shape [3]",
         ),
         (
+            "y = LinearAttention<q_num_heads=4, kv_num_heads=2>(q, k, v, s, d, b)",
+            {
+                "q": (1, 3, 16),
+                "k": (1, 3, 8),
+                "v": (1, 3, 6),
+                "s": (1, 2, 4, 3),
+                "d": (1, 3, 8),
+                "b": (1, 3, 1),
+            },
+            {"b": (1, 3, 4)},
+            "the shape [1, 3, 2] as input 5",
+        ),
+        (
+            "y = CausalConvWithState(x, w, , s)",
+            {"x": (1, 2, 5), "w": (2, 1, 3), "s": (1, 2, 2)},
+            {"s": (1, 2, 3)},
+            "the shape [1, 2, 2] as input 3",
+        ),
+        ("y = SwiGLU(a, b)", {"a": (2, 3), "b": (2, 3)}, {"b": (2, 1)}, "the shape [2, 3]"),
+        (
             "y = NonMaxSuppression(b, s)",
             {"b": (1, 5, 4), "s": (1, 2, 5)},
             {"b": (1, 5, 1)},

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from tests.engine.judge.test_undefined_calls import f, i, rules
 
 from optvet.engine.judge.defined_learned import features, linear_classes, long_grams
@@ -36,6 +37,18 @@ TREE: dict[str, Any] = {
     "target_nodeids": [1, 2],
     "target_ids": [0, 0],
     "target_weights": [1.0, 2.0],
+}
+LEAVES: dict[str, Any] = {
+    "tree_roots": [0],
+    "nodes_modes": numpy_helper.from_array(np.array([0], np.uint8)),
+    "nodes_featureids": [1],
+    "nodes_splits": numpy_helper.from_array(np.array([0.5], np.float32)),
+    "nodes_truenodeids": [0],
+    "nodes_trueleafs": [1],
+    "nodes_falsenodeids": [1],
+    "nodes_falseleafs": [1],
+    "leaf_targetids": [0, 0],
+    "leaf_weights": numpy_helper.from_array(np.array([1, 2], np.float32)),
 }
 LINEAR = {"coefficients": [1.0] * 6, "intercepts": [0.0] * 2}
 KERNEL = {"prob_a": [1.0], "prob_b": [1.0], "kernel_params": [1.0, 0.0, 2.0]}
@@ -106,6 +119,17 @@ KERNEL = {"prob_a": [1.0], "prob_b": [1.0], "kernel_params": [1.0, 0.0, 2.0]}
         ("SVMRegressor", [f(1, 3)], KERNEL, {"kernel_params": [1.0]}, "kernel machine"),
         ("SVMClassifier", [f(1, 3)], KERNEL, {"prob_b": [1.0, 2.0]}, "kernel machine"),
         ("TreeEnsembleRegressor", [f(1, 2)], TREE, {"nodes_featureids": [2, 0, 0]}, "trees"),
+        *(
+            ("TreeEnsemble", [f(1, 2)], LEAVES, open_, "trees with leaves")
+            for open_ in (
+                {"tree_roots": [1]},
+                {"nodes_featureids": [2]},
+                {"nodes_trueleafs": [0], "nodes_truenodeids": [1]},
+                {"nodes_falsenodeids": [2]},
+                {"leaf_targetids": [0, 1]},
+                {"leaf_targetids": [0]},
+            )
+        ),
         ("TreeEnsembleRegressor", [f(1, 2)], TREE, {"nodes_falsenodeids": [3, 0, 0]}, "trees"),
         ("TreeEnsembleRegressor", [f(1, 2)], TREE, {"nodes_nodeids": [0, 1, 1]}, "trees"),
         ("TreeEnsembleRegressor", [f(1, 2)], TREE, {"nodes_values": [0.5]}, "trees"),

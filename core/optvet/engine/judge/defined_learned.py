@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,39 @@ def trees(call: OperatorCall) -> str:
         if len(sizes) > 1:
             return f"attributes {prefix}* of {sorted(sizes)} elements"
     return _wrong_nodes(call, lists) or _wrong_votes(given, lists)
+
+
+def trees_with_leaves(call: OperatorCall) -> str:
+    """Trees whose nodes and leaves are told in full, with children, features and targets."""
+    given = {a.name: helper.get_attribute_value(a) for a in call.node.attribute}
+    lists = {
+        name: numpy_helper.to_array(value).tolist() if isinstance(value, TensorProto) else [*value]
+        for name, value in given.items()
+        if name.startswith(("nodes_", "leaf_"))
+    }
+    for prefix in ("nodes_", "leaf_"):
+        sizes = {len(value) for name, value in lists.items() if name.startswith(prefix) and value}
+        if len(sizes) > 1:
+            return f"attributes {prefix}* of {sorted(sizes)} elements"
+    nodes, leaves = len(lists.get("nodes_modes", ())), len(lists.get("leaf_targetids", ()))
+    data, targets = call.operand(0), call.attribute("n_targets", 1)
+    features = data.shape[1] if data is not None and data.ndim > 1 else math.inf
+    limits: list[tuple[str, Iterable[int], float]] = [
+        ("root", call.attribute("tree_roots", ()), nodes),
+        ("comparison", lists.get("nodes_modes", ()), 7),
+        ("feature", lists.get("nodes_featureids", ()), features),
+        ("target", lists.get("leaf_targetids", ()), targets),
+    ]
+    for side in ("true", "false"):
+        ends = lists.get(f"nodes_{side}leafs", ())
+        children = [*zip(ends, lists.get(f"nodes_{side}nodeids", ()), strict=False)]
+        limits.append(("leaf", [child for end, child in children if end], leaves))
+        limits.append(("node", [child for end, child in children if not end], nodes))
+    for kind, places, limit in limits:
+        for place in places:
+            if not 0 <= place < limit:
+                return f"{kind} {place}, of {limit:g}"
+    return ""
 
 
 def _wrong_nodes(call: OperatorCall, lists: dict[str, list[Any]]) -> str:

@@ -182,6 +182,21 @@ def past(call: OperatorCall) -> str:
     return "past keys without values, or with a number of tokens"
 
 
+def gates(call: OperatorCall) -> str:
+    """The gates that a rule of updates takes, and as many heads of queries for each of keys."""
+    decay, update = ([*call.node.input[4:6], "", ""])[:2]
+    kind = call.text("update_rule", "gated_delta")
+    if (kind.startswith("gated") and not decay) or (kind.endswith("delta") and not update):
+        return f"updates by the rule {kind!r} without the gate that it takes"
+    many, few = (call.attribute(f"{name}_num_heads", 0) for name in ("q", "kv"))
+    if few < 1 or many < 1 or many % few:
+        return f"{many} heads of queries for {few} of keys"
+    widths = [(call.operand(place), heads) for place, heads in ((0, many), (1, few), (2, few))]
+    if any(o is not None and o.ndim == 3 and o.shape[2] % heads for o, heads in widths):
+        return "a hidden size that its number of heads does not divide"
+    return ""
+
+
 def rotated(call: OperatorCall) -> str:
     """A number of elements to rotate that is even, and heads of one size."""
     data, part = call.operand(0), call.attribute("rotary_embedding_dim", 0)

@@ -293,8 +293,31 @@ def _letters(of: _Operands) -> Wanted:
             yield place, tuple(map(sizes.setdefault, term, shape))
 
 
+def _linear_attention(of: _Operands) -> Wanted:
+    """A state for each head of keys; gates by head or finer."""
+    key, value, heads = of.shape(1), of.shape(2), of.attribute("kv_num_heads", 0)
+    if key is None or value is None or len(key) != 3 or len(value) != 3 or heads < 1:
+        return
+    batch, steps, width = key
+    yield 0, (batch, steps, of.attribute("q_num_heads", 0) * (width // heads))
+    yield 2, (batch, steps, value[2])
+    yield 3, (batch, heads, width // heads, value[2] // heads)
+    for place, finer in ((4, width), (5, 1)):
+        if of.shape(place) != (batch, steps, finer):
+            yield place, (batch, steps, heads)
+
+
+def _causal_convolution(of: _Operands) -> Wanted:
+    x, weight = of.shape(0), of.shape(1)
+    if x is not None and weight and len(x) == len(weight) == 3:
+        yield 1, (x[1], 1, weight[2])
+        yield 2, x[1:2]
+        yield 3, (*x[:2], weight[2] - 1)
+
+
 _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "BatchNormalization": _channels,
+    "CausalConvWithState": _causal_convolution,
     "Conv": _convolution,
     "ConvTranspose": _transposed_convolution,
     "DequantizeLinear": _as_the_scale,
@@ -306,6 +329,7 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "MatMulInteger": _zero_points,
     "Max": _all_alike,
     "MaxRoiPool": _regions,
+    "LinearAttention": _linear_attention,
     "MaxUnpool": _as_the_data,
     "Mean": _all_alike,
     "Min": _all_alike,
@@ -326,6 +350,7 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "Slice": _as_the_starts,
     "SoftmaxCrossEntropyLoss": _classes,
     "Sum": _all_alike,
+    "SwiGLU": _as_the_data,
     "Tile": _one_per_dimension,
     "TopK": _one_number,
     "Upsample": _one_per_dimension,
