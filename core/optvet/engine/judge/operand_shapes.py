@@ -25,7 +25,7 @@ _SCALARS: Mapping[str, Sequence[int]] = {
     "ConvInteger": (2,),
     "CumProd": (1,),
     "CumSum": (1,),
-    "DFT": (1,),
+    "DFT": (1, 2),
     "Dropout": (1, 2),
     "HammingWindow": (0,),
     "HannWindow": (0,),
@@ -34,11 +34,16 @@ _SCALARS: Mapping[str, Sequence[int]] = {
     "Pad": (2,),
     "Range": (0, 1, 2),
     "STFT": (1, 3),
+    "SequenceAt": (1,),
+    "SequenceErase": (1,),
     "Trilu": (1,),
 }
 """Places of operands of one element and no dimension."""
 _REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
 _VECTORS: Mapping[str, Sequence[int]] = {
+    "AffineGrid": (1,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
     "Compress": (1,),
     "ConstantOfShape": (0,),
     "Expand": (1,),
@@ -47,6 +52,7 @@ _VECTORS: Mapping[str, Sequence[int]] = {
     "Reshape": (1,),
     "Resize": (1, 2, 3),
     "Slice": (1, 2, 3, 4),
+    "STFT": (2,),
     "SoftmaxCrossEntropyLoss": (2,),
     "Split": (1,),
     "Squeeze": (1,),
@@ -56,12 +62,21 @@ _VECTORS: Mapping[str, Sequence[int]] = {
     **{f"Reduce{name}": (1,) for name in _REDUCTIONS.split()},
 }
 """Places of operands of one dimension."""
-_AT_MOST_VECTORS: Mapping[str, Sequence[int]] = {"Unsqueeze": (1,)}
-"""Places of operands of one dimension, or of none in cases by which the standard is tested."""
+_AT_MOST_VECTORS: Mapping[str, Sequence[int]] = {
+    "SequenceInsert": (2,),
+    "SplitToSequence": (1,),
+    "Unsqueeze": (1,),
+}
+"""Places of operands of one dimension or none, also if cases by which the standard is tested alone
+have none."""
+_MATRICES: Mapping[str, Sequence[int]] = {"EyeLike": (0,), "Multinomial": (0,)}
+_OF_THREE: Mapping[str, Sequence[int]] = {"Col2Im": (0,), "STFT": (0,)}
 _RANKS = (
     (_SCALARS, (0,), "a scalar"),
     (_VECTORS, (1,), "one dimension"),
     (_AT_MOST_VECTORS, (0, 1), "one dimension at most"),
+    (_MATRICES, (2,), "two dimensions"),
+    (_OF_THREE, (3,), "three dimensions"),
 )
 _IMAGES = frozenset(
     """
@@ -293,6 +308,85 @@ def _letters(of: _Operands) -> Wanted:
             yield place, tuple(map(sizes.setdefault, term, shape))
 
 
+def _affine(of: _Operands) -> Wanted:
+    """A matrix with an offset for each image."""
+    matrices, size = of.shape(0), of.shape(1)
+    if matrices and size in ((4,), (5,)):
+        yield 0, (matrices[0], size[0] - 2, size[0] - 1)
+
+
+def _one_per_axis(of: _Operands) -> Wanted:
+    x, axes = of.shape(0), of.attribute("axes")
+    if x is not None:
+        yield 1, (len(axes or x),)
+
+
+def _integer_convolution(of: _Operands) -> Wanted:
+    """One zero point of the weights, or one for each of the outputs."""
+    for place, wanted in _convolution(of):
+        if place == 1:
+            yield place, wanted
+        elif of.shape(3) != ():
+            yield 3, wanted
+
+
+def _deformed(of: _Operands) -> Wanted:
+    x, weight, offset = of.shape(0), of.shape(1), of.shape(2)
+    yield from (each for each in _convolution(of) if each[0] == 1)
+    if weight:
+        yield 3, weight[:1]
+    if x is None or not weight or offset is None or not len(x) == len(offset) == len(weight):
+        return
+    places = of.attribute("offset_group", 1) * math.prod(weight[2:])
+    yield 2, (x[0], places * (len(x) - 2), *offset[2:])
+    yield 4, (x[0], places, *offset[2:])
+
+
+def _grid(of: _Operands) -> Wanted:
+    """For each place of the result, where it is in the image."""
+    x, grid = of.shape(0), of.shape(1)
+    if x is not None and grid is not None and len(x) > 2:
+        yield 1, (x[0], *(grid[1:-1] if len(grid) == len(x) else x[2:]), len(x) - 2)
+
+
+def _updates(of: _Operands) -> Wanted:
+    past, update, axis = of.shape(0), of.shape(1), of.attribute("axis", -2)
+    if past and update is not None and -len(past) <= axis < len(past):
+        if len(update) == len(past):
+            wanted = [*past]
+            wanted[axis] = update[axis]
+            yield 1, tuple(wanted)
+        yield 2, past[:1]
+
+
+def _attention(of: _Operands) -> Wanted:
+    """A past for each head of keys, and a mask whose end may be missing."""
+    query, key, value = (_by_head(of, place) for place in range(3))
+    if query is None or key is None or value is None:
+        return
+    past = of.shape(4)
+    steps = past[2] if past is not None and len(past) == 4 else 0
+    yield 4, (*key[:2], steps, key[3])
+    yield 5, (*key[:2], steps, value[3])
+    yield 6, query[:1]
+    mask, total = of.shape(3), steps + key[2]
+    whole = (*query[:3], total)
+    if mask and of.opset >= 24 and mask[-1] < total:
+        mask = (*mask[:-1], total)
+    if mask is not None and not _fits(mask, whole):
+        yield 3, whole
+
+
+def _by_head(of: _Operands, place: int) -> Shape | None:
+    """The shape by batch, head, place and element."""
+    shape, number = of.shape(place), of.attribute(f"{'kv' if place else 'q'}_num_heads", 0)
+    if shape is None or len(shape) == 4:
+        return shape
+    if len(shape) != 3 or number < 1:
+        return None
+    return (shape[0], number, shape[1], shape[2] // number)
+
+
 def _linear_attention(of: _Operands) -> Wanted:
     """A state for each head of keys; gates by head or finer."""
     key, value, heads = of.shape(1), of.shape(2), of.attribute("kv_num_heads", 0)
@@ -316,20 +410,26 @@ def _causal_convolution(of: _Operands) -> Wanted:
 
 
 _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
+    "AffineGrid": _affine,
+    "Attention": _attention,
     "BatchNormalization": _channels,
     "CausalConvWithState": _causal_convolution,
+    "CenterCropPad": _one_per_axis,
     "Conv": _convolution,
+    "ConvInteger": _integer_convolution,
     "ConvTranspose": _transposed_convolution,
+    "DeformConv": _deformed,
     "DequantizeLinear": _as_the_scale,
     "Einsum": _letters,
     "GRU": _recurrence,
+    "GridSample": _grid,
     "GroupNormalization": _groups,
     "InstanceNormalization": _channels,
     "LSTM": _recurrence,
+    "LinearAttention": _linear_attention,
     "MatMulInteger": _zero_points,
     "Max": _all_alike,
     "MaxRoiPool": _regions,
-    "LinearAttention": _linear_attention,
     "MaxUnpool": _as_the_data,
     "Mean": _all_alike,
     "Min": _all_alike,
@@ -351,6 +451,7 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "SoftmaxCrossEntropyLoss": _classes,
     "Sum": _all_alike,
     "SwiGLU": _as_the_data,
+    "TensorScatter": _updates,
     "Tile": _one_per_dimension,
     "TopK": _one_number,
     "Upsample": _one_per_dimension,
