@@ -67,8 +67,8 @@ _AT_MOST_VECTORS: Mapping[str, Sequence[int]] = {
     "SplitToSequence": (1,),
     "Unsqueeze": (1,),
 }
-"""Places of operands of one dimension or none, also if cases by which the standard is tested alone
-have none."""
+"""Places of operands of one dimension or none, also if the text asks for one, and the standard's
+own functions and tests have none."""
 _MATRICES: Mapping[str, Sequence[int]] = {"EyeLike": (0,), "Multinomial": (0,)}
 _OF_THREE: Mapping[str, Sequence[int]] = {"Col2Im": (0,), "STFT": (0,)}
 _RANKS = (
@@ -96,6 +96,9 @@ class _Operands:
 
     def shape(self, place: int) -> Shape | None:
         return self.shapes[place] if place < len(self.shapes) else None
+
+    def is_given(self, place: int) -> bool:
+        return place < len(self.shapes) and self.node.input[place] != ""
 
     def attribute(self, name: str, default: Any = None) -> Any:
         return attribute_of(self.node, name, default)
@@ -201,7 +204,7 @@ def _one_per_dimension(of: _Operands) -> Wanted:
 
 def _two_per_dimension(of: _Operands) -> Wanted:
     x, axes = of.shape(0), of.shape(3)
-    given = len(of.node.input) > 3 and of.node.input[3] != ""
+    given = of.is_given(3)
     if axes or (x is not None and not given):
         yield 1, (2 * (axes[0] if axes else len(x or ())),)
 
@@ -272,7 +275,7 @@ def _as_each_scale(of: _Operands) -> Wanted:
 def _tables(of: _Operands) -> Wanted:
     """Half as many sines and cosines as are rotated: for each position, or for each token."""
     x, ids = of.shape(0), of.shape(3)
-    by_position = len(of.node.input) > 3 and of.node.input[3] != ""
+    by_position = of.is_given(3)
     if x is None or len(x) not in (3, 4):
         return
     batch, steps = x[0], x[-2]
@@ -364,11 +367,13 @@ def _attention(of: _Operands) -> Wanted:
     query, key, value = (_by_head(of, place) for place in range(3))
     if query is None or key is None or value is None:
         return
+    yield 6, query[:1]
     past = of.shape(4)
+    if past is None and of.is_given(4):
+        return
     steps = past[2] if past is not None and len(past) == 4 else 0
     yield 4, (*key[:2], steps, key[3])
     yield 5, (*key[:2], steps, value[3])
-    yield 6, query[:1]
     mask, total = of.shape(3), steps + key[2]
     whole = (*query[:3], total)
     if mask and of.opset >= 24 and mask[-1] < total:
