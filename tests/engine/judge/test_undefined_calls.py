@@ -322,6 +322,7 @@ def test_attributes_of_a_call_have_an_answer_or_none(
             "heads",
         ),
         ("Attention", [f(1, 2, 3, 2)] * 3, [*[f(1, 2, 3, 2)] * 2, f(1, 2, 4, 2)], {}, "heads"),
+        ("Attention", [f(1, 2, 3, 2)] * 3, [f(2, 2, 3, 2), *[f(1, 2, 3, 2)] * 2], {}, "heads"),
         (
             "Attention",
             [f(1, 2, 3, 2)] * 3,

@@ -151,15 +151,17 @@ def _one_per_place(scales: int, shape: tuple[int, ...], axis: int, opset: int) -
 
 
 def heads(call: OperatorCall) -> str:
-    """Heads of queries for each head of keys, and of one size."""
+    """Heads of queries for each head of keys, of one size and of as many batches."""
     query, key, value = (call.operand(n) for n in range(3))
     if query is None or key is None or value is None or call.node.domain:
         return ""
     shapes = [_by_head(call, n, o.shape) for n, o in enumerate((query, key, value))]
     if not all(shapes):
         return "a hidden size that its number of heads does not divide"
-    (_, many, _, size), (batch, few, keys, key_size), other = (s or () for s in shapes)
-    if not few or many % few or other[:3] != (batch, few, keys) or size != key_size:
+    (batch, many, _, size), (pairs, few, keys, key_size), other = (s or () for s in shapes)
+    wanted = (batch, few, keys)
+    alike = wanted == (pairs, few, keys) == other[:3]
+    if not few or many % few or not alike or size != key_size:
         return f"queries, keys and values of the shapes {', '.join(map(str, shapes))}"
     return ""
 
