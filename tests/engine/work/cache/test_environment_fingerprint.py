@@ -34,7 +34,6 @@ def _forgotten() -> Iterator[None]:
 def forget() -> None:
     """A new process knows nothing of what was installed when the last one started."""
     known = (
-        environment_fingerprint.fingerprint_environment,
         environment_fingerprint.version_and_digest,
         environment_fingerprint._builds,
         environment_fingerprint._source,
@@ -197,3 +196,11 @@ def test_an_edited_module_of_a_plugins_package_is_another_plugin(
     forget()
     (package / "helper.py").write_text("LIMIT = 2\n")
     assert environment_fingerprint._source(plugin) != before
+
+
+def test_the_setting_of_confinement_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for folder in ("/somewhere", "/elsewhere", "/somewhere"):
+        monkeypatch.setenv("OPTVET_CONFINE", folder)
+        found.append(environment_fingerprint.fingerprint_environment())
+    assert found[0] == found[2] != found[1]

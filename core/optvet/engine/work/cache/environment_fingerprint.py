@@ -25,10 +25,10 @@ _LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", "ml_dtypes")
 """They read, check and evaluate models for everybody."""
 
 
-@cache
 def fingerprint_environment() -> tuple[object, ...]:
     """Versions that every answer depends on: this code, Python, and the shared libraries."""
     versions = (version_and_digest(name) for name in _LIBRARIES)
+    # The user's setting is asked each time: a process may serve commands of several settings.
     confined = landlock.setting()
     where = (confined,) if confined else ()
     return CODE_VERSION, *sys.version_info[:3], *versions, modified_code_digest("onnx"), *where
