@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from optvet.engine.judge.operand_shapes import by_head, heads_of
 from optvet.engine.judge.operator_call import OperatorCall, list_items
 
 _SIZES: Mapping[str, tuple[int, int]] = {
@@ -155,7 +156,8 @@ def heads(call: OperatorCall) -> str:
     query, key, value = (call.operand(n) for n in range(3))
     if query is None or key is None or value is None or call.node.domain:
         return ""
-    shapes = [_by_head(call, n, o.shape) for n, o in enumerate((query, key, value))]
+    operands = enumerate((query, key, value))
+    shapes = [by_head(o.shape, call.attribute(heads_of(n), 0)) for n, o in operands]
     if not all(shapes):
         return "a hidden size that its number of heads does not divide"
     (batch, many, _, size), (pairs, few, keys, key_size), other = (s or () for s in shapes)
@@ -164,16 +166,6 @@ def heads(call: OperatorCall) -> str:
     if not few or many % few or not alike or size != key_size:
         return f"queries, keys and values of the shapes {', '.join(map(str, shapes))}"
     return ""
-
-
-def _by_head(call: OperatorCall, place: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape by batch, head, place and element; None if the heads do not divide it."""
-    if len(shape) != 3:
-        return shape if len(shape) == 4 else None
-    number = call.attribute("kv_num_heads" if place else "q_num_heads", 0)
-    if number < 1 or shape[2] % number:
-        return None
-    return (shape[0], number, shape[1], shape[2] // number)
 
 
 def past(call: OperatorCall) -> str:

@@ -104,6 +104,20 @@ class _Operands:
         return attribute_of(self.node, name, default)
 
 
+def heads_of(place: int) -> str:
+    """The attribute of an Attention that says how many heads an operand has."""
+    return f"{'kv' if place else 'q'}_num_heads"
+
+
+def by_head(shape: Shape, heads: int) -> Shape | None:
+    """The shape by batch, head, place and element; None if the heads do not divide it."""
+    if len(shape) != 3:
+        return shape if len(shape) == 4 else None
+    if heads < 1 or shape[2] % heads:
+        return None
+    return (shape[0], heads, shape[1], shape[2] // heads)
+
+
 Wanted = Iterator[tuple[int, Shape]]
 """Places of operands, with the shape that each must have."""
 
@@ -383,13 +397,8 @@ def _attention(of: _Operands) -> Wanted:
 
 
 def _by_head(of: _Operands, place: int) -> Shape | None:
-    """The shape by batch, head, place and element."""
-    shape, number = of.shape(place), of.attribute(f"{'kv' if place else 'q'}_num_heads", 0)
-    if shape is None or len(shape) == 4:
-        return shape
-    if len(shape) != 3 or number < 1:
-        return None
-    return (shape[0], number, shape[1], shape[2] // number)
+    shape = of.shape(place)
+    return None if shape is None else by_head(shape, of.attribute(heads_of(place), 0))
 
 
 def _linear_attention(of: _Operands) -> Wanted:
