@@ -182,6 +182,12 @@ X3 = (2, 3, 4)
             {"i": (1,)},
             "the shape [2] as input 2",
         ),
+        (
+            "y = Concat<axis=-1>(a, b)",
+            {"a": (1, 2), "b": (1, 0)},
+            {"a": (0, 2)},
+            "the shape [0, 0] as input 1",
+        ),
         ("y = EyeLike(x)", {"x": (2, 3)}, {"x": (3,)}, "two dimensions as input 0"),
         ("y = STFT(x, s, w)", {"x": (1, 8, 1), "w": (4,)}, {"w": (1, 4)}, "one dimension"),
         ("y = SwiGLU(a, b)", {"a": (2, 3), "b": (2, 3)}, {"b": (2, 1)}, "the shape [2, 3]"),

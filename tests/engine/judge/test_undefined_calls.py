@@ -73,6 +73,13 @@ OPEN, BACK = f(2, 3, 3, 3), f(1, 1, 2, 2)
         (
             "ConvTranspose",
             [IMAGE, OPEN],
+            {"pads": [0, 0, 1, 1]},
+            {"pads": [0, 0, 1, -1]},
+            "negative padding",
+        ),
+        (
+            "ConvTranspose",
+            [IMAGE, OPEN],
             {"output_padding": [1, 1], "strides": [2, 2]},
             {"output_padding": [2, 1], "strides": [2, 2]},
             "added padding",
@@ -399,6 +406,61 @@ def test_attributes_of_a_call_have_an_answer_or_none(
             {},
             "thresholds",
         ),
+        (
+            "NegativeLogLikelihoodLoss",
+            [f(2, 3), i([0, 7])],
+            [f(2, 3), i([7, 7])],
+            {"ignore_index": 7},
+            "mean of losses",
+        ),
+        (
+            "SoftmaxCrossEntropyLoss",
+            [f(2, 3), i([0, 2]), np.array([0, 0, 1], np.float32)],
+            [f(2, 3), i([0, 1]), np.array([0, 0, 1], np.float32)],
+            {},
+            "mean of losses",
+        ),
+        ("DynamicQuantizeLinear", [f(2)], [f(2) * 0], {}, "range to quantize"),
+        ("DynamicQuantizeLinear", [f(2)], [f(0)], {}, "range to quantize"),
+        (
+            "AffineGrid",
+            [f(1, 2, 3), i([1, 1, 2, 2])],
+            [f(1, 2, 3), i([1, 1, 2, 1])],
+            {"align_corners": 1},
+            "corners",
+        ),
+        ("ReduceMin", [f(2, 2), i([0, 1])], [f(2, 2), i([1, -1])], {}, "axes once"),
+        ("DFT", [f(1, 2, 1)], [f(1, 0, 1)], {}, "transformed"),
+        ("DFT", [f(1, 2, 1)], [f(1, 2, 2)], {"onesided": 1}, "transformed"),
+        ("DFT", [f(1, 2, 2)], [f(1, 1, 2)], {"onesided": 1, "inverse": 1}, "transformed"),
+        (
+            "Resize",
+            [f(1, 1, 2, 2), None, None, i([1, 1, 3, 2])],
+            [f(1, 1, 2, 2), None, None, i([1, 1, 3, 1])],
+            {"coordinate_transformation_mode": "align_corners"},
+            "aligned corners",
+        ),
+        (
+            "Resize",
+            [f(1, 1, 2, 4), None, np.array([1, 1, 1, 0.6], np.float32)],
+            [f(1, 1, 2, 4), None, np.array([1, 1, 1, 0.25], np.float32)],
+            {"coordinate_transformation_mode": "align_corners"},
+            "aligned corners",
+        ),
+        (
+            "Pad",
+            [f(4), i([-1, 0])],
+            [f(4), i([-1, 1])],
+            {"mode": "reflect"},
+            "repeated or removed",
+        ),
+        (
+            "MaxUnpool",
+            [BACK, i([[[[0, 5], [7, 15]]]]), i([1, 1, 5, 5])],
+            [BACK, i([[[[0, 5], [7, 16]]]]), i([1, 1, 5, 5])],
+            {"kernel_shape": [2, 2], "strides": [2, 2]},
+            "unpooled",
+        ),
         ("Bernoulli", [f(2)], [f(2) + 0.5], {}, "probability"),
         ("Multinomial", [f(0, 0)], [f(2, 0)], {}, "outcomes"),
         ("TopK", [f(3), i([2])], [f(3), i([2, 2])], {}, "wrong shape"),
@@ -440,6 +502,16 @@ def test_no_sequence_of_a_recurrence_is_longer_than_there_are_steps() -> None:
     for lengths, expected in (([3, 0], []), ([4, 0], ["steps of cells"]), ([3, -1], None)):
         found = rules("RNN", [*CELLS, None, np.array(lengths, np.int32)], hidden_size=5)
         assert found == (["steps of cells"] if expected is None else expected)
+
+
+def test_the_state_after_no_steps_is_open_where_it_is_asked_for() -> None:
+    kinds = set()
+    for steps, lengths, outputs in ((2, [2], ["y", "h"]), (0, [0], ["y"]), (0, [0], ["y", "h"])):
+        operands = {"x": f(steps, 1, 3), "w": f(1, 2, 3), "r": f(1, 2, 2), "n": i(lengths)}
+        node = onnx.helper.make_node("RNN", ["x", "w", "r", "", "n"], outputs, hidden_size=2)
+        model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
+        kinds |= {(steps, len(outputs), u.kind) for u in undefined_in(model, operands)}
+    assert kinds == {(0, 2, "RNN: last state")}
 
 
 def test_a_split_has_parts_by_number_or_by_size() -> None:

@@ -135,6 +135,19 @@ KERNEL = {"prob_a": [1.0], "prob_b": [1.0], "kernel_params": [1.0, 0.0, 2.0]}
         ("TreeEnsembleRegressor", [f(1, 2)], TREE, {"nodes_values": [0.5]}, "trees"),
         ("TreeEnsembleRegressor", [f(1, 2)], TREE, {"target_nodeids": [1, 3]}, "trees"),
         ("TreeEnsembleRegressor", [f(1, 2)], TREE, {"target_ids": [0, 1]}, "trees"),
+        *(
+            (
+                operator,
+                [f(1, 2)],
+                {**given, "aggregate_function": least},
+                {"n_targets": 2},
+                rule,
+            )
+            for operator, given, least, rule in (
+                ("TreeEnsembleRegressor", TREE, "MIN", "trees"),
+                ("TreeEnsemble", LEAVES, 2, "trees with leaves"),
+            )
+        ),
         (
             "TreeEnsembleRegressor",
             [f(1, 2)],

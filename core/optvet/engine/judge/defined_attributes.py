@@ -63,6 +63,18 @@ def size_by_rounding(call: OperatorCall) -> str:
     return "" if np.array_equal(rounded, exact) else "a size depends on how a product is rounded"
 
 
+def aligned_corners(call: OperatorCall) -> str:
+    """Corners that are two places: of one, the text divides 0 by 0, and kernels take the first."""
+    data, scales, sizes = call.operand(0), call.operand(2), call.operand(3)
+    if call.text("coordinate_transformation_mode") != "align_corners" or data is None:
+        return ""
+    axes = list_items(call.attribute("axes")) or range(data.ndim)
+    before = np.array([data.shape[axis] for axis in axes])
+    after = before * scales.astype(np.float64) if scales is not None and scales.size else sizes
+    one = after is not None and bool(np.any((after == 1) & (before > 1)))
+    return "the corners of one place" if one else ""
+
+
 def negative_axis(call: OperatorCall) -> str:
     """An axis that is counted from the back only where its operator set says so."""
     for name in ("axis", "axes"):
@@ -146,6 +158,14 @@ def batches(call: OperatorCall) -> str:
     if matrices is None or size is None or not size.size or matrices.shape[0] == size.item(0):
         return ""
     return f"{matrices.shape[0]} matrices for {size.item(0)} images"
+
+
+def corners(call: OperatorCall) -> str:
+    """Corners that are two places, where they are aligned."""
+    size = call.operand(1)
+    if size is None or not call.attribute("align_corners", 0) or not bool(np.any(size[2:] == 1)):
+        return ""
+    return "the corners of one place"
 
 
 def keys(call: OperatorCall) -> str:

@@ -96,6 +96,16 @@ def steps_of_cells(call: OperatorCall) -> str:
     return f"a sequence of {wrong.flat[0]} elements among {steps} steps" if wrong.size else ""
 
 
+def last_state(call: OperatorCall) -> str:
+    """A last step, of which the state is asked for."""
+    data, given = call.operand(0), call.operand(4)
+    if data is None or data.ndim != 3 or not any(call.node.output[1:]):
+        return ""
+    steps, batch = data.shape[:2] if not call.attribute("layout", 0) else data.shape[1::-1]
+    none = not steps if given is None else bool(np.any(given == 0))
+    return "the state after no steps" if batch and none else ""
+
+
 def order(call: OperatorCall) -> str:
     """Numbers that can be put in order."""
     value = call.operand(0)
@@ -214,6 +224,20 @@ def classes(call: OperatorCall) -> str:
     if ignored is not None:
         wrong &= target != ignored
     return f"a class that is not one of the {data.shape[1]}" if bool(np.any(wrong)) else ""
+
+
+def mean_of_losses(call: OperatorCall) -> str:
+    """Losses to take the mean of, with weights that are not all 0."""
+    target, weights = call.operand(1), call.operand(2)
+    if target is None or call.text("reduction", "mean") != "mean":
+        return ""
+    counted = target[target != call.attribute("ignore_index")]
+    given = len(call.node.input) > 2 and call.node.input[2] != ""
+    if not counted.size:
+        return "the mean of no losses"
+    if not given or weights is None:
+        return ""
+    return "" if weights[counted].sum() else "the mean of losses whose weights are 0"
 
 
 def thresholds(call: OperatorCall) -> str:

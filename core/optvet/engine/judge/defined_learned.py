@@ -254,7 +254,8 @@ def trees_with_leaves(call: OperatorCall) -> str:
         for place in places:
             if not 0 <= place < limit:
                 return f"{kind} {place}, of {limit:g}"
-    return ""
+    least_or_largest = call.attribute("aggregate_function", 1) in (2, 3)
+    return "a target that no leaf may have" if least_or_largest and targets > 1 else ""
 
 
 def _wrong_nodes(call: OperatorCall, lists: dict[str, list[Any]]) -> str:
@@ -283,5 +284,10 @@ def _wrong_votes(given: dict[str, Any], lists: dict[str, list[Any]]) -> str:
         return "a vote of a node that is none"
     labels = given.get("classlabels_int64s") or given.get("classlabels_strings") or ()
     most = len(labels) if kind == "class" else given.get("n_targets", 1)
-    wrong = any(not 0 <= n < most for n in lists.get(f"{kind}_ids", []))
-    return f"a vote for what is not one of the {most}" if wrong else ""
+    ids = lists.get(f"{kind}_ids", [])
+    if any(not 0 <= n < most for n in ids):
+        return f"a vote for what is not one of the {most}"
+    if given.get("aggregate_function", b"SUM") not in (b"MIN", b"MAX"):
+        return ""
+    leaves = sum(mode == b"LEAF" for mode in lists.get("nodes_modes", []))
+    return "" if len(ids) == leaves * most else "the least or largest of no votes"

@@ -60,6 +60,12 @@ def number_to_quantize(call: OperatorCall) -> str:
     return ""
 
 
+def range_to_quantize(call: OperatorCall) -> str:
+    """Numbers with a range; of zeros alone the text divides by 0, and kernels scale by 1."""
+    value = call.operand(0)
+    return "" if value is None or value.any() else "the range of no numbers, or of zeros alone"
+
+
 def zero_point_of_wide(call: OperatorCall) -> str:
     """No zero point of 32 bits but 0."""
     value, zero = call.operand(0), call.operand(2)

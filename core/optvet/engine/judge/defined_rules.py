@@ -22,7 +22,7 @@ from optvet.graph.walk import attribute_of
 _OVERFLOWING = [*"Add Sum Sub Mul Neg Abs CumSum MatMul Gemm".split(), *numbers.REDUCTIONS]
 _REDUCING = [
     *numbers.REDUCTIONS,
-    *"ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean".split(),
+    *"ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin".split(),
 ]
 _NORMALIZATIONS = (
     "BatchNormalization GroupNormalization InstanceNormalization LayerNormalization "
@@ -37,6 +37,7 @@ _WITH_AXES = (
 _TABLE: tuple[tuple[Rule, str | Iterable[str]], ...] = (
     (numbers.scale, numbers.SCALE_PLACES),
     (numbers.number_to_quantize, "DynamicQuantizeLinear QuantizeLinear"),
+    (numbers.range_to_quantize, "DynamicQuantizeLinear"),
     (numbers.zero_point_of_wide, "DequantizeLinear"),
     (numbers.cast, "Cast"),
     (numbers.cast_like, "CastLike"),
@@ -51,6 +52,7 @@ _TABLE: tuple[tuple[Rule, str | Iterable[str]], ...] = (
     (attributes.variance, "BatchNormalization"),
     (attributes.scales_of_size, "Resize Upsample"),
     (attributes.size_by_rounding, "Resize Upsample"),
+    (attributes.aligned_corners, "Resize"),
     (attributes.negative_axis, _WITH_AXES),
     (attributes.axes_once, (*_REDUCING, "Squeeze", "Unsqueeze")),
     (attributes.some_axes, "Squeeze"),
@@ -59,6 +61,7 @@ _TABLE: tuple[tuple[Rule, str | Iterable[str]], ...] = (
     (attributes.zero_and_rest, "Reshape"),
     (attributes.ratio, "Dropout"),
     (attributes.batches, "AffineGrid"),
+    (attributes.corners, "AffineGrid"),
     (attributes.keys, "LabelEncoder"),
     (attributes.bounds, "Clip"),
     (attributes.block, "DequantizeLinear QuantizeLinear"),
@@ -82,6 +85,7 @@ _TABLE: tuple[tuple[Rule, str | Iterable[str]], ...] = (
     (indices.any_order, "TopK"),
     (indices.lengths, "ReverseSequence"),
     (indices.steps_of_cells, "GRU LSTM RNN"),
+    (indices.last_state, "GRU LSTM RNN"),
     (
         indices.order,
         "ArgMax ArgMin GlobalMaxPool Hardmax MaxPool ReduceMax ReduceMin Relu TopK Unique",
@@ -101,6 +105,7 @@ _TABLE: tuple[tuple[Rule, str | Iterable[str]], ...] = (
     (indices.selected, "Compress"),
     (indices.reversed_axes, "ReverseSequence"),
     (indices.classes, "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),
+    (indices.mean_of_losses, "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),
     (indices.thresholds, "NonMaxSuppression"),
     (indices.position_ids, "RotaryEmbedding"),
     (indices.written, "TensorScatter"),
@@ -139,6 +144,7 @@ _TABLE: tuple[tuple[Rule, str | Iterable[str]], ...] = (
     (sizes.axes_listed_once, "CenterCropPad MeanVarianceNormalization Pad"),
     (sizes.removed, "Pad"),
     (sizes.long_reflection, "Pad"),
+    (sizes.repeated_or_removed, "Pad"),
     (sizes.blocks, "DepthToSpace SpaceToDepth"),
     (sizes.columns, "Col2Im"),
     (sizes.granularity, "DequantizeLinear QuantizeLinear"),
@@ -148,6 +154,11 @@ _TABLE: tuple[tuple[Rule, str | Iterable[str]], ...] = (
     (sizes.rotated, "RotaryEmbedding"),
     (windows.window, "AveragePool Conv ConvInteger DeformConv LpPool MaxPool QLinearConv"),
     (windows.padding, "AveragePool LpPool MaxPool"),
+    (
+        windows.negative_padding,
+        "AveragePool Col2Im Conv ConvInteger ConvTranspose DeformConv LpPool MaxPool MaxUnpool "
+        "QLinearConv",
+    ),
     (
         windows.padding_twice,
         "AveragePool Conv ConvInteger ConvTranspose LpPool MaxPool QLinearConv",
@@ -185,6 +196,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = _collect_rules()
 """The rules of each operator."""
 AGREED = frozenset(
     {
+        attributes.aligned_corners,
         attributes.negative_axis,
         attributes.size_by_rounding,
         attributes.some_axes,
@@ -192,9 +204,11 @@ AGREED = frozenset(
         learned.linear_classes,
         learned.long_grams,
         numbers.power_wrap,
+        numbers.range_to_quantize,
         numbers.wrap,
         signals.bands,
         sizes.long_reflection,
+        sizes.repeated_or_removed,
         windows.cropped_between,
         windows.padding_twice,
     }
@@ -202,6 +216,7 @@ AGREED = frozenset(
 """Rules about what the standard does not allow or does not say, and most kernels do alike: hunts
 judge no such model, and in any other one it excuses nothing."""
 _BY_VALUES = {
+    attributes.aligned_corners,
     attributes.axes_once,
     attributes.bounds,
     numbers.cast,
@@ -219,6 +234,7 @@ _BY_VALUES = {
     numbers.overflow,
     numbers.power,
     numbers.power_wrap,
+    numbers.range_to_quantize,
     numbers.scale,
     attributes.scales_of_size,
     numbers.shift,

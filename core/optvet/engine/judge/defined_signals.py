@@ -23,6 +23,12 @@ def transformed(call: OperatorCall) -> str:
         return ""
     if signal.shape[-1] not in (1, 2):
         return f"numbers of {signal.shape[-1]} parts"
+    one_sided, inverse = (call.attribute(name, 0) for name in ("onesided", "inverse"))
+    if one_sided and not inverse and signal.shape[-1] == 2:
+        return "one side of the frequencies of complex numbers"
+    least = 2 if one_sided and inverse else 1
+    if length is None and min(signal.shape[1:-1], default=1) < least:
+        return "a signal of 0 places"
     inside = axis is None or all(_is_of_signal(n, signal.ndim) for n in axis.ravel().tolist())
     return "" if inside else "an axis that is not one of the signal"
 

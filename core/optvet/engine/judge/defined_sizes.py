@@ -81,6 +81,14 @@ def long_reflection(call: OperatorCall) -> str:
     return "a reflection that is longer than the data" if long else ""
 
 
+def repeated_or_removed(call: OperatorCall) -> str:
+    """No end of an axis removed where the other is more of the data: the text gives no order."""
+    if call.text("mode", "constant") not in ("reflect", "wrap"):
+        return ""
+    both = any(min(begin, end) < 0 < max(begin, end) for _, begin, end in _padded(call))
+    return "an axis with elements removed and others repeated" if both else ""
+
+
 def _padded(call: OperatorCall) -> list[tuple[int, int, int]]:
     """Of each axis that is padded its size, and what is added at its beginning and end."""
     data, given, axes = call.operand(0), call.operand(1), call.operand(3)

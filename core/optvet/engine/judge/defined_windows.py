@@ -47,6 +47,12 @@ def padding(call: OperatorCall) -> str:
     return "a window lies in the padding alone" if wide or empty else ""
 
 
+def negative_padding(call: OperatorCall) -> str:
+    """Padding that adds elements, or none."""
+    least = min(call.attribute("pads") or (0,))
+    return f"padding of {least} elements" if least < 0 else ""
+
+
 def padding_twice(call: OperatorCall) -> str:
     """Padding by its sizes or by a rule, not by both; what kernels compute goes by the rule."""
     both = call.attribute("pads") is not None and call.text("auto_pad", "NOTSET") != "NOTSET"
@@ -176,8 +182,7 @@ def unpooled(call: OperatorCall) -> str:
     sizes = [*places.shape[:2], *((n - 1) * s + r - b - e for n, s, r, b, e in several)]
     if wanted is not None and any(w < s for w, s in zip(wanted.tolist(), sizes, strict=False)):
         return f"output_shape is {wanted.tolist()}, and {sizes} are needed"
-    most = math.prod(sizes) if wanted is None else math.prod(wanted.tolist())
-    if bool(np.any((places < 0) | (places >= most))):
+    if bool(np.any((places < 0) | (places >= math.prod(sizes)))):
         return "an index is outside of the result"
     return "an element is written twice" if np.unique(places).size < places.size else ""
 

@@ -366,13 +366,26 @@ def _grid(of: _Operands) -> Wanted:
         yield 1, (x[0], *(grid[1:-1] if len(grid) == len(x) else x[2:]), len(x) - 2)
 
 
+def _joined(of: _Operands) -> Wanted:
+    first, axis = of.shape(0), of.attribute("axis", 1)
+    for place, shape in enumerate(of.shapes):
+        if first and shape is not None:
+            yield place, _apart_from(axis, first, shape)
+
+
+def _apart_from(axis: int, shape: Shape, own: Shape) -> Shape:
+    """``shape`` with the size of ``own`` along the axis."""
+    if len(own) != len(shape) or not -len(shape) <= axis < len(shape):
+        return shape
+    axis %= len(shape)
+    return (*shape[:axis], own[axis], *shape[axis + 1 :])
+
+
 def _updates(of: _Operands) -> Wanted:
     past, update, axis = of.shape(0), of.shape(1), of.attribute("axis", -2)
     if past and update is not None and -len(past) <= axis < len(past):
         if len(update) == len(past):
-            wanted = [*past]
-            wanted[axis] = update[axis]
-            yield 1, tuple(wanted)
+            yield 1, _apart_from(axis, past, update)
         yield 2, past[:1]
 
 
@@ -429,6 +442,7 @@ _WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
     "BatchNormalization": _channels,
     "CausalConvWithState": _causal_convolution,
     "CenterCropPad": _one_per_axis,
+    "Concat": _joined,
     "Conv": _convolution,
     "ConvInteger": _integer_convolution,
     "ConvTranspose": _transposed_convolution,
