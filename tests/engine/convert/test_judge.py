@@ -13,10 +13,12 @@ from optvet.engine.convert.source_noise import (
     NoiseMeter,
     _computed_in_double,
     decided_by_rounding,
+    decided_by_sign,
 )
 from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.sample import SampleVerdict
+from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.interface import Interface
 from optvet.spec.converters import SourceFacts
 from optvet.spec.types import Failure, FailureKind, Sample, ValueInfo
@@ -142,6 +144,23 @@ def test_a_label_whose_scores_are_as_good_as_equal_is_decided_by_rounding() -> N
     assert decided["label"].tolist() == [1, 1, 1]
     unclear = {**reference, "probabilities": np.where(scores > 0.8, np.inf, scores)}
     assert decided_by_rounding(Matched(unclear, candidate), labels) == {}
+
+
+def test_a_label_is_noise_where_the_sign_of_its_score_is() -> None:
+    scores = np.array([[1e-8], [-1e-8], [0.5]])
+    reference = {"label": np.array([1, -1, 1]), "scores": scores}
+    moved = [{"scores": scores + step} for step in (-2e-8, 2e-8)]
+    seen = {"label": [np.array([1, 1]), np.array([-1])]}
+
+    def decided(given: list[int], runs: list[Outputs] = moved) -> list[int]:
+        pair = Matched(reference, {"label": np.array(given), "scores": scores})
+        return [*decided_by_sign(pair, seen, runs).get("label", ())]
+
+    assert decided([-1, 1, -1]) == [-1, 1, 1]
+    assert decided([0, 0, 0]) == [1, -1, 1]
+    assert decided([-1, 1, -1], []) == []
+    two = {**reference, "scores": np.hstack([scores, -scores])}
+    assert decided_by_sign(Matched(two, reference), seen, moved) == {}
 
 
 def test_an_output_that_float64_changes_was_not_computed_in_it() -> None:

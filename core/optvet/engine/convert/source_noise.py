@@ -18,6 +18,7 @@ from optvet.engine.convert.conversion_inputs import is_finite
 from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outputs
 from optvet.engine.convert.undefined_inputs import TIED_ROUNDOFFS, open_rows
 from optvet.engine.judge.known_noise import Noise
+from optvet.engine.judge.thresholds import THRESHOLDS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.numerics.inject import INJECTIONS
 from optvet.engine.work.sandbox import Outcome, Sandbox
@@ -117,6 +118,8 @@ class NoiseMeter:
         about = (config, artifact, samples, list(SEEDS))
         moved = _answer(self.here.call(worker_steps.moved_weights, *about, role="judging")).value
         found: dict[str, list[Outputs]] = {}
+        runs_of_source = self.reference.values()
+        seen = {n: [run[n] for run in runs_of_source if n in run] for n in self.facts.labels}
         for s in samples:
             plain = runs.get(s.id)
             if plain is None or isinstance(plain, Failure):
@@ -125,6 +128,7 @@ class NoiseMeter:
             each = (self._shift_outputs(s.id, pair, m) for m in moved.get(s.id, ()))
             found[s.id] = [shifted for shifted in each if shifted]
             decided = decided_by_rounding(pair, self.facts.labels)
+            decided |= decided_by_sign(pair, seen, found[s.id])
             found[s.id] += [{**_round_outputs(pair, seed), **decided} for seed in SEEDS]
         return found
 
@@ -212,3 +216,29 @@ def decided_by_rounding(pair: Matched, labels: frozenset[str]) -> Outputs:
         for name, value in pair.reference.items()
         if name in labels and len(value) == len(table)
     }
+
+
+def decided_by_sign(
+    pair: Matched, seen: Mapping[str, Sequence[np.ndarray]], moved: Sequence[Outputs]
+) -> Outputs:
+    """Labels as the converted model gives them, where the sign of the only score is noise.
+
+    So it is where 0 is as near to a score as counts as noise, by how far ``moved`` runs move it. A
+    label that the source gives on none of its samples (``seen``) is none that rounding chose.
+    """
+    scores = [(n, v) for n, v in pair.reference.items() if is_float(v.dtype)]
+    if len(scores) != 1 or scores[0][1].size != len(scores[0][1]):
+        return {}
+    ((name, score),) = scores
+    apart = [np.abs(m[name].astype(np.float64) - score) for m in moved if name in m]
+    if not apart:
+        return {}
+    noise = (np.abs(score) < THRESHOLDS.jitter_max * np.max(apart, axis=0)).reshape(len(score))
+    decided: Outputs = {}
+    for label in seen.keys() & pair.reference.keys():
+        value, came = pair.reference[label], pair.candidate[label]
+        if value.size == len(score):
+            given = {item for run in seen[label] for item in run.ravel().tolist()}
+            taken = noise.reshape(value.shape) & np.isin(came, [*given])
+            decided[label] = np.where(taken, came, value)
+    return decided
