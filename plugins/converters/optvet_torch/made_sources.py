@@ -137,6 +137,10 @@ class SourceWriter:
                 return taken.pop()
             if value.layout != torch.strided or value.is_complex() or value.is_quantized:
                 raise CannotBeWrittenError("a tensor of a kind of its own")
+            others = self.inputs and self.inputs[0].dtype != value.dtype
+            if others and value.dtype == torch.uint8 and not value.numel():
+                # A sample of gather, which takes an index of this type if it has no elements.
+                raise CannotBeWrittenError("an index of a type that is not documented")
             self.inputs.append(_short(value.detach()))
             return f"x{len(self.inputs) - 1}"
         if isinstance(value, (list, tuple)):

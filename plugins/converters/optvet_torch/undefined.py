@@ -1,4 +1,4 @@
-"""What the documentation of PyTorch leaves open: what is written twice, and targets of losses.
+"""What PyTorch's documentation leaves open: what is written twice, indices, and targets of losses.
 
 The targets are those that PyTorch's own tests keep to. Where the documentation asks for a label of
 1 or -1 but gives a formula for any number, they do not, and the formula is the answer.
@@ -15,6 +15,10 @@ _IN_PROBABILITIES = frozenset({"binary_cross_entropy_with_logits", "cross_entrop
 """Losses whose targets, if these are floats, should be between 0 and 1."""
 _OF_CASES = frozenset({"hinge_embedding_loss", "cosine_embedding_loss"})
 """Losses that are given by cases: one for a target of 1, one for -1."""
+
+
+_BY_INDEX = frozenset({"gather", "scatter", "scatter_add", "scatter_reduce"})
+"""Operators whose index has the dimensions of what is indexed."""
 
 
 def undefined_by_function(function: str, given: _Arguments) -> str:
@@ -37,6 +41,8 @@ def undefined_by_function(function: str, given: _Arguments) -> str:
 def undefined_by_operator(operator: str, given: _Arguments) -> str:
     """The same of an operator of ATen, before it is executed: some write into what they read."""
     name = operator.removeprefix("aten.").removesuffix("_")
+    if name in _BY_INDEX and max(1, given["index"].ndim) != max(1, given["self"].ndim):
+        return "an index of another number of dimensions"  # not checked if it has no elements
     if name in _WRITTEN and _is_overwritten(*_WRITTEN[name](given)):
         return "different elements that are written to the same place"
     return ""

@@ -71,6 +71,16 @@ def test_a_place_outside_of_a_shape_is_none(places: list[int], words: str) -> No
     assert bool(words) == bool(told)
 
 
+@pytest.mark.parametrize(("shape", "words"), [((0,), ""), ((2, 0), "another number of dimensions")])
+def test_an_index_has_the_dimensions_of_what_it_is_about(
+    shape: tuple[int, ...], words: str
+) -> None:
+    index = torch.zeros(shape, dtype=torch.int64)
+    told = found(lambda x: torch.gather(x, 0, index), [1.0, 2.0])
+    assert words in told
+    assert bool(words) == bool(told)
+
+
 def scatter(x: Any, index: Any, source: Any) -> object:
     return x.scatter(0, index, source)
 
