@@ -62,8 +62,8 @@ def is_disputed(
     outputs of the original, as far from what was expected as those that are told; or of the
     optimized model what was expected, so that only the runtime reads it as wrong; or it refuses a
     model that the import refuses too, which the runtime only tolerates. Nor is it where the
-    standard says nothing of the original on these inputs, or where one of the models is refused,
-    and an operand of the original has a shape that the standard does not allow.
+    standard says nothing of the original on these inputs, or where no values are compared, and an
+    operand of the original has a shape that the standard does not allow; but no process may die.
 
     Args:
         symptom: Of the finding.
@@ -76,12 +76,11 @@ def is_disputed(
     refused = (
         by_import and symptom.info.check is ScriptCheck.ERROR and symptom.info.stages != ("check",)
     )
-    rejected = symptom in _REJECTIONS
-    if not symptom.info.of_values and not refused and not rejected:
+    if symptom.info.check is ScriptCheck.DEATH:
         return False
     preload = ("onnx.reference.ops", *applied.optimizer.preload, __name__)
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
-        shapes_alone = rejected and not refused
+        shapes_alone = not symptom.info.of_values and not refused
         undefined = box.call(_is_undefined, bundle, shapes_alone, fresh=True).value
         if undefined or shapes_alone:
             return bool(undefined)
@@ -93,16 +92,6 @@ def is_disputed(
         if outcome.value or outcome.failure is not None or not applied.is_portable:
             return bool(outcome.value)
         return bool(box.call(_acquits, bundle, applied, error, noise, fresh=True).value)
-
-
-_REJECTIONS = frozenset(
-    {
-        Symptom.OPTIMIZER_ERROR,
-        Symptom.INVALID_MODEL,
-        Symptom.LOAD_FAILURE,
-        Symptom.RUN_FAILURE,
-    }
-)
 
 
 def _is_undefined(bundle: Path, shapes_alone: bool) -> bool:

@@ -11,7 +11,7 @@ from optvet.graph.interface import HasInterface, Place, feeds_of_size, fixed_siz
 from optvet.spec.types import Model, Sample
 
 Refuses = Callable[[Sample], bool]
-"""Whether the original raises an error on a sample."""
+"""Whether the original raises an error on a sample, or the standard has no answer for it."""
 
 
 def with_only_sizes(
@@ -27,7 +27,7 @@ def with_only_sizes(
         model: The original.
         candidate: What an optimizer made of it.
         samples: Inputs on which the original runs, at least one.
-        refuses: Whether it raises an error on a further one.
+        refuses: Whether it has no answer for a further one.
     """
     fixed = fixed_sizes(model, candidate)
     only = {p: n for p, n in fixed.items() if not _is_open(model, p, n, samples, refuses)}

@@ -39,6 +39,7 @@ from optvet.engine.work.trials.trial_results import (
     replay_from_bytes,
     replay_to_bytes,
 )
+from optvet.engine.work.trials.undefined_values import reason_to_refuse
 from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
 from optvet.spec.optimizer_protocols import ReportsChanges
@@ -343,9 +344,12 @@ class TrialRunner:
         return self._finish(self._start(build_spec, samples, pending.purpose))
 
     def _refuses(self, sample: Sample) -> bool:
-        """Whether the original raises an error on a further sample."""
+        """Whether the original raises an error on a further sample, or has no answer for it."""
         run = self.reference([sample]).runs.get(sample.id)
-        return isinstance(run, Failure) and run.kind == "error"
+        if isinstance(run, Failure):
+            return run.kind == "error"
+        about = (self.build_spec(None), dict(sample.feeds), self.case.reference)
+        return bool(self.sandbox.call(reason_to_refuse, *about, role="judging").value)
 
     def _one_by_one(self, pending: _Pending) -> Trial:
         """Find the sample that killed the worker: try the build first, then each sample alone."""
