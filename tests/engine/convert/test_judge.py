@@ -159,8 +159,13 @@ def test_a_label_is_noise_where_the_sign_of_its_score_is() -> None:
     assert decided([-1, 1, -1]) == [-1, 1, 1]
     assert decided([0, 0, 0]) == [1, -1, 1]
     assert decided([-1, 1, -1], []) == []
+    candidate = {"label": np.array([-1, 1, -1]), "scores": scores}
     two = {**reference, "scores": np.hstack([scores, -scores])}
     assert decided_by_sign(Matched(two, reference), seen, moved) == {}
+    lone = {"label": np.array(1), "scores": np.array(np.inf)}
+    assert decided_by_sign(Matched(lone, lone), seen, [lone]) == {}
+    endless = {**reference, "scores": np.where(scores > 0.1, np.inf, scores)}
+    assert decided_by_sign(Matched(endless, candidate), seen, [endless])["label"].tolist()[2] == 1
 
 
 def test_an_output_that_float64_changes_was_not_computed_in_it() -> None:

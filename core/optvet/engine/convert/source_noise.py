@@ -226,16 +226,20 @@ def decided_by_sign(
     So it is where 0 is as near to a score as counts as noise, by how far ``moved`` runs move it. A
     label that the source gives on none of its samples (``seen``) is none that rounding chose.
     """
+    labels = seen.keys() & pair.reference.keys()
     scores = [(n, v) for n, v in pair.reference.items() if is_float(v.dtype)]
-    if len(scores) != 1 or scores[0][1].size != len(scores[0][1]):
+    if not labels or len(scores) != 1:
         return {}
     ((name, score),) = scores
-    apart = [np.abs(m[name].astype(np.float64) - score) for m in moved if name in m]
+    if not score.ndim or score.size != len(score):
+        return {}
+    with np.errstate(invalid="ignore"):
+        apart = [np.abs(m[name].astype(np.float64) - score) for m in moved if name in m]
     if not apart:
         return {}
     noise = (np.abs(score) < THRESHOLDS.jitter_max * np.max(apart, axis=0)).reshape(len(score))
     decided: Outputs = {}
-    for label in seen.keys() & pair.reference.keys():
+    for label in labels:
         value, came = pair.reference[label], pair.candidate[label]
         if value.size == len(score):
             given = {item for run in seen[label] for item in run.ravel().tolist()}
