@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from optvet.engine.convert.compare_outputs import Judge
+from optvet.engine.convert.compare_outputs import Judge, _without_unsettled
 from optvet.engine.convert.match_interface import Matched, match_outputs
 from optvet.engine.convert.source_noise import (
     NoiseMeter,
@@ -166,6 +166,14 @@ def test_a_label_is_noise_where_the_sign_of_its_score_is() -> None:
     assert decided_by_sign(Matched(lone, lone), seen, [lone]) == {}
     endless = {**reference, "scores": np.where(scores > 0.1, np.inf, scores)}
     assert decided_by_sign(Matched(endless, candidate), seen, [endless])["label"].tolist()[2] == 1
+
+
+def test_what_the_source_computes_grossly_wrong_is_not_compared_closer_than_that() -> None:
+    source = np.array([-10, -10, -10, 6], np.float32)
+    came = np.array([-9, np.nan, 20, 7], np.float32)
+    exact = {"y": np.array([-30, -30, -30, 6.0])}
+    agreed = _without_unsettled(Matched({"y": source}, {"y": came}), exact).candidate["y"]
+    assert agreed.tolist() == [-10, -10, 20, 7]
 
 
 def test_an_output_that_float64_changes_was_not_computed_in_it() -> None:

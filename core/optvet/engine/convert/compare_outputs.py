@@ -144,10 +144,11 @@ class Judge:
 
 
 def _without_unsettled(pair: Matched, truth: Mapping[str, np.ndarray]) -> Matched:
-    """The outputs, where those agree that are no number on one side, and that rounding decides.
+    """The outputs, where those agree that rounding decides.
 
     So it is where the source is grossly off from what it gives in float64: the logarithm of a
-    determinant that is 0, say, whose sign no operand but the rounding decides.
+    determinant that is 0, say. Then one side may be no number, since the sign is rounding, and
+    numbers may be apart by as much as the source is off.
     """
     limits, agreed = SETTING.thresholds, {}
     for name, value in pair.reference.items():
@@ -155,8 +156,9 @@ def _without_unsettled(pair: Matched, truth: Mapping[str, np.ndarray]) -> Matche
         if exact is not None and is_float(value.dtype) and value.shape == came.shape == exact.shape:
             gross = max(limits.unmeasured, limits.believable * unit_roundoff(value.dtype))
             with np.errstate(invalid="ignore"):
-                off = np.abs(value - exact) > gross * magnitude(value)
-            came = np.where(off & other_places(value, came), value, came)
+                error = np.abs(value - exact)
+                near = other_places(value, came) | (np.abs(came - value) <= error)
+            came = np.where((error > gross * magnitude(value)) & near, value, came)
         agreed[name] = came
     return replace(pair, candidate=agreed)
 
