@@ -15,8 +15,6 @@ _IN_PROBABILITIES = frozenset({"binary_cross_entropy_with_logits", "cross_entrop
 """Losses whose targets, if these are floats, should be between 0 and 1."""
 _OF_CASES = frozenset({"hinge_embedding_loss", "cosine_embedding_loss"})
 """Losses that are given by cases: one for a target of 1, one for -1."""
-
-
 _BY_INDEX = frozenset({"gather", "scatter", "scatter_add", "scatter_reduce"})
 """Operators whose index has the dimensions of what is indexed."""
 

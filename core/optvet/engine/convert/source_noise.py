@@ -7,9 +7,9 @@ are moved too, which tells how far their rounding to another type may lead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -118,8 +118,10 @@ class NoiseMeter:
         about = (config, artifact, samples, list(SEEDS))
         moved = _answer(self.here.call(worker_steps.moved_weights, *about, role="judging")).value
         found: dict[str, list[Outputs]] = {}
-        runs_of_source = self.reference.values()
-        seen = {n: [run[n] for run in runs_of_source if n in run] for n in self.facts.labels}
+        seen: dict[str, set[Any]] = {name: set() for name in self.facts.labels}
+        for outputs in self.reference.values():
+            for name in seen.keys() & outputs.keys():
+                seen[name].update(outputs[name].ravel().tolist())
         for s in samples:
             plain = runs.get(s.id)
             if plain is None or isinstance(plain, Failure):
@@ -219,7 +221,7 @@ def decided_by_rounding(pair: Matched, labels: frozenset[str]) -> Outputs:
 
 
 def decided_by_sign(
-    pair: Matched, seen: Mapping[str, Sequence[np.ndarray]], moved: Sequence[Outputs]
+    pair: Matched, seen: Mapping[str, Set[Any]], moved: Sequence[Outputs]
 ) -> Outputs:
     """Labels as the converted model gives them, where the sign of the only score is noise.
 
@@ -242,7 +244,6 @@ def decided_by_sign(
     for label in labels:
         value, came = pair.reference[label], pair.candidate[label]
         if value.size == len(score):
-            given = {item for run in seen[label] for item in run.ravel().tolist()}
-            taken = noise.reshape(value.shape) & np.isin(came, [*given])
+            taken = noise.reshape(value.shape) & np.isin(came, [*seen[label]])
             decided[label] = np.where(taken, came, value)
     return decided

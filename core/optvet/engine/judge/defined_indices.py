@@ -232,12 +232,11 @@ def mean_of_losses(call: OperatorCall) -> str:
     if target is None or call.text("reduction", "mean") != "mean":
         return ""
     counted = target[target != call.attribute("ignore_index")]
-    given = len(call.node.input) > 2 and call.node.input[2] != ""
     if not counted.size:
         return "the mean of no losses"
-    if not given or weights is None:
+    if weights is None or weights[counted].sum():
         return ""
-    return "" if weights[counted].sum() else "the mean of losses whose weights are 0"
+    return "the mean of losses whose weights are 0"
 
 
 def thresholds(call: OperatorCall) -> str:
