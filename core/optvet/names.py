@@ -45,7 +45,8 @@ _MODULES = {
     "spec.memory": "announced_bytes check_size",
     "spec.optimizer_protocols": """
         CarriesFiles DependsOnModel DependsOnOptions Explains ExplainsSimply ExplainsTogether
-        LowersPrecision Optimizer ReportsChanges Saves TakesFiles TellsCode VariesInHunts
+        LowersPrecision Optimizer QuickInHunts ReportsChanges Saves TakesFiles TellsCode
+        VariesInHunts
     """,
     "spec.parsing": "parse_json read_json read_toml",
     "spec.protocols": """

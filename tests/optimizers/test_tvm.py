@@ -24,6 +24,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import Unsupported, UsageError
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest
+from optvet.spec.sensitive import sensitive_options
 from optvet.spec.types import Artifact
 from optvet.testing import check_optimizer
 from optvet_tvm.optimizer import TvmOptimizer
@@ -176,6 +177,23 @@ def run(artifact_of: Sequence[str], text: str, feeds: dict[str, np.ndarray]) -> 
 
 
 # The list of passes
+
+
+@pytest.mark.parametrize(
+    ("target", "plain"),
+    [
+        ("llvm", True),
+        ({"kind": "llvm", "mcpu": "x86-64-v3"}, True),
+        ({"kind": "llvm", "cl-opt": ["-load=x.so"]}, False),
+        ({"kind": "c"}, False),
+        ("[1]", False),
+        ("c", False),
+    ],
+)
+def test_a_target_that_only_chooses_a_processor_needs_no_trust(target: object, plain: bool) -> None:
+    mark = sensitive_options(TvmOptions)["target"]
+    assert mark.unless(target) is plain
+    assert mark.unless(TvmOptions.model_validate({"target": target}).target) is plain
 
 
 def test_kernel_passes_are_listed_only_when_asked_for() -> None:

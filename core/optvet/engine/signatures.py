@@ -32,6 +32,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
         optimizer_protocols.DependsOnOptions,
         optimizer_protocols.DependsOnModel,
         optimizer_protocols.VariesInHunts,
+        optimizer_protocols.QuickInHunts,
         optimizer_protocols.LowersPrecision,
         optimizer_protocols.Explains,
         optimizer_protocols.ExplainsSimply,

@@ -127,6 +127,18 @@ class VariesInHunts(Protocol):
 
 
 @runtime_checkable
+class QuickInHunts(Protocol):
+    """Optional part of an optimizer that can make the same of a model in less time.
+
+    Attributes:
+        quick_options: Options under which hunts suspect models, unless the user set them; what is
+            suspected is vetted without them. The passes are the same ones.
+    """
+
+    quick_options: Mapping[str, Any]
+
+
+@runtime_checkable
 class DependsOnModel(Protocol[OptionsT_contra]):
     """Optional part of an optimizer whose passes are parts of the model, such as its nodes."""
 

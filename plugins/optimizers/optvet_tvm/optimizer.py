@@ -31,7 +31,7 @@ from optvet.plugin import (
 )
 from optvet_tvm.extra_passes import load_extra, module_name, parse_extras, source_of
 from optvet_tvm.kernels import build_executable, compiled_once
-from optvet_tvm.options import TvmOptions
+from optvet_tvm.options import UNOPTIMIZED, TvmOptions
 from optvet_tvm.passes import (
     GRAPH_PASSES,
     KERNEL_PASSES,
@@ -80,6 +80,8 @@ class TvmOptimizer:
         "apache-tvm", "tvm", "import tvm.relax.frontend.onnx", ("apache-tvm-ffi==0.1.12",)
     )
     traits = Traits(produces="tvm-executable", reference="empty pipeline")
+    # LLVM takes most of the time, and none of the passes is its own.
+    quick_options: Mapping[str, Any] = {"target": UNOPTIMIZED}
 
     def __init__(self, options: TvmOptions | None = None) -> None:
         self.options: TvmOptions = options or TvmOptions()

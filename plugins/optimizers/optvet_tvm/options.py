@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -14,12 +15,20 @@ EXTRA_PASS = re.compile(
 )
 
 
-_TARGET = re.compile(r"llvm(\s+-(mcpu|mattr|mtriple|num-cores|opt-level)=[\w+,.-]+)*")
+_HARMLESS = frozenset({"kind", "mcpu", "mattr", "mtriple", "num-cores", "opt-level"})
+UNOPTIMIZED = '{"kind": "llvm", "opt-level": 0}'
+"""The default target, with machine code as it comes."""
 
 
 def _is_plain_target(target: object) -> bool:
     """Whether a target has none but options that choose a processor."""
-    return isinstance(target, str) and _TARGET.fullmatch(target) is not None
+    if target == "llvm":
+        return True
+    try:
+        parts = json.loads(target) if isinstance(target, str) else target
+    except ValueError:
+        return False
+    return isinstance(parts, dict) and parts.get("kind") == "llvm" and parts.keys() <= _HARMLESS
 
 
 class TvmOptions(BaseModel):
@@ -31,7 +40,8 @@ class TvmOptions(BaseModel):
         str,
         Sensitive("may pass LLVM options that name files", unless=lambda t: _is_plain_target(t)),
     ] = "llvm"
-    """What code is generated for; the runtime runs on the CPU."""
+    """What code is generated for; the runtime runs on the CPU. A name, or
+    {"kind": "llvm", "mcpu": …}."""
     opt_level: int = Field(default=3, ge=0)
     """Optimization level of TVM's pass context."""
     tir: bool = False
@@ -40,6 +50,11 @@ class TvmOptions(BaseModel):
     """Passes of your own, [NAME=]MODULE:FUNCTION[@POSITION]. MODULE is a module or a file.py,
     FUNCTION makes a TVM pass, POSITION counts in the list of all passes (default: behind those of
     the graph)."""
+
+    @field_validator("target", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        return json.dumps(value) if isinstance(value, dict) else value
 
     @field_validator("extra_passes")
     @classmethod

@@ -717,6 +717,23 @@ def test_what_shows_under_rare_options_alone_is_found_with_them(tmp_path: Path) 
     assert hunt(plain, plugins).findings == []
 
 
+class Hasty(Filed):
+    """The same, but hunts look at models in files."""
+
+    rare_options: Mapping[str, Any] = {}
+    quick_options: Mapping[str, Any] = {"filed": True}
+
+
+def test_what_quick_options_alone_show_is_suspected_and_not_found(tmp_path: Path) -> None:
+    hasty = Hasty(default=("drop_relu",), offered=("drop_relu",), options=FiledOptions())
+    plugins = Plugins().register("generator", SmallPool()).register("optimizer", hasty)
+    summary = hunt(asked(tmp_path / "out", "40"), plugins)
+    assert summary.refuted
+    assert summary.findings == []
+    given = hunt(asked(tmp_path / "given", "40", optimizer_options={"filed": False}), plugins)
+    assert not given.refuted
+
+
 def test_models_run_under_the_options_of_the_runtime(tmp_path: Path) -> None:
     plugins = plugins_with("drop_relu", "keep_01")
     request = asked(tmp_path / "out", "40", runtime_options={"providers": ["CPUExecutionProvider"]})

@@ -12,7 +12,7 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.hunt import HuntRequest
-from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges, VariesInHunts
+from optvet.spec.optimizer_protocols import Optimizer, QuickInHunts, ReportsChanges, VariesInHunts
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Pass
 
@@ -66,7 +66,7 @@ def resolve_optimizer(request: HuntRequest, plugins: Plugins) -> TestedOptimizer
         given_to_runtime=request.runtime_options,
         arbiter=_find_arbiter(plugins, optimizer, candidate),
     )
-    return replace(tested, rare=_under_rare_options(tested))
+    return _quickened(replace(tested, rare=_under_rare_options(tested)))
 
 
 def _find_arbiter(
@@ -89,6 +89,17 @@ def _under_rare_options(tested: TestedOptimizer) -> TestedOptimizer | None:
     given = {**tested.given, **rare}
     options = parse_options(optimizer.name, optimizer.options, given)
     return replace(tested, optimizer=configure(optimizer, options), options=options, given=given)
+
+
+def _quickened(tested: TestedOptimizer) -> TestedOptimizer:
+    """The optimizer under its quick options, which no suspicion is vetted with."""
+    optimizer = tested.optimizer
+    quick = optimizer.quick_options if isinstance(optimizer, QuickInHunts) else {}
+    if not quick or quick.keys() & tested.given.keys():
+        return tested
+    options = parse_options(optimizer.name, optimizer.options, {**tested.given, **quick})
+    rare = None if tested.rare is None else _quickened(tested.rare)
+    return replace(tested, optimizer=configure(optimizer, options), options=options, rare=rare)
 
 
 def _standard(passes: Sequence[Pass]) -> tuple[str, ...]:
