@@ -514,7 +514,9 @@ def test_outputs_of_which_two_runtimes_give_other_values_accuse_no_optimizer(
     write_arrays(tmp_path / "inputs.npz", {"x": X})
     for expected, disputed in ((np.abs(X), False), (np.zeros_like(X), True)):
         write_arrays(tmp_path / "expected.npz", {"y": expected})
-        assert is_disputed(Symptom.WRONG_OUTPUT, tmp_path, applied("abs_to_neg")) is disputed
+        for symptom in (Symptom.WRONG_OUTPUT, Symptom.SENSITIVITY):
+            given = applied("abs_to_neg")
+            assert is_disputed(symptom, tmp_path, given, error=1.0, noise=0.0) is disputed
     assert not is_disputed(Symptom.INVALID_MODEL, tmp_path, applied("abs_to_neg"))
 
 

@@ -80,7 +80,7 @@ def is_disputed(
         return False
     preload = ("onnx.reference.ops", *applied.optimizer.preload, __name__)
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
-        shapes_alone = not symptom.info.of_values and not refused
+        shapes_alone = symptom.info.check is not ScriptCheck.OUTPUTS and not refused
         undefined = box.call(_is_undefined, bundle, shapes_alone, fresh=True).value
         if undefined or shapes_alone:
             return bool(undefined)
