@@ -28,6 +28,10 @@ def values(*numbers: float, dtype: type = F32) -> dict[str, np.ndarray]:
         # A fault without a size, such as another shape, needs values that agree roughly.
         ([REFERENCE], None, None, False),
         ([2 * REFERENCE], None, None, True),
+        # An eighth beside the difference: plain where the others agree, not where they do not.
+        ([RUNTIME * 1.2, RUNTIME * 1.2], 1.6, 0.2, True),
+        ([RUNTIME * 1.2, RUNTIME * 1.25], 1.6, 0.2, False),
+        ([RUNTIME * 1.2], 1.6, 0.2, False),
         ([], 1e-2, 1e-7, False),
     ],
 )

@@ -18,6 +18,9 @@ from optvet.engine.numerics.floats import is_float
 Values = Mapping[str, np.ndarray]
 PLAIN = 0.3
 """Beyond so much of an output's largest value, no difference of two evaluators is rounding."""
+CLEAR = 0.1
+"""The same where these agree with each other much closer: ``_CLOSER`` times."""
+_CLOSER = 1000
 _SHARE = 0.5
 """If others stray by more than this share of the difference, it is no evidence."""
 
@@ -28,7 +31,7 @@ def is_contradicted(
     """Whether other results of the original stray as far from ``expected`` as the accused.
 
     True if one strays by half of the difference, or all by more than the rounding that the script
-    of a bundle allows.
+    of a bundle allows. Several that agree with each other show an error of the runtime sooner.
 
     Args:
         expected: Outputs of the runtime.
@@ -37,8 +40,10 @@ def is_contradicted(
         noise: Noise of the original, likewise.
     """
     strays = [_stray(expected, opinion) for opinion in opinions]
+    apart = max((_stray(opinions[0], opinion) for opinion in opinions[1:]), default=math.inf)
+    plain = CLEAR if strays and _CLOSER * apart < min(strays) else PLAIN
     sized = error is not None and 0 < error < math.inf
-    far = min(PLAIN, _SHARE * error) if error is not None and sized else PLAIN
+    far = min(plain, _SHARE * error) if error is not None and sized else plain
     tolerated = telling_tolerance(error, noise) if sized else PLAIN
     return any(s > far for s in strays) or (bool(strays) and min(strays) > tolerated)
 
