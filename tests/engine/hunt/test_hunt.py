@@ -557,6 +557,16 @@ def test_values_are_known_up_to_where_the_evaluator_fails(tmp_path: Path) -> Non
     assert is_disputed(Symptom.WRONG_OUTPUT, tmp_path, applied("abs_to_neg"))
 
 
+def test_values_beside_what_the_evaluator_fails_in_are_known(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,1,4] x) => (float[1,1,2] y, int64[n] r) <int64 e = {3}, int64 s = {1}>
+        { y = MaxPool<kernel_shape = [3]>(x)
+          b = Constant<value_ints = [0]>()  r = Range(b, e, s) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    write_arrays(tmp_path / "inputs.npz", {"x": np.full((1, 1, 4), np.nan, np.float32)})
+    assert is_disputed(Symptom.LOAD_FAILURE, tmp_path, applied("abs_to_neg"))
+
+
 @pytest.mark.long
 def test_sequences_and_optional_values_are_asked_about_too(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>

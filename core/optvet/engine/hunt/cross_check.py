@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, ValueInfoProto
 from onnx.reference import ReferenceEvaluator
 from pydantic import BaseModel
 
@@ -22,6 +23,7 @@ from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.opinions import collect_opinions, evaluate_in_own_types
 from optvet.graph.functions import without_functions
 from optvet.graph.structure import draws_random
+from optvet.graph.walk import reads
 from optvet.spec.errors import InputError
 from optvet.spec.foreign import load_model
 from optvet.spec.optimizer_protocols import Optimizer
@@ -108,22 +110,38 @@ def _is_undefined(bundle: Path, shapes_alone: bool) -> bool:
 
 
 def _values_inside(model: ModelProto, feeds: Values) -> Values:
-    """The evaluator's values, up to the first operator that it lacks or fails in."""
+    """The evaluator's values, but for those behind an operator that it lacks or fails in."""
+    nodes = list(model.graph.node)
+    whole = _values_of(model, nodes, feeds)
+    if whole is not None:
+        return whole
+    kept, lost = list[NodeProto](), set[str]()
+    values: Values = {}
+    for node in nodes:
+        found = None if lost.intersection(reads(node)) else _values_of(model, [*kept, node], feeds)
+        if found is None:
+            lost.update(node.output)
+        else:
+            kept, values = [*kept, node], found
+    return values
+
+
+def _values_of(model: ModelProto, nodes: Sequence[NodeProto], feeds: Values) -> Values | None:
+    """The evaluator's values of some nodes; None if it fails."""
     part = ModelProto()
     part.CopyFrom(model)
-    while part.graph.node:
-        names = (name for node in part.graph.node for name in node.output if name)
-        del part.graph.output[:]
-        part.graph.output.extend(ValueInfoProto(name=name) for name in names)
-        try:
-            with np.errstate(all="ignore"):
-                given: Any = ReferenceEvaluator(part).run(None, dict(feeds), intermediate=True)
-            return {n: v for n, v in given.items() if isinstance(v, np.ndarray)}
-        except Exception as error:  # it raises what it likes of operators that it lacks
-            if isinstance(error, MemoryError):
-                raise
-        del part.graph.node[-1]
-    return {}
+    del part.graph.node[:], part.graph.output[:]
+    part.graph.node.extend(nodes)
+    names = (name for node in nodes for name in node.output if name)
+    part.graph.output.extend(ValueInfoProto(name=name) for name in names)
+    try:
+        with np.errstate(all="ignore"):
+            given: Any = ReferenceEvaluator(part).run(None, dict(feeds), intermediate=True)
+    except Exception as error:  # it raises what it likes of operators that it lacks
+        if isinstance(error, MemoryError):
+            raise
+        return None
+    return {n: v for n, v in given.items() if isinstance(v, np.ndarray)}
 
 
 def _runs(bundle: Path) -> None:
