@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
@@ -86,9 +87,7 @@ def _under_rare_options(tested: TestedOptimizer) -> TestedOptimizer | None:
     rare = optimizer.rare_options if isinstance(optimizer, VariesInHunts) else {}
     if not rare or rare.keys() & tested.given.keys():
         return None
-    given = {**tested.given, **rare}
-    options = parse_options(optimizer.name, optimizer.options, given)
-    return replace(tested, optimizer=configure(optimizer, options), options=options, given=given)
+    return replace(_with_options(tested, rare), given={**tested.given, **rare})
 
 
 def _quickened(tested: TestedOptimizer) -> TestedOptimizer:
@@ -97,9 +96,15 @@ def _quickened(tested: TestedOptimizer) -> TestedOptimizer:
     quick = optimizer.quick_options if isinstance(optimizer, QuickInHunts) else {}
     if not quick or quick.keys() & tested.given.keys():
         return tested
-    options = parse_options(optimizer.name, optimizer.options, {**tested.given, **quick})
     rare = None if tested.rare is None else _quickened(tested.rare)
-    return replace(tested, optimizer=configure(optimizer, options), options=options, rare=rare)
+    return replace(_with_options(tested, quick), rare=rare)
+
+
+def _with_options(tested: TestedOptimizer, further: Mapping[str, Any]) -> TestedOptimizer:
+    """The optimizer under further options, beside those that are given."""
+    optimizer = tested.optimizer
+    options = parse_options(optimizer.name, optimizer.options, {**tested.given, **further})
+    return replace(tested, optimizer=configure(optimizer, options), options=options)
 
 
 def _standard(passes: Sequence[Pass]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from optvet.engine.numerics.floats import is_float
 Values = Mapping[str, np.ndarray]
 PLAIN = 0.3
 """Beyond so much of an output's largest value, no difference of two evaluators is rounding."""
-CLEAR = 0.1
+_CLEAR = 0.1
 """The same where these agree with each other much closer: ``_CLOSER`` times."""
 _CLOSER = 1000
 _SHARE = 0.5
@@ -41,7 +41,7 @@ def is_contradicted(
     """
     strays = [_stray(expected, opinion) for opinion in opinions]
     apart = max((_stray(opinions[0], opinion) for opinion in opinions[1:]), default=math.inf)
-    plain = CLEAR if strays and _CLOSER * apart < min(strays) else PLAIN
+    plain = _CLEAR if strays and _CLOSER * apart < min(strays) else PLAIN
     sized = error is not None and 0 < error < math.inf
     far = min(plain, _SHARE * error) if error is not None and sized else plain
     tolerated = telling_tolerance(error, noise) if sized else PLAIN
