@@ -24,18 +24,13 @@ def main() -> int:
     """Run the command line; returns the exit code."""
     gc.set_threshold(_ALLOCATIONS)
     with leaving_at_once():
-        import optvet_resident
+        from optvet.cli import main as run
 
-        code = optvet_resident.ask(sys.argv[1:])
-        if code is None:
-            from optvet.cli import main as run
-
-    if code is None:
-        try:
-            code = run()
-        except KeyboardInterrupt:  # while the command sets up its folders, or clears them away
-            os.write(2, b"interrupted\n")
-            code = _INTERRUPTED
+    try:
+        code = run()
+    except KeyboardInterrupt:  # while the command sets up its folders, or clears them away
+        os.write(2, b"interrupted\n")
+        code = _INTERRUPTED
     # The command has ended: Ctrl-C while Python exits is not to change its exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An interrupt of an exec() of a text, as of a dataclass, makes ``python -m`` end by SIGINT even
@@ -47,7 +42,7 @@ def main() -> int:
 
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """Within the block, which imports or waits for another process, Ctrl-C ends this one.
+    """Within the block, which imports, Ctrl-C ends this process.
 
     KeyboardInterrupt would not do: native modules turn it into errors of their own.
     """

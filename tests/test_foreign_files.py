@@ -64,7 +64,6 @@ ALLOWED: Mapping[str, str] = {
     "core/optvet/engine/processes.py": KERNEL,
     "core/optvet/engine/repair/propose/tried_candidates.py": OWN,
     "core/optvet/engine/work/sandbox/cores.py": KERNEL,
-    "core/optvet/engine/work/sandbox/standby.py": KERNEL,
     "core/optvet/engine/work/cache/whole_answers.py": OWN,
     "core/optvet/engine/work/cache/environment_fingerprint.py": PACKAGE,
     "core/optvet/engine/work/cache/disk.py": CACHE,

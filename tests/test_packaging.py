@@ -147,7 +147,7 @@ def test_the_wheel_puts_nothing_foreign_at_top_level() -> None:
     wheel = pytest.importorskip("hatchling.builders.wheel", reason="needs hatchling")
     builder = wheel.WheelBuilder(str(ROOT))
     files = [f.distribution_path for f in builder.recurse_included_files()]
-    starts = {"optvet_pytest.py", "optvet_resident.py", "optvet_start.py"}
+    starts = {"optvet_pytest.py", "optvet_start.py"}
     allowed = {"optvet", *starts, *(p.name for p in plugin_files())}
     assert {Path(f).parts[0] for f in files} == allowed
     assert not [f for f in files if "__pycache__" in f]

@@ -46,8 +46,6 @@ COMMANDS = {
     "doctor": Use((), "libraries"),
     "explain": Use(("round trip",), "import and export: Reading a model"),
     "schema": Use(("vet",), "$defs"),
-    # What it says comes from another process; where all is confined it does not start.
-    "serve": Use(("--idle", "0.1"), "", (0, 2)),
     "campaign init": Use(("new.toml",), "wrote new.toml"),
     "campaign run": Use(("small.toml", "--jobs", "1"), "1 finding", (1,)),
     "campaign resume": Use(("small.store",), "1 finding", (1,)),

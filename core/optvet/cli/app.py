@@ -31,7 +31,6 @@ COMMANDS = {
     "report": "Write a report of a campaign, for people or for machines.",
     "doctor": "Check the environment: packages, providers, plugins, sandbox, cache; "
     "say what to do.",
-    "serve": "Keep what commands import in memory, so that the next ones start at once.",
     "explain": "Explain a word that optvet uses, such as drift or control.",
     "schema": "Print the JSON Schema of a document that optvet writes, or list the documents.",
 }

@@ -39,8 +39,6 @@ which the server died is repeated with a server of its own.
 
 A process that vets one model after the other keeps its servers for the next sandbox (``kept``).
 
-A process that ``optvet serve`` forked has a server forked ahead (``standby``).
-
 Callers use ``pool``. ``remote`` and ``forks`` are the caller's side of a worker and of the server;
 ``server`` and ``worker`` run in these processes; ``messages`` is the protocol between them.
 

@@ -23,14 +23,15 @@ from optvet.engine.work.sandbox.landlock import VARIABLE as CONFINE
 from optvet.engine.work.sandbox.landlock import with_users_own
 from optvet.engine.work.sandbox.messages import STATUS, memory_file
 from optvet.engine.work.sandbox.outcome import Limits
-from optvet.engine.work.sandbox.standby import MARK, ForkedServer, start_standby
-from optvet.engine.work.sandbox.threads import one_thread
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.scratch import run_folder, temporary_variables
 
 START_S = 120.0
 _LOG_CHARS = 2000
 _SWEEP_S = 2.0
+_MARK = "OPTVET_SANDBOX"
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Of OpenMP, OpenBLAS and MKL: one thread each in a worker, unless the user sets them."""
 
 
 class Server:
@@ -47,12 +48,10 @@ class Server:
             log = memory_file(stack)
             self._log_fd = os.dup(log)
             without = () if interpreter is None else OWN_VARIABLES
-            environment = one_thread({n: v for n, v in os.environ.items() if n not in without})
-            variables = {**environment, **temporary_variables(), MARK: self._mark}
-            forked = None
-            if interpreter is None:
-                forked = start_standby(preload, theirs, log, variables)
-            self._process: subprocess.Popen[bytes] | ForkedServer = forked or subprocess.Popen(
+            environment = {n: v for n, v in os.environ.items() if n not in without}
+            variables = dict.fromkeys(_THREADS, "1") | environment | temporary_variables()
+            variables[_MARK] = self._mark
+            self._process = subprocess.Popen(
                 command(
                     interpreter, f"server.serve({theirs.fileno()}, {preload!r}, {os.getpid()})"
                 ),
@@ -141,7 +140,7 @@ class Server:
             self._process.kill()
             self._process.wait()
         if self.ready and self._process.returncode != 0:
-            _sweep(f"{MARK}={self._mark}".encode())
+            _sweep(f"{_MARK}={self._mark}".encode())
         os.close(self._log_fd)
 
     def log(self) -> str:
