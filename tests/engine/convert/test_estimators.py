@@ -71,6 +71,13 @@ def texts():
 texts.example_inputs = (np.array([["a"], ["b"], ["c"]]),)
 
 
+def named():
+    from sklearn.linear_model import LogisticRegression
+
+    names = np.array(["low", "mid", "highest"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    return LogisticRegression().fit(X, names)
+
+
 def scores():
     from sklearn.svm import SVC
 
@@ -218,6 +225,19 @@ def convert(source: Path, function: str, via: str) -> ConversionResult:
 def test_an_estimator_that_is_converted_right_has_no_finding(source: Path, function: str) -> None:
     result = convert(source, function, "skl2onnx")
     assert (result.verdict, result.findings) == ("right", [])
+
+
+def test_names_of_classes_are_compared_and_not_how_long_they_are(
+    source: Path, tmp_path: Path
+) -> None:
+    # Which names come is another set in each sample, and so is the width of numpy's type.
+    result, model = converted(f"{source}:named", tmp_path)
+    assert (result.verdict, result.findings) == ("right", [])
+    (names,) = (a for n in model.graph.node for a in n.attribute if a.name == "classlabels_strings")
+    names.strings[:] = [b"mid", b"low", b"highest"]
+    (finding, *_) = judged(f"{source}:named", model, tmp_path).findings
+    assert (finding.symptom, finding.outputs) == ("wrong-output", ["label"])
+    assert "20 of 30 elements differ: mid became highest" in finding.message
 
 
 def test_classes_that_are_booleans_become_integers_and_must_be_the_same_ones(

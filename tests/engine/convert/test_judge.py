@@ -100,7 +100,7 @@ def test_labels_alone_may_turn_from_booleans_to_integers() -> None:
     turned = match_outputs(numbered, reference, facts=LABELS)
     assert turned.problem == "y: int64 became bool"
     texts = match_outputs(reference, {"y": np.array(["a", "b"])}, facts=LABELS)
-    assert texts.problem == "y: bool became <U1"
+    assert texts.problem == "y: bool became text"
 
 
 def test_one_number_for_each_row_may_be_a_vector_or_a_column() -> None:

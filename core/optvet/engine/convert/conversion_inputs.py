@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from optvet.engine.numerics.floats import is_float
+from optvet.engine.numerics.texts import is_text
 from optvet.spec.converters import SourceFacts
 from optvet.spec.types import Sample
 
@@ -138,13 +139,14 @@ def _edges(facts: SourceFacts) -> Iterator[tuple[str, Feeds]]:
                 wide = edge.astype(np.float64)
                 fraction = np.isfinite(wide) & (wide != np.round(wide))
                 edge = np.where(fraction & whole, value, edge)
-            if edge.dtype == value.dtype and not np.array_equal(edge, value):
+            same_type = edge.dtype == value.dtype or is_text(value.dtype)
+            if same_type and not np.array_equal(edge, value):
                 yield f"{name}: {words}", {**feeds, name: edge}
 
 
 def _edges_of(value: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     kind = value.dtype
-    if kind.kind in "OSU":
+    if is_text(kind):
         yield "a text that is nowhere else", _one(value, "\N{SNOWMAN} unseen")
         yield "an empty text", _one(value, "")
     elif kind.kind == "b":
@@ -172,6 +174,7 @@ def _edges_of(value: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _one(value: np.ndarray, edge: object) -> np.ndarray:
-    changed = np.array(value, dtype=object if value.dtype.kind in "SU" else None)
+    # A text may be longer than the type of the others has room for.
+    changed = np.array(value, dtype=object if is_text(value.dtype) else None)
     changed.reshape(-1)[value.size // 2] = edge
-    return changed.astype(value.dtype if value.dtype.kind not in "SU" else str)
+    return changed.astype(str) if value.dtype.kind in "SU" else changed.astype(value.dtype)

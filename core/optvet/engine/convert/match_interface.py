@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from optvet.engine.numerics import texts
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.interface import Interface, align, graph_inputs
@@ -173,10 +174,13 @@ def match_outputs(
                 return Matched({}, {}, problem=change, place=name)
             notes.append(change)
             value = value.reshape(expected.shape)
-        if expected.dtype == value.dtype or _is_text(expected, value):
-            left[name], right[name] = _plain(expected), _plain(value)
+        if texts.is_text(expected.dtype) and texts.is_text(value.dtype):
+            left[name], right[name] = texts.plain(expected), texts.plain(value)
             continue
-        words = f"{name}: {expected.dtype} became {value.dtype}"
+        if expected.dtype == value.dtype:
+            left[name], right[name] = expected, value
+            continue
+        words = f"{name}: {texts.type_name(expected.dtype)} became {texts.type_name(value.dtype)}"
         if is_float(expected.dtype) and is_float(value.dtype):
             common = min(expected.dtype, value.dtype, key=lambda d: d.itemsize)
             with np.errstate(over="ignore"):
@@ -201,11 +205,3 @@ def _is_one_column(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=is_float(a.dtype))
-
-
-def _is_text(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.dtype.kind in "OSU" and b.dtype.kind in "OSU"
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    return array.astype(str) if array.dtype.kind in "OSU" else array

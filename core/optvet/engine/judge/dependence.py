@@ -13,6 +13,8 @@ from itertools import combinations
 
 import numpy as np
 
+from optvet.engine.numerics.texts import is_text
+
 Runs = Sequence[Mapping[str, np.ndarray]]
 """The outputs of one run each, by name."""
 
@@ -110,6 +112,6 @@ def numbers_of(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "c":
         parts = np.stack([array.real, array.imag], axis=-1)
         return np.asarray(parts.astype(np.float64)).ravel()
-    if array.dtype.kind in "OSU":
+    if is_text(array.dtype):
         return np.array([zlib.crc32(str(v).encode()) % 1009 for v in array.ravel()], np.float64)
     return np.asarray(array.astype(np.float64)).ravel()

@@ -23,6 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from optvet.engine.judge.dependence import Runs, numbers_of, of_pairs
+from optvet.engine.numerics.texts import is_text
 
 EFFECT = 2e-3
 """Differences of a mean below this part of its scale are ignored: rounding, or not relevant."""
@@ -272,7 +273,7 @@ def _scale(values: np.ndarray) -> float:
 
 def _table(runs: Sequence[np.ndarray]) -> np.ndarray:
     """One row per run."""
-    if runs[0].dtype == object or runs[0].dtype.kind in "US":
+    if is_text(runs[0].dtype):
         # Strings can only be compared for equality.
         words = np.stack([a.astype(str).ravel() for a in runs])
         _, numbers = np.unique(words, return_inverse=True)

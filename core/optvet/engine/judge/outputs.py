@@ -18,6 +18,7 @@ from optvet.engine.judge.judgement import DECLARED, OTHER_PLACES, Call, Judgemen
 from optvet.engine.judge.known_noise import Noise, moved_runs
 from optvet.engine.judge.sizes import is_rounding, other_places, wide
 from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
+from optvet.engine.numerics import texts
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 
 _FEW = 0.01
@@ -42,8 +43,10 @@ def _judge_output(
 ) -> Judgement:
     if cand is None:
         return Judgement(name, "fault", exceeds=math.inf, detail="missing", structural=True)
+    if texts.is_text(ref.dtype) and texts.is_text(cand.dtype):
+        ref, cand = texts.plain(ref), texts.plain(cand)
     if ref.dtype != cand.dtype:
-        detail = f"{ref.dtype} became {cand.dtype}"
+        detail = f"{texts.type_name(ref.dtype)} became {texts.type_name(cand.dtype)}"
         return Judgement(name, "fault", exceeds=math.inf, detail=detail, structural=True)
     if ref.shape != cand.shape:
         return _judge_shape(name, ref, cand, noise)
@@ -79,8 +82,6 @@ def _is_among(shape: tuple[int, ...], seen: Set[tuple[int, ...]]) -> bool:
 
 
 def _bits_equal(a: np.ndarray, b: np.ndarray) -> bool:
-    if a.dtype == object or a.dtype.kind in "US":
-        return bool(np.all(a == b))
     if is_float(a.dtype):
         return bool(np.array_equal(a, b)) or bool(np.all((a == b) | ((a != a) & (b != b))))
     return bool(np.array_equal(a, b))

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 
 from optvet.engine.judge.judgement import DECLARED, OTHER_PLACES, Judgement
+from optvet.engine.numerics import texts
 from optvet.engine.numerics.floats import is_float
 
 _ELEMENT_CHARS = 60
@@ -17,7 +18,9 @@ LARGE = 1e6
 
 def wrong_output(expected: np.ndarray, actual: np.ndarray | None, found: Judgement) -> str:
     """What is wrong with an output, as a clause whose subject is the output."""
-    if actual is None or actual.shape != expected.shape or actual.dtype != expected.dtype:
+    if actual is None or actual.shape != expected.shape:
+        return found.detail
+    if texts.type_name(actual.dtype) != texts.type_name(expected.dtype):
         return found.detail
     if not is_float(expected.dtype):
         return (

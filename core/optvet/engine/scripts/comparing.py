@@ -122,7 +122,7 @@ def differences(
 
 def _kind(value: np.ndarray) -> str:
     """Whole numbers of any sign are of one kind, and texts of any form."""
-    return {"u": "i", "O": "U", "S": "U"}.get(value.dtype.kind, value.dtype.kind)
+    return {"u": "i", "O": "U", "S": "U", "T": "U"}.get(value.dtype.kind, value.dtype.kind)
 
 
 def _apart(a: np.ndarray, b: np.ndarray, tolerance: float) -> tuple[str, bool]:

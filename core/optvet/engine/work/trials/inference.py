@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from optvet.engine.contract import runtime_returns
+from optvet.engine.numerics import texts
 from optvet.engine.work.trials import from_file
 from optvet.graph.interface import Alignment
 from optvet.spec.errors import UsageError
@@ -71,11 +72,14 @@ def align_feeds(feeds: Feeds, alignment: Alignment | None = None) -> dict[str, n
 
 
 def flatten(outputs: Mapping[str, Any]) -> Outputs:
-    """Outputs as arrays: sequences become ``name[i]``, maps ``name.keys`` and ``name``."""
+    """Outputs as arrays: sequences become ``name[i]``, maps ``name.keys`` and ``name``.
+
+    Texts are objects, in whatever form a runtime returns them.
+    """
     flat: Outputs = {}
     for name, value in outputs.items():
         _flatten(name, value, flat)
-    return flat
+    return {name: texts.plain(value) for name, value in flat.items()}
 
 
 def graph_output_of(name: str) -> str:
