@@ -67,7 +67,7 @@ def act(place: Path, **given: str) -> Job:
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
             cwd=place,
-            env=os.environ | {"PATH": path()} | files | mine,
+            env=os.environ | {"PATH": path(), "GITHUB_ACTION_PATH": str(ROOT)} | files | mine,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -163,23 +163,54 @@ def test_the_action_runs_a_campaign_and_uploads_what_it_found(place: Path) -> No
         ({"mode": "vets"}, "write vet or campaign"),
         ({"models": "$(touch evil); nosuch.onnx"}, "nosuch.onnx"),
         ({"models": "models/clean.onnx", "arguments": "--strategy `touch>evil`"}, "`touch>evil`"),
+        ({"models": "models/clean.onnx", "arguments": "--limit 1 'one"}, "a quote has no end"),
+        ({"models": "models/clean.onnx", "arguments": "--nosuch"}, "--nosuch"),
+        ({"models": "--user-model=evil.py\n-h"}, "no such file: --user-model=evil.py"),
+        ({"models": "-h", "mode": "campaign", "arguments": "--dry-run"}, "-h: no such file"),
+        ({"mode": "campaign", "campaign": "--help"}, "--help"),
+        ({"models": "a.onnx", "install": "own", "extras": "x] evil"}, 'the input "extras"'),
+        ({"models": "a.onnx", "install": "optvet", "extras": "ray"}, "goes with install: own"),
     ],
 )
 def test_the_action_refuses_wrong_inputs_and_runs_none_of_them(
     place: Path, given: dict[str, str], words: str
 ) -> None:
-    job = act(place, install="", **given)
+    (place / "shlex.py").write_text("open('evil', 'w')")
+    job = act(place, **{"install": "", **given})
     assert job.code == 2, job.log
     assert words in job.log.replace("\n", " ")
     assert not (place / "evil").exists()
 
 
-def test_actions_are_pinned_by_commit_or_by_the_major_version_of_their_makers() -> None:
-    (job,) = yaml.safe_load((NIGHTLY / "nightly.yml").read_text())["jobs"].values()
-    used = [s["uses"] for s in (*ACTION["runs"]["steps"], *job["steps"]) if "uses" in s]
-    assert used
+def test_the_action_installs_what_its_own_tag_holds(place: Path, tmp_path: Path) -> None:
+    (place / "pip.py").write_text("open('evil', 'w')")
+    fake = tmp_path / "fake"
+    fake.mkdir()
+    (fake / "python").write_text(f'#!/bin/sh\necho "$@" >>{fake}/log\nexit 7\n')
+    (fake / "python").chmod(0o755)
+    (step,) = (s for s in ACTION["runs"]["steps"] if s["name"] == "Install")
+    for extras, what in (("", ROOT), ("onnxslim,ray", f"{ROOT}[onnxslim,ray]")):
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=place,
+            env={"PATH": f"{fake}:{path()}", "GITHUB_ACTION_PATH": str(ROOT)}
+            | {"INSTALL": ACTION["inputs"]["install"]["default"], "EXTRAS": extras},
+            check=False,
+        )
+        assert done.returncode == 7
+        said = (fake / "log").read_text().splitlines()[-1].split()
+        assert said[:3] == ["-I", "-m", "pip"]
+        assert said[-2:] == ["--", str(what)]
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    files = [ROOT / ".github/workflows/release.yml", NIGHTLY / "nightly.yml"]
+    jobs = [job for f in files for job in yaml.safe_load(f.read_text())["jobs"].values()]
+    steps = [*ACTION["runs"]["steps"], *(s for job in jobs for s in job["steps"])]
+    used = [s["uses"] for s in steps if "uses" in s]
+    assert len(used) > 10
     for each in used:
-        assert re.fullmatch(r"actions/\S+@[0-9a-f]{40}|github/\S+@v\d+", each), each
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", each), each
 
 
 # The hook
