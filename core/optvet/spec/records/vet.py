@@ -227,7 +227,8 @@ class OutputRecord(Record):
     """Verdict over all samples on one output, with the numbers of the sample that decided.
 
     ``sensitivity``: it differs by more than a hundredth, or takes another decision, and rounding
-    alone does so too. ``detail`` says what decided, where it was not the noise floor.
+    alone does so too. ``detail`` says what decided, where it was not the noise floor. ``excused``:
+    the largest error that is excused, where a decision inside the model is the reason.
     """
 
     name: str
@@ -235,6 +236,7 @@ class OutputRecord(Record):
     error: float | None = None
     noise_floor: float | None = None
     detail: str = ""
+    excused: float | None = None
 
 
 class ComparisonRecord(Record):
