@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from optvet.spec.mends import Mend
 from optvet.spec.records.base import Record, Result
 from optvet.spec.records.layers import LayerRecord, Quantized
 from optvet.spec.records.placement import Placements
@@ -148,6 +149,9 @@ class Finding(Record):
     at fault, after a reduction of the reduced model; None in documents of old, which have none
     without a bundle. ``bundle`` is the name of its folder; None where no bundle was written.
     ``known`` are the ids of the known faults that it is, of those that come with optvet.
+    ``set_aside`` says of a fault of the round trip what was done so that passes could be judged
+    all the same, or that nothing else was judged, and why. ``mended`` is what each model got back
+    before it was judged, since the round trip loses it: nothing but of faults beside such a one.
     """
 
     symptom: Symptom
@@ -176,6 +180,8 @@ class Finding(Record):
     fingerprint: str | None = None
     bundle: str | None = None
     known: list[str] = Field(default_factory=list)
+    set_aside: str = ""
+    mended: list[Mend] = Field(default_factory=list)
 
     def blamed(self) -> str:
         """What is to blame, in words on one line."""
