@@ -43,7 +43,9 @@ class Onnxslim:
 
     name = "onnxslim"
     preload: Sequence[str] = ("onnx", "onnxslim", "onnxslim.core")
-    released = ReleasedPackage("onnxslim", "onnxslim", "import onnxslim.core.pattern.registry")
+    released = ReleasedPackage(
+        "onnxslim", "onnxslim", "import onnxslim.core.pattern.registry", ("onnx<1.18",)
+    )
     options: OnnxslimOptions = OnnxslimOptions()
     # Patterns are tried in the order of their registration, round after round.
     traits = Traits(ordered=False, composable=False, max_model_bytes=2**31 - 1)

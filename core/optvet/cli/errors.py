@@ -11,6 +11,7 @@ from optvet.cli.terminal import Terminal, one_line
 from optvet.spec.errors import (
     InfrastructureError,
     MissingLibrary,
+    NoneTried,
     NothingTested,
     OptvetError,
     PluginError,
@@ -63,6 +64,10 @@ def report(error: Exception, terminal: Terminal) -> int:
     if isinstance(error, SeveralFit):
         terminal.error(f"{error.text}:")
         terminal.complain("\n".join(f"  {command}" for command in error.commands))
+        return error.exit_code
+    if isinstance(error, NoneTried):
+        terminal.error(f"{error.text}:")
+        terminal.complain("\n".join(f"  {one_line(reason)}" for reason in error.reasons))
         return error.exit_code
     if isinstance(error, OptvetError):
         terminal.error(f"{error}{_advice(error)}")

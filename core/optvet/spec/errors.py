@@ -15,6 +15,7 @@ A crash, hang or divergence of the software under test is never an exception her
     │   └── MissingLibrary  a library of an extra is not installed
     ├── InfrastructureError the sandbox, cache or disk failed       (exit code 3)
     └── NothingTested       no sample could be judged               (exit code 5)
+        ├── NoneTried       no release could be tried; has a reason for each
         └── Unsupported     an optimizer says that it does not take the model
 """
 
@@ -181,6 +182,15 @@ class NothingTested(OptvetError):
     """No sample could be judged, so there is no answer."""
 
     exit_code = 5
+
+
+class NoneTried(NothingTested):
+    """No release could be tried, each for its reason: ``reasons``; ``text`` says how many."""
+
+    def __init__(self, text: str, reasons: Sequence[str]) -> None:
+        """Compose the message of both."""
+        super().__init__(f"{text}: {'; '.join(reasons)}")
+        self.text, self.reasons = text, tuple(reasons)
 
 
 class Unsupported(NothingTested):

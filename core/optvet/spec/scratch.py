@@ -16,16 +16,13 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from optvet.spec.removal import remove_folder
-
 _RUN = re.compile(r"run-(\d+)-(\d+)")
-_AT_START = 100_000
-"""Entries of an earlier run that a run removes before it begins: a second or two."""
 
 
 def start_time(pid: int) -> str:
@@ -52,14 +49,11 @@ def is_left(marked: str) -> bool:
 
 
 @contextlib.contextmanager
-def temporary_files_in_one_folder(on_left: Callable[[Path], None]) -> Iterator[None]:
+def temporary_files_in_one_folder() -> Iterator[None]:
     """Set ``TMPDIR`` to a folder of this run until the block ends, then remove it.
 
     Folders of this user's runs that were killed are removed first. Within a run nothing changes,
     nor where no such folder can be made.
-
-    Args:
-        on_left: Called with the folder if it cannot be removed.
     """
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     root = Path(tempfile.gettempdir())
@@ -78,8 +72,6 @@ def temporary_files_in_one_folder(on_left: Callable[[Path], None]) -> Iterator[N
             os.environ["TMPDIR"] = before[1]
         if folder not in _ours.values():  # Else it is of the program that calls this command.
             _remove(folder)
-            if folder.exists():
-                on_left(folder)
 
 
 _lock = threading.Lock()
@@ -112,14 +104,9 @@ def temporary_variables() -> dict[str, str]:
     return {} if folder is None else {"TMPDIR": str(folder)}
 
 
-@contextlib.contextmanager
-def temporary_folder(prefix: str, place: Path | None = None) -> Iterator[str]:
+def temporary_folder(prefix: str, place: Path | None = None) -> tempfile.TemporaryDirectory[str]:
     """A temporary folder in ``place``, else in that of this run, which the next run clears."""
-    folder = tempfile.mkdtemp(prefix=prefix, dir=place or run_folder())
-    try:
-        yield folder
-    finally:
-        remove_folder(folder)
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=place or run_folder())
 
 
 def folder_beside(target: Path) -> Path:
@@ -132,7 +119,7 @@ def folder_beside(target: Path) -> Path:
     for left in target.parent.glob(f"{glob.escape(prefix)}*-*-*"):
         pid, ticks, place, *_ = left.name.removeprefix(prefix).split("-")
         if place == _place() and is_left(f"{pid}-{ticks}"):
-            remove_folder(left)
+            shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{prefix}{mark()}-{_place()}-", dir=target.parent))
 
 
@@ -143,7 +130,7 @@ def made_beside(target: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        remove_folder(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _place() -> str:
@@ -161,7 +148,7 @@ def _is_in_a_run(folder: Path) -> bool:
 def _remove(folder: Path, owner: int | None = None) -> None:
     """Remove a run's folder; not in a fork of the process that made it."""
     if owner in (None, os.getpid()):
-        remove_folder(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # Others are running.
             folder.parent.rmdir()
 
@@ -192,4 +179,4 @@ def _clear(ours: Path) -> None:
     for left in ours.iterdir():
         found = _RUN.fullmatch(left.name)
         if found and is_left(f"{found[1]}-{found[2]}"):
-            remove_folder(left, most=_AT_START)
+            shutil.rmtree(left, ignore_errors=True)

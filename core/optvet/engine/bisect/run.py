@@ -35,7 +35,7 @@ from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.bisect import BisectRequest
 from optvet.spec.convert import parts_of
-from optvet.spec.errors import NothingTested, PluginError, UnknownName, UsageError
+from optvet.spec.errors import NoneTried, PluginError, UnknownName, UsageError
 from optvet.spec.protocols import UsesLibraries
 from optvet.spec.records import ErrorRecord
 from optvet.spec.records.bisect import (
@@ -60,7 +60,7 @@ def bisect(request: BisectRequest, plugins: Plugins, *, progress: Progress) -> B
 
     Raises:
         UsageError: An option is wrong, or there is no release.
-        NothingTested: Every release was skipped.
+        NoneTried: Every release was skipped.
         InfrastructureError: The disk is full, or the index is out of reach.
     """
     started = time.monotonic()
@@ -272,7 +272,7 @@ def _ends(search: ReleaseSearch, bench: _Bench, good: str, bad: str) -> tuple[in
 
     Raises:
         UsageError: A release that the user names is not as he says, or was skipped.
-        NothingTested: All releases were skipped.
+        NoneTried: All releases were skipped.
     """
     try:
         low, high = search.ends()
@@ -403,13 +403,10 @@ class _Bench:
             )
         return records
 
-    def nothing(self) -> NothingTested:
-        """That every release was skipped, with the reasons of the outermost."""
-        newest, oldest = max(self.answers), min(self.answers)
-        words = "; ".join(
-            f"{self.versions[n]}: {self.answers[n].reason}" for n in dict.fromkeys((newest, oldest))
-        )
-        return NothingTested(f"no release of {len(self.answers)} could be tried: {words}")
+    def nothing(self) -> NoneTried:
+        """That every release was skipped, with the reason of each that was tried."""
+        reasons = [f"{self.versions[n]}: {a.reason}" for n, a in sorted(self.answers.items())]
+        return NoneTried(f"no release of {len(self.answers)} could be tried", reasons)
 
     def _refuse_what_holds_for_all(self) -> None:
         """Stop where the first two releases have the same error of usage: all would have it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,6 @@ from pathlib import Path
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.memory import in_units
 from optvet.spec.optimizer_protocols import Optimizer, TakesFiles
-from optvet.spec.removal import remove_folder
 from optvet.spec.runtime_protocols import LoadsFiles, Runtime
 from optvet.spec.types import Model
 
@@ -215,7 +215,7 @@ def scratch_folder(model: Model, root: Path) -> Iterator[Path | None]:
         root.mkdir(parents=True, exist_ok=True)
         for left in root.glob(f"{_PREFIX}*"):
             if not _is_alive(left.name.removeprefix(_PREFIX).split("-")[0]):
-                remove_folder(left)
+                shutil.rmtree(left, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
     except OSError as error:
         raise InfrastructureError(
@@ -225,7 +225,7 @@ def scratch_folder(model: Model, root: Path) -> Iterator[Path | None]:
     try:
         yield folder
     finally:
-        remove_folder(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_alive(pid: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import resource
 import time
 from collections.abc import Sequence
@@ -41,6 +40,7 @@ from optvet.engine.judge.sample import SampleVerdict, Setting, judge_failure, un
 from optvet.engine.runtime_target import lacks_kernel
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.answers import read_answer
+from optvet.engine.work.sandbox.portable import pickle_portably
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.converters import (
@@ -137,7 +137,7 @@ class SourceCase:
 
     def keep(self, place: Path) -> SourceOutcome:
         """Keep it for the next step."""
-        (place / _KEPT).write_bytes(pickle.dumps(self))
+        (place / _KEPT).write_bytes(pickle_portably(self))
         return OPEN
 
 

@@ -199,8 +199,7 @@ def _ask_of(
 ) -> CrossCheck:
     """The result of a finding where another runtime, or one with other options, runs the models."""
     case, name = session.case, config.runtime.name
-    mends = tuple(finding.mended)
-    other = case.run_by(config).under(full=False, ignored_complaint="", mends=mends)
+    other = case.run_by(config).under(full=False, ignored_complaint="")
     runner = session.runner.on(other)
     reference = runner.reference([sample])
     run = reference.runs.get(sample.id)

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel
 
+from optvet.engine.work.sandbox.portable import CONSTRUCTORS
+
 _BUILTIN = (
     bool,
     bytearray,
@@ -38,9 +40,7 @@ _BUILTIN = (
     tuple,
 )
 _BASES = (Enum, BaseModel, BaseException, PurePath, date, timedelta, np.generic, np.dtype)
-_ARRAYS = ("_reconstruct", "_frombuffer", "scalar")
-_ARRAY_MODULES = ("numpy._core.multiarray", "numpy._core.numeric")
-"""Functions of numpy that its arrays and scalars are pickled with, and where they are."""
+_PORTABLE = {(function.__module__, function.__name__): function for function in CONSTRUCTORS}
 
 
 def read_answer(data: bytes | mmap.mmap) -> Any:
@@ -106,9 +106,8 @@ def _restore(shared: Mapping[int, _Shared]) -> str:
 @cache
 def _find(module: str, name: str) -> Any:
     """The constructor of data with this name, or None."""
-    module = module.replace("numpy.core.", "numpy._core.", 1)  # As a worker with numpy 1 calls it.
-    if module in _ARRAY_MODULES and name in _ARRAYS:
-        return getattr(importlib.import_module(module), name, None)
+    if (module, name) in _PORTABLE:
+        return _PORTABLE[module, name]
     known = module in sys.modules or module.partition(".")[0] in sys.modules
     if not known and not module.startswith("optvet"):
         return None

@@ -22,6 +22,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from optvet.engine.work.sandbox.portable import pickle_portably
 from optvet.spec.errors import REFUSALS
 
 INLINE_BYTES = 32 << 10  # A packet must fit the socket's send buffer (208 KiB by default).
@@ -67,7 +68,7 @@ def pack(value: object) -> list[bytes | memoryview]:
         buffers.append(buffer)
         return False
 
-    whole = pickle.dumps(value, protocol=5, buffer_callback=beside)
+    whole = pickle_portably(value, beside)
     pieces = [memoryview(whole), *(b.raw() for b in buffers)]
     head: bytes | memoryview = b"".join(
         _COUNT.pack(n) for n in (len(pieces), *(p.nbytes for p in pieces))

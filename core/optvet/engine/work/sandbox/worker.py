@@ -7,7 +7,6 @@ import ctypes
 import json
 import mmap
 import os
-import pickle
 import resource
 import signal
 import socket
@@ -30,6 +29,7 @@ from optvet.engine.work.sandbox.messages import (
     unpack,
 )
 from optvet.engine.work.sandbox.outcome import Limits
+from optvet.engine.work.sandbox.portable import pickle_portably
 from optvet.spec import task_memory
 from optvet.spec.symptoms import Stage
 
@@ -273,7 +273,7 @@ def _pickle_value(value: object) -> tuple[bytes, bytes]:
     """The value and, if the task wrote to stderr, where in it each stage began."""
     marks = tuple(_marks) if _stderr_size() else ()
     try:
-        return b"v", pickle.dumps((value, marks), protocol=5)
+        return b"v", pickle_portably((value, marks))
     except MemoryError as error:
         return b"f", _describe_error(error)
     except Exception as error:
