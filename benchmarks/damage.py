@@ -2,17 +2,23 @@
 
     python benchmarks/damage.py [--models FOLDER] [--zoo NAME,…] [--only MODEL,…] [--kinds KIND,…]
         [--limit SAMPLES] [--dataset NAME] [--data FOLDER] [--seed N] [--jobs N] [--json FILE]
-        [--before OPTIMIZER]
+        [--before OPTIMIZER] [--behind DECISION,…] [--points]
 
 Every model of the folder and of the zoo is damaged in each way of ``damages.py``: all weights moved
-by 1, 3 or 10 %, two channels swapped, a bias zeroed, an activation dropped, … It *shows* where an
-output moves by more than 1 % of its range over all samples, or a label flips (the largest of a row,
-or a value that is no float), in plain ONNX Runtime without optimizations. Then ``vet`` judges an
-optimizer whose one pass does that damage, without looking for the culprit.
+by 1, 3 or 10 %, two channels swapped, a bias zeroed, a bound moved, rows exchanged, … It *shows*
+where an output moves by more than 1 % of its range over all samples, or a label flips (the largest
+of a row, or a value that is no float), in plain ONNX Runtime without optimizations. Then ``vet``
+judges an optimizer whose one pass does that damage, without looking for the culprit.
 
-The table counts verdicts by kind of damage; below it stands each damage that shows and that was not
-called faulty, with its error, its noise floor, and the words of the judgement on the worst sample.
-Exit status 1 if one was called clean or drift.
+Damage that shows and that is not called faulty is *excused*. Damage of which no sample shows
+anything, so that the model passes, must be among what the answer says was never exercised; else it
+is *unexercised without saying so*. The table counts verdicts by kind of damage; below it stand the
+rows that are excused, with the words of the judgement on the worst sample, and those that are
+silent. Exit status 1 if there is one of either, or an error.
+
+With ``--behind Where,If,TopK`` each model is done again with that decision behind its outputs, so
+that all of its damage lies behind one. ``--points`` adds models of nearest neighbours, whose stored
+points few inputs come near.
 
 With ``--before openvino``, and the like, that optimizer works on each damaged model, so that other
 kernels run it than the original; a model that it changes without any damage is left out.
@@ -24,8 +30,10 @@ again; ``--excused`` does the rows again that were not called faulty.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -36,9 +44,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import damage_models
 import damages
 import machine
 import numpy as np
+import onnx
+from damage_regions import KINDS, damaged_nodes
 from damages import DAMAGES, DamagesBefore
 from plants import NotApplicable
 
@@ -62,6 +73,10 @@ ZOO = (
 )
 SHOWS = 0.01
 """Share of an output's range that is no rounding of any kind."""
+UNMOVED = 1e-6
+"""Share of an output's range that rounding may be: what moves no further shows nothing."""
+NAMED = 4
+"""Damaged nodes that a row names."""
 VERDICTS = ("faulty", "drift", "sensitivity", "undecided", "clean", "error")
 Values = Mapping[str, np.ndarray]
 
@@ -72,6 +87,7 @@ class Row:
 
     ``moved`` is the largest move of an output relative to its range, ``flips`` how many labels
     flipped; ``reasons`` has the words of each judgement that is not a fault, worst sample first.
+    ``damaged`` has names of what was damaged; ``told``: the answer says that it was not exercised.
     """
 
     model: str
@@ -85,6 +101,19 @@ class Row:
     sample: str = ""
     reasons: tuple[str, ...] = ()
     seconds: float = 0.0
+    damaged: tuple[str, ...] = ()
+    told: bool = False
+
+    @property
+    def excused(self) -> bool:
+        """Whether it shows and the model passed, or was not judged."""
+        return self.shows and self.verdict != "faulty"
+
+    @property
+    def silent(self) -> bool:
+        """Whether no sample shows anything, the model passed, and the answer does not say so."""
+        passed = self.verdict in ("clean", "drift", "sensitivity")
+        return passed and not self.flips and self.moved <= UNMOVED and not self.told
 
 
 # --- what shows without optvet --------------------------------------------------------------------
@@ -165,7 +194,8 @@ class Bench:
         name = self.model.path.stem
         seed = self.request.seed
         try:
-            broken = damages.damaged(self.model.blob.read_bytes(), [kind], seed)
+            whole = self.model.blob.read_bytes()
+            broken = damages.damaged(whole, [kind], seed)
             moved, flips = effect(before, run_plain(broken, samples))
         except NotApplicable:
             return None
@@ -173,6 +203,8 @@ class Bench:
             print(f"  {name}, {kind}: not run: {' '.join(str(error).split())[:200]}", flush=True)
             return None
         row = Row(name, kind, moved > SHOWS or flips > 0, moved, flips, "error")
+        nodes = damaged_nodes(whole, broken)
+        row = replace(row, damaged=tuple(names[0] for names in nodes[:NAMED]))
         asked = self.request.model_copy(update={"pipeline": kind})
         started = time.perf_counter()
         try:
@@ -181,7 +213,8 @@ class Bench:
             return replace(row, reasons=(f"{type(error).__name__}: {error}",))
         seconds = round(time.perf_counter() - started, 2)
         row = replace(row, verdict=verdict_of(result), seconds=seconds, **_figures(result))
-        if row.shows and row.verdict != "faulty":
+        row = replace(row, told=tells(result, nodes))
+        if row.excused:
             row = replace(row, reasons=(*undecided(result), *self.reasons(asked)))
         return row
 
@@ -202,6 +235,14 @@ class Bench:
                         if j.call != "same":
                             told.append((j.error or 0.0, _words(sample, j)))
         return tuple(words for _, words in sorted(told, reverse=True))
+
+
+def tells(result: VetResult, nodes: Sequence[Sequence[str]]) -> bool:
+    """Whether the answer names one of these nodes among what was not exercised."""
+    document = result.model_dump(mode="json")
+    said = json.dumps([v for k, v in document.items() if "exercised" in k])
+    known = {json.dumps(name)[1:-1] for names in nodes for name in names}
+    return any(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", said) for name in known)
 
 
 def _words(sample: Sample, j: Any) -> str:
@@ -235,14 +276,63 @@ def undecided(result: VetResult) -> tuple[str, ...]:
 # --- all models -----------------------------------------------------------------------------------
 
 
-def references(options: argparse.Namespace) -> list[str]:
-    """What is asked for: files, the smallest first, then those of the zoo."""
+def references(options: argparse.Namespace, folder: Path) -> list[str]:
+    """What is asked for: files, the smallest first, then those of the zoo; what is made, there."""
+    made = list(damage_models.nearest_neighbours(folder)) if options.points else []
     files = sorted(
-        (f for f in options.models.glob("*.onnx")), key=lambda f: (f.stat().st_size, f.name)
+        (*options.models.glob("*.onnx"), *made), key=lambda f: (f.stat().st_size, f.name)
     )
     named = [str(f) for f in files] + [f"zoo:{n}" for n in options.zoo.split(",") if n]
     only = [n for n in options.only.split(",") if n]
     return [n for n in named if not only or Path(n).stem.removeprefix("zoo:") in only]
+
+
+def decided(
+    reference: str, decision: str, sandbox: Sandbox, options: argparse.Namespace, folder: Path
+) -> str | None:
+    """The model with a decision behind its outputs, about the median of its samples; None: no."""
+    plugins = planted("")
+    (model,) = resolve_model(reference, plugins, folder)
+    request = request_of(reference, options, folder, next(iter(KINDS)))
+    runs = run_plain(model.blob.read_bytes(), usable_samples(model, request, plugins, sandbox))
+    floats = {n: [r[n] for r in runs] for n, v in runs[0].items() if v.dtype == np.float32}
+    middle = {
+        n: float(np.median(np.concatenate([v.ravel() for v in values])))
+        for n, values in floats.items()
+    }
+    proto = onnx.load_from_string(model.blob.read_bytes())
+    if not damage_models.behind(proto, decision, middle):
+        return None
+    file = folder / f"{model.path.stem}+{decision}.onnx"
+    onnx.save(proto, file)
+    return str(file)
+
+
+def usable_samples(
+    model: Model, request: VetRequest, plugins: Plugins, sandbox: Sandbox
+) -> list[Sample]:
+    """The samples of a request that the model accepts."""
+    with open_session(model, request, plugins, sandbox=sandbox) as session:
+        given = [s for chunk in session.inputs().chunks() for s in chunk]
+        runs = session.runner.reference(given).runs
+        return [s for s in given if not isinstance(runs.get(s.id), Failure | None)]
+
+
+def request_of(reference: str, options: argparse.Namespace, cache: Path, kind: str) -> VetRequest:
+    """What vet is asked of one kind of damage."""
+    datasets = (f"auto:{options.data}",) if options.data else tuple(options.dataset)
+    return VetRequest(
+        model=reference,
+        optimizer=DAMAGES.name,
+        optimizer_options={"seed": options.seed},
+        pipeline=kind,
+        strategy="none",
+        limit=options.limit,
+        dataset=datasets,
+        seed=options.seed,
+        jobs=options.jobs,
+        cache_dir=cache,
+    )
 
 
 def rows_of(
@@ -255,19 +345,7 @@ def rows_of(
     """The rows of one model, as they come."""
     plugins = planted(options.before)
     (model,) = resolve_model(reference, plugins, cache)
-    datasets = (f"auto:{options.data}",) if options.data else tuple(options.dataset)
-    request = VetRequest(
-        model=reference,
-        optimizer=DAMAGES.name,
-        optimizer_options={"seed": options.seed},
-        pipeline=kinds[0],
-        strategy="none",
-        limit=options.limit,
-        dataset=datasets,
-        seed=options.seed,
-        jobs=options.jobs,
-        cache_dir=cache,
-    )
+    request = request_of(reference, options, cache, kinds[0])
     if options.before:
         alone = {"optimizer": options.before, "optimizer_options": {}, "pipeline": "default"}
         sound = vet_model(model, request.model_copy(update=alone), plugins)
@@ -275,10 +353,7 @@ def rows_of(
             print(f"{model.path.stem}: left out, {sound.verdict} without damage", flush=True)
             return
     bench = Bench(model, plugins, sandbox, request)
-    with open_session(model, request, plugins, sandbox=sandbox) as session:
-        given = [s for chunk in session.inputs().chunks() for s in chunk]
-        runs = session.runner.reference(given).runs
-        samples = [s for s in given if not isinstance(runs.get(s.id), Failure | None)]
+    samples = usable_samples(model, request, plugins, sandbox)
     before = run_plain(model.blob.read_bytes(), samples)
     for kind in kinds:
         row = bench.judge(kind, before, samples)
@@ -307,12 +382,13 @@ def _short(value: float | None) -> str:
 
 
 def line_of(row: Row) -> str:
-    """One damage that shows and passed: what optvet says of it."""
+    """One damage that passed: what was damaged, and what optvet says of it."""
     moved = f"moved {_short(row.moved)} of the range, {row.flips} labels"
     where = f" on {row.sample}" if row.sample else ""
     return (
-        f"- {row.model}, {row.kind}: {row.verdict}, error {_short(row.error)}, "
-        f"noise {_short(row.noise)}{where} ({moved}): {'; '.join(row.reasons[:1])}"
+        f"- {row.model}, {row.kind} at {', '.join(row.damaged)}: {row.verdict}, error "
+        f"{_short(row.error)}, noise {_short(row.noise)}{where} ({moved}): "
+        f"{'; '.join(row.reasons[:1])}"
     )
 
 
@@ -320,7 +396,7 @@ def print_row(row: Row) -> None:
     """One row, as it comes."""
     words = f"{'shows' if row.shows else 'hidden'}, {row.verdict}, {row.seconds:.1f} s"
     print(f"{row.model}, {row.kind}: {words}", flush=True)
-    if row.shows and row.verdict != "faulty":
+    if row.excused or row.silent:
         print(line_of(row), flush=True)
 
 
@@ -328,15 +404,17 @@ def print_table(rows: Sequence[Row]) -> None:
     """By kind: how many were done, how many show, and what these were called."""
     print(f"\n| damage | models | shows | {' | '.join(VERDICTS)} |")
     print("|" + "---|" * (len(VERDICTS) + 3))
-    for kind in (*damages.KINDS, ""):
+    for kind in (*KINDS, ""):
         of = [r for r in rows if kind in ("", r.kind)]
         shown = [r for r in of if r.shows]
         count = Counter(r.verdict for r in shown)
         cells = " | ".join(str(count[v]) for v in VERDICTS)
         print(f"| {kind or 'all'} | {len(of)} | {len(shown)} | {cells} |")
-    excused = [r for r in rows if r.shows and r.verdict != "faulty"]
-    print(f"\n{len(excused)} that show were not called faulty:")
+    excused, silent = [r for r in rows if r.excused], [r for r in rows if r.silent]
+    print(f"\n{len(excused)} excused: they show, and were not called faulty")
     print(*map(line_of, excused), sep="\n")
+    print(f"\n{len(silent)} unexercised without saying so")
+    print(*map(line_of, silent), sep="\n")
     hidden = Counter(r.verdict for r in rows if not r.shows)
     print("\nthose that do not show:", ", ".join(f"{n} {v}" for v, n in hidden.most_common()))
 
@@ -357,7 +435,10 @@ def kept(file: Path | None, about: Mapping[str, Any]) -> list[Row]:
     document = json.loads(file.read_text(encoding="utf-8"))
     if document["asked"] != about["asked"]:
         raise SystemExit(f"{file}: of other samples: {document['asked']}")
-    return [Row(**{**r, "reasons": tuple(r["reasons"])}) for r in document["rows"]]
+    return [
+        Row(**{k: tuple(v) if isinstance(v, list) else v for k, v in r.items()})
+        for r in document["rows"]
+    ]
 
 
 def main() -> int:
@@ -372,14 +453,19 @@ def main() -> int:
     parser.add_argument("--dataset", action="append", default=[], help="instead of the default")
     parser.add_argument("--data", type=Path, help="folder of real inputs")
     parser.add_argument("--before", default="", metavar="OPTIMIZER", help="works on the damaged")
+    parser.add_argument("--behind", default="", help="decisions: Where, If, TopK")
+    parser.add_argument("--points", action="store_true", help="models of nearest neighbours, too")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="rows are kept and taken here")
     parser.add_argument("--excused", action="store_true", help="do excused rows of FILE again")
     options = parser.parse_args()
-    kinds = [k for k in options.kinds.split(",") if k] or list(damages.KINDS)
-    if unknown := [k for k in kinds if k not in damages.KINDS]:
-        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(damages.KINDS)}")
+    kinds = [k for k in options.kinds.split(",") if k] or list(KINDS)
+    if unknown := [k for k in kinds if k not in KINDS]:
+        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(KINDS)}")
+    deciding = ["", *(d for d in options.behind.split(",") if d)]
+    if wrong := set(deciding[1:]) - set(damage_models.DECISIONS):
+        parser.error(f"unknown: {', '.join(wrong)}; known are {', '.join(damage_models.DECISIONS)}")
     found = machine.environment()
     print(machine.describe(found), flush=True)
     data = str(options.data) if options.data else options.dataset
@@ -387,25 +473,31 @@ def main() -> int:
     asked |= {"before": options.before} if options.before else {}
     about = {"environment": found, "asked": asked}
     rows = kept(options.json, about)
-    again = {(r.model, r.kind) for r in rows if r.shows and r.verdict != "faulty"}
+    again = {(r.model, r.kind) for r in rows if r.excused or r.silent}
     again &= {(r.model, r.kind) for r in rows} if options.excused else set()
     rows = [r for r in rows if (r.model, r.kind) not in again]
     done = {(r.model, r.kind) for r in rows}
-    with tempfile.TemporaryDirectory(prefix="optvet-damage-") as cache, one_pool(options) as p:
-        for reference in references(options):
-            name = Path(reference).stem.removeprefix("zoo:")
+    with tempfile.TemporaryDirectory(prefix="optvet-damage-") as made, one_pool(options) as p:
+        for reference, decision in itertools.product(references(options, Path(made)), deciding):
+            plain = Path(reference).stem.removeprefix("zoo:")
+            name = f"{plain}+{decision}" if decision else plain
             todo = [k for k in kinds if (name, k) not in done]
             if options.excused:
                 todo = [k for k in todo if (name, k) in again]
+            if not todo:
+                continue
             try:
-                for row in rows_of(reference, p, options, Path(cache), todo) if todo else ():
+                given: str | None = reference
+                if decision:
+                    given = decided(reference, decision, p, options, Path(made))
+                for row in rows_of(given, p, options, Path(made), todo) if given else ():
                     rows.append(row)
                     keep(options.json, about, rows)
                     print_row(row)
             except OptvetError as error:
                 print(f"{name}: not vetted: {error}", flush=True)
     print_table(rows)
-    return int(any(r.shows and r.verdict in ("clean", "drift") for r in rows))
+    return int(any(r.excused or r.silent or r.verdict == "error" for r in rows))
 
 
 if __name__ == "__main__":

@@ -2,73 +2,20 @@
 
 ``DAMAGES`` is an optimizer in optvet's sense: each of its passes does one kind of damage, to floats
 and to quantized weights, to nodes in subgraphs and functions, to trees and linear models. What a
-kind damages is drawn from the seed, its option, so that the same model is made each time. A kind
-that finds nothing to damage raises ``NotApplicable``. It is a module of its own because workers
-import it; ``damage.py`` uses it.
+kind damages is drawn from the seed, its option, so that the same model is made each time. It is a
+module of its own because workers import it; ``damage.py`` uses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
-from plants import NotApplicable, attribute, set_attribute
+from damage_regions import KINDS
 from pydantic import BaseModel, ConfigDict
 
-from optvet.graph.walk import bodies_of
 from optvet.plugin import Artifact, Optimizer, Pass, Traits
-
-Holder = GraphProto | FunctionProto
-
-LAYERS: Mapping[str, tuple[int, ...]] = {
-    "Conv": (1,),
-    "FusedConv": (1,),
-    "ConvTranspose": (1,),
-    "Gemm": (1,),
-    "MatMul": (0, 1),
-    "LSTM": (1, 2),
-    "GRU": (1, 2),
-    "RNN": (1, 2),
-    "QLinearConv": (3,),
-    "QLinearMatMul": (3,),
-    "ConvInteger": (1,),
-    "MatMulInteger": (1,),
-    "Gather": (0,),
-}
-"""Operators with weights, by the places of these among their inputs."""
-OTHERS: Mapping[str, tuple[int, ...]] = {
-    "Add": (0, 1),
-    "Mul": (0, 1),
-    "BatchNormalization": (1, 2, 3, 4),
-    "InstanceNormalization": (1, 2),
-    "LayerNormalization": (1, 2),
-    "PRelu": (1,),
-    "DequantizeLinear": (0,),
-    **{name: (2,) for name in ("Conv", "FusedConv", "ConvTranspose", "Gemm")},
-    **{name: (3,) for name in ("LSTM", "GRU", "RNN")},
-}
-"""Where else numbers are learned: biases, factors, statistics."""
-LEARNED = (
-    "coefficients",
-    "intercepts",
-    "nodes_values",
-    "class_weights",
-    "target_weights",
-    "scale",
-    "weights",
-)
-"""Attributes of ai.onnx.ml's operators that are learned."""
-ACTIVATIONS = frozenset(
-    "Relu LeakyRelu PRelu Sigmoid Tanh Clip HardSwish HardSigmoid Elu Selu Gelu Erf Swish Softmax "
-    "Softplus Max Min".split()
-)
-_WHOLE = (TensorProto.INT8, TensorProto.UINT8)
-_REAL = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
 class DamageOptions(BaseModel):
@@ -77,28 +24,6 @@ class DamageOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Place:
-    """A node, the graph or function that holds it, and the constants that it can read."""
-
-    holder: Holder
-    node: NodeProto
-    constants: Mapping[str, TensorProto]
-
-    def constant(self, index: int) -> TensorProto | None:
-        """The constant of numbers behind an input; behind a DequantizeLinear the integers."""
-        names = self.node.input
-        if index >= len(names):
-            return None
-        found = self.constants.get(names[index])
-        return found if found is not None and found.data_type in (*_WHOLE, *_REAL) else None
-
-
-T = TypeVar("T")
-Damage = Callable[[ModelProto, np.random.Generator], None]
-KINDS: dict[str, Damage] = {}
 
 
 class Damages:
@@ -111,7 +36,7 @@ class Damages:
 
     def version(self) -> str:
         """Raised when a kind of damage changes."""
-        return "1"
+        return "2"
 
     def passes(self) -> Sequence[Pass]:
         """All kinds of damage."""
@@ -157,274 +82,3 @@ def damaged(data: bytes, kinds: Sequence[str], seed: int) -> bytes:
         KINDS[kind](model, np.random.default_rng([seed, list(KINDS).index(kind)]))
     made: bytes = model.SerializeToString(deterministic=True)
     return made
-
-
-def damage(do: Damage) -> Damage:
-    """Register a kind of damage by its function's name."""
-    KINDS[do.__name__] = do
-    return do
-
-
-# --- finding places -------------------------------------------------------------------------------
-
-
-def places(model: ModelProto) -> Iterator[Place]:
-    """All nodes: of the graph, of those inside it, and of functions."""
-    yield from _places(model.graph, {})
-    for function in model.functions:
-        yield from _places(function, {})
-
-
-def _places(holder: Holder, outer: Mapping[str, TensorProto]) -> Iterator[Place]:
-    known = dict(outer)
-    if isinstance(holder, GraphProto):
-        known |= {t.name: t for t in holder.initializer}
-    for node in holder.node:
-        if node.op_type == "Constant" and node.attribute[0].name == "value":
-            known[node.output[0]] = node.attribute[0].t
-        if node.op_type == "Identity" and node.input[0] in known:
-            known[node.output[0]] = known[node.input[0]]
-        if node.op_type == "DequantizeLinear" and node.input[0] in known:
-            known[node.output[0]] = known[node.input[0]]
-    for node in holder.node:
-        yield Place(holder, node, known)
-        for body in bodies_of(node):
-            yield from _places(body, known)
-
-
-def weights(model: ModelProto, *, least_rank: int = 2) -> list[tuple[Place, TensorProto]]:
-    """Layers with their weights, each weight once, as the graph runs; at least one."""
-    found: dict[int, tuple[Place, TensorProto]] = {}
-    for place in places(model):
-        for index in LAYERS.get(place.node.op_type, ()):
-            tensor = place.constant(index)
-            if tensor is not None and len(tensor.dims) >= least_rank:
-                found.setdefault(id(tensor), (place, tensor))
-    if not found:
-        raise NotApplicable("no weights")
-    return list(found.values())
-
-
-def learned(model: ModelProto) -> list[TensorProto]:
-    """Every tensor of more than one number that was learned."""
-    found: dict[int, TensorProto] = {}
-    for place in places(model):
-        for table in (LAYERS, OTHERS):
-            for index in table.get(place.node.op_type, ()):
-                tensor = place.constant(index)
-                if tensor is not None and int(np.prod(tensor.dims)) > 1:
-                    found.setdefault(id(tensor), tensor)
-    return list(found.values())
-
-
-def drawn(found: Sequence[T], rng: np.random.Generator, words: str) -> T:
-    """One of them; at least one there must be."""
-    if not found:
-        raise NotApplicable(words)
-    return found[int(rng.integers(len(found)))]
-
-
-def change(tensor: TensorProto, how: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Replace a tensor's value, rounded and bounded where it is of integers."""
-    was = numpy_helper.to_array(tensor)
-    now = how(was.astype(np.float64))
-    if was.dtype.kind in "iu":
-        bounds = np.iinfo(was.dtype)
-        now = np.clip(np.round(now), bounds.min, bounds.max)
-    tensor.CopyFrom(numpy_helper.from_array(now.astype(was.dtype), tensor.name))
-
-
-def become_identity(node: NodeProto, source: str = "") -> None:
-    """Make a node hand on its first input, or ``source``."""
-    node.op_type, node.domain = "Identity", ""
-    node.input[:] = [source or node.input[0]]
-    del node.output[1:], node.attribute[:]
-
-
-# --- numbers --------------------------------------------------------------------------------------
-
-
-def _moved(share: float, model: ModelProto, rng: np.random.Generator) -> None:
-    def move(value: np.ndarray) -> np.ndarray:
-        return value * (1 + share * rng.choice([-1.0, 1.0], value.shape))
-
-    found = learned(model)
-    for tensor in found:
-        change(tensor, move)
-    lists = [a for p in places(model) for a in p.node.attribute if a.name in LEARNED and a.floats]
-    for a in lists:
-        a.floats[:] = move(np.array(a.floats)).astype(np.float32).tolist()
-    if not found and not lists:
-        raise NotApplicable("no weights")
-
-
-for _percent in (1, 3, 10):
-    KINDS[f"weights_{_percent}_percent"] = partial(_moved, _percent / 100)
-
-
-@damage
-def channels_swapped(model: ModelProto, rng: np.random.Generator) -> None:
-    """Two output channels of one layer's weights trade places."""
-
-    def axis_of(place: Place) -> int:
-        """Axis of output channels."""
-        if place.node.op_type in ("MatMul", "QLinearMatMul", "MatMulInteger"):
-            return -1 if place.constant(0) is None else -2
-        if place.node.op_type in ("LSTM", "GRU", "RNN", "ConvTranspose"):
-            return 1
-        if place.node.op_type == "Gemm":
-            return 0 if attribute(place.node, "transB", 0) else 1
-        return 0
-
-    found = [(p, t) for p, t in weights(model) if t.dims[axis_of(p)] > 1]
-    place, tensor = drawn(found, rng, "one channel each")
-    axis = axis_of(place)
-    a, b = rng.choice(tensor.dims[axis], 2, replace=False)
-
-    def swap(value: np.ndarray) -> np.ndarray:
-        order = np.arange(value.shape[axis])
-        order[[a, b]] = order[[b, a]]
-        return np.take(value, order, axis)
-
-    change(tensor, swap)
-
-
-@damage
-def bias_zeroed(model: ModelProto, rng: np.random.Generator) -> None:
-    """One bias becomes 0: of a layer, or what is added to one."""
-    found: dict[int, TensorProto] = {}
-    for place in places(model):
-        op = place.node.op_type
-        for index in OTHERS.get(op, ()) if op in LAYERS or op == "Add" else ():
-            tensor = place.constant(index)
-            known = tensor is not None and tensor.data_type in _REAL
-            if known and tensor is not None and numpy_helper.to_array(tensor).any():
-                found.setdefault(id(tensor), tensor)
-    lists = [
-        a
-        for p in places(model)
-        for a in p.node.attribute
-        if a.name in ("intercepts", "base_values") and any(a.floats)
-    ]
-    if found:
-        change(drawn(list(found.values()), rng, ""), np.zeros_like)
-    else:
-        chosen = drawn(lists, rng, "no bias")
-        chosen.floats[:] = [0.0] * len(chosen.floats)
-
-
-@damage
-def one_weight_scaled(model: ModelProto, rng: np.random.Generator) -> None:
-    """The largest element of one layer's weights times 10."""
-
-    def scale(value: np.ndarray) -> np.ndarray:
-        value.flat[np.argmax(np.abs(value))] *= 10
-        return value
-
-    change(drawn(weights(model), rng, "")[1], scale)
-
-
-@damage
-def one_layer_scaled(model: ModelProto, rng: np.random.Generator) -> None:
-    """All weights of one layer times 1.1."""
-    change(drawn(weights(model), rng, "")[1], lambda value: value * 1.1)
-
-
-# --- nodes ----------------------------------------------------------------------------------------
-
-
-@damage
-def activation_dropped(model: ModelProto, rng: np.random.Generator) -> None:
-    """One activation does nothing."""
-    found = [p for p in places(model) if p.node.op_type in ACTIVATIONS]
-    become_identity(drawn(found, rng, "no activation").node)
-
-
-def _other_attribute(node: NodeProto) -> tuple[str, object] | None:
-    """An attribute that the operator keeps its shapes with, and another value of it."""
-    op = node.op_type
-    pads = attribute(node, "pads")
-    if op in ("Conv", "MaxPool", "AveragePool", "FusedConv") and isinstance(pads, list):
-        half = len(pads) // 2
-        moved = [0] * half + [pads[i] + pads[i + half] for i in range(half)]
-        return ("pads", moved) if any(pads[:half]) else None
-    if op in ("BatchNormalization", "InstanceNormalization", "LayerNormalization"):
-        return "epsilon", 0.1
-    other_mode = "linear" if attribute(node, "mode", b"nearest") == b"nearest" else "nearest"
-    known: dict[str, tuple[str, object]] = {
-        "LeakyRelu": ("alpha", 3 * float(attribute(node, "alpha", 0.01))),  # type: ignore[arg-type]
-        "Gemm": ("alpha", 1.2 * float(attribute(node, "alpha", 1.0))),  # type: ignore[arg-type]
-        "Softmax": ("axis", 1 if attribute(node, "axis", -1) != 1 else 0),
-        "LSTM": ("direction", "reverse"),
-        "GRU": ("direction", "reverse"),
-        "Resize": ("mode", other_mode),
-        "Upsample": ("mode", other_mode),
-        "LinearClassifier": ("post_transform", "SOFTMAX_ZERO"),
-        "TreeEnsembleRegressor": ("aggregate_function", "AVERAGE"),
-        "TreeEnsembleClassifier": ("post_transform", "SOFTMAX"),
-        "Normalizer": ("norm", "MAX"),
-    }
-    if op in ("LSTM", "GRU") and attribute(node, "direction", b"forward") != b"forward":
-        return None
-    return known.get(op)
-
-
-@damage
-def attribute_changed(model: ModelProto, rng: np.random.Generator) -> None:
-    """One attribute of one operator has another value."""
-    found = [(p.node, other) for p in places(model) if (other := _other_attribute(p.node))]
-    node, (name, value) = drawn(found, rng, "no such attribute")
-    set_attribute(node, name, value)
-
-
-@damage
-def mask_inverted(model: ModelProto, rng: np.random.Generator) -> None:
-    """A choice is made the other way: of Where, of a comparison, of 1 - mask."""
-    found = []
-    for place in places(model):
-        op = place.node.op_type
-        first = place.constant(0)
-        lone = first is not None and int(np.prod(first.dims)) == 1
-        ones = lone and first is not None and float(numpy_helper.to_array(first).item()) == 1
-        if op in ("Where", "Not", "Greater", "Less", "If") or (op == "Sub" and ones):
-            found.append(place.node)
-    node = drawn(found, rng, "no mask")
-    if node.op_type == "Where":
-        node.input[1], node.input[2] = node.input[2], node.input[1]
-    elif node.op_type == "Not":
-        become_identity(node)
-    elif node.op_type == "Sub":
-        become_identity(node, node.input[1])
-    elif node.op_type == "If":
-        a, b = node.attribute
-        a.name, b.name = b.name, a.name
-    else:
-        node.op_type = {"Greater": "Less", "Less": "Greater"}[node.op_type]
-
-
-@damage
-def layer_skipped(model: ModelProto, rng: np.random.Generator) -> None:
-    """One layer that keeps the shape hands on what it gets."""
-    inferred = onnx.shape_inference.infer_shapes(model)
-    given = [*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output]
-    types = {v.name: v.type.tensor_type for v in given}
-
-    def keeps_shape(node: NodeProto) -> bool:
-        before, after = (types.get(names[0]) for names in (node.input, node.output))
-        return (
-            before is not None
-            and after is not None
-            and before.elem_type == after.elem_type
-            and before.HasField("shape")
-            and before.shape == after.shape
-        )
-
-    layers = [
-        p.node
-        for p in _places(model.graph, {})
-        if p.node.op_type in {*LAYERS, *OTHERS} - {"DequantizeLinear", "Gather"}
-        and p.node.input
-        and keeps_shape(p.node)
-    ]
-    heavy = [n for n in layers if n.op_type in LAYERS]
-    become_identity(drawn(heavy or layers, rng, "no layer that keeps its shape"))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -66,9 +67,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect a model, if ``--optvet`` is given."""
     if file_path.suffix == ".onnx" and parent.config.getoption("optvet"):
-        model: ModelFile = ModelFile.from_parent(parent, path=file_path)
+        root = parent.config.rootpath
+        below = file_path.relative_to(root) if file_path.is_relative_to(root) else file_path
+        # pytest prints and writes what it takes for the path as it is.
+        shown = root.joinpath(*map(_name, below.parts))
+        model: ModelFile = ModelFile.from_parent(parent, path=shown)
+        model.model = file_path
         return model
     return None
+
+
+def _name(name: str) -> str:
+    """The name of a file or folder; escaped where a terminal or a CI system reads a command."""
+    if name.isprintable() and not re.search("::|##", name):
+        return name
+    return re.sub(r"[^\w .+=@()-]", lambda c: f"%{ord(c[0]):02x}", name)
 
 
 @pytest.fixture
@@ -95,7 +108,13 @@ def vet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 class ModelFile(pytest.File):
-    """A model file, with one test per optimizer."""
+    """A model file, with one test per optimizer.
+
+    Attributes:
+        model: The file; ``path`` is what pytest shows of it.
+    """
+
+    model: Path
 
     def collect(self) -> Iterator[ModelItem]:
         """One test per optimizer."""
@@ -110,15 +129,19 @@ class ModelFile(pytest.File):
         except OptvetError as error:
             raise self.CollectError(_show(str(error))) from None
         for name in dict.fromkeys(names):
-            yield ModelItem.from_parent(self, name=name)
+            item: ModelItem = ModelItem.from_parent(self, name=name)
+            item.model = self.model
+            yield item
 
 
 class ModelItem(pytest.Item):
     """The test of a model and an optimizer."""
 
+    model: Path
+
     def runtest(self) -> None:
         """Vet it."""
-        path = _relative(self.path)
+        path = _relative(self.model)
         fields = {**_options(self.config), "model": path, "optimizer": self.name}
         _vet(self.config, fields)
 
@@ -153,7 +176,7 @@ def _vet(config: pytest.Config, requested: Mapping[str, Any]) -> VetResult:
         raise pytest.fail.Exception(_show(str(error)), pytrace=False) from None
     code = exit_code(result, request.fail_on)
     if code == FINDINGS:
-        raise pytest.fail.Exception(_message(result, request), pytrace=False)
+        raise pytest.fail.Exception(_show(_message(result, request)), pytrace=False)
     if code == UNDECIDED:
         _leave_out(config, f"undecided: {result.reason}", pytest.xfail.Exception)
     return result

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_INTERRUPTED = 130
+_ERROR, _INTERRUPTED = 3, 130
 _ALLOCATIONS = 300_000
 """Imports make so many objects that stay that looking for garbage among them every 700 allocations,
 which is Python's habit, takes an eighth of what a short command takes. A vet's make 200,000."""
@@ -23,8 +23,12 @@ which is Python's habit, takes an eighth of what a short command takes. A vet's 
 def main() -> int:
     """Run the command line; returns the exit code."""
     gc.set_threshold(_ALLOCATIONS)
-    with leaving_at_once():
-        from optvet.cli import main as run
+    try:
+        with leaving_at_once():
+            from optvet.cli import main as run
+    except Exception as error:  # a broken installation; Python's own exit code is 1, "findings"
+        print(f"error: optvet cannot be imported: {error!r}; install it again", file=sys.stderr)
+        return _ERROR
 
     try:
         code = run()

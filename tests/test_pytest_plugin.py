@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def optvet_optimizers():
     return [Dropping(), Refusing()]
 """
 
+DROPPING = ("--optvet-optimizer", "dropping")
 Pytest = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -157,6 +159,26 @@ def test_absent(vet):
     (repeat,) = set(re.findall(r"^repeat +optvet (vet .*)$", ran.stdout, re.MULTILINE))
     monkeypatch.setenv("OPTVET_CACHE", str(tmp_path / "cache"))
     assert optvet.cli.main([*shlex.split(repeat), "--quiet"]) == 1
+
+
+@pytest.mark.long
+def test_no_name_of_a_file_is_a_command_or_breaks_a_report(
+    run_pytest: Pytest, tmp_path: Path
+) -> None:
+    names = ["::error::a", "##vso[task.complete]", "\x1b]0;title\x07", "\u202egnp", "a\n::error::b"]
+    folder = tmp_path / "project" / "##[warning]in"
+    folder.mkdir()
+    for name in (*(os.fsencode(n) for n in names), b"\xff\xfe"):
+        onnx.save(onnx.parser.parse_model(RELU), os.fsencode(folder) + b"/" + name + b".onnx")
+    ran = run_pytest("--optvet", *DROPPING, "-v", "--junit-xml", "junit.xml")
+    assert ran.returncode == 1
+    found = outcomes(ran.stdout)
+    assert [found[n] for n in found if "in/" in n] == ["FAILED"] * (len(names) + 1), ran.stdout
+    for line in ran.stdout.splitlines():
+        assert line.isprintable(), line
+        assert not re.match(r"\s*::|.*##\w*\[", line), line
+    cases = ElementTree.parse(tmp_path / "project" / "junit.xml").getroot().iter("testcase")
+    assert len([c for c in cases if "warning" in c.get("classname", "")]) == len(names) + 1
 
 
 @pytest.mark.long

@@ -28,6 +28,18 @@ SACRIFICE = ".assault-may-delete-this-folder"
 """A folder is deleted or filled only if a file of this name lies in it."""
 
 
+@kind("clean")
+def nest_folders_deeply(data: bytes) -> bytes:
+    with suppress(OSError):  # The folders of the second time have other names.
+        os.chdir(tempfile.mkdtemp())
+        for _ in range(3000):
+            os.mkdir("d")
+            os.chdir("d")
+        os.chmod(".", 0)
+    os.chdir("/")
+    return data
+
+
 # --- descriptors ---------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ SAMPLE = (
     "hang_holding_the_interpreter",
     "kill_the_parent",
     "leave_a_daemon_and_die",
+    "nest_folders_deeply",
     "patch_onnxruntime",
     "return_none",
     "touch_a_pass_that_kills_who_unpickles",

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 from tests.commands import Spawn, spawn
+from tests.spec.test_removal import nest
 
+import optvet.cli
 from optvet.spec import scratch
 
 pytestmark = pytest.mark.long
@@ -24,7 +26,7 @@ __all__ = ["spawn"]
 HOLDS = """
 import os, sys, tempfile, time
 from optvet.spec.scratch import temporary_files_in_one_folder
-with temporary_files_in_one_folder():
+with temporary_files_in_one_folder(print):
     open(os.path.join(tempfile.mkdtemp(), "big"), "w").write("x")
     print(os.environ["TMPDIR"], flush=True)
     time.sleep(100 if sys.argv[1:] else 0)
@@ -92,12 +94,12 @@ def test_a_folder_of_somebody_else_is_not_used(
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     ours = temporary / f"optvet-{os.getuid()}"
     ours.symlink_to(tmp_path / "theirs")
-    with scratch.temporary_files_in_one_folder():
+    with scratch.temporary_files_in_one_folder(print):
         assert tempfile.gettempdir() == str(temporary)
     ours.unlink()
     ours.mkdir(mode=0o777)
     ours.chmod(0o777)
-    with scratch.temporary_files_in_one_folder():
+    with scratch.temporary_files_in_one_folder(print):
         assert tempfile.gettempdir() == str(temporary)
     assert list((tmp_path / "theirs").iterdir()) == list(ours.iterdir()) == []
 
@@ -179,3 +181,32 @@ def test_what_is_half_made_beside_a_folder_is_removed(tmp_path: Path) -> None:
     assert living.is_dir()
     assert elsewhere.is_dir()
     assert other.is_dir()
+
+
+def test_what_a_killed_run_has_nested_deeply_locks_nobody_out(
+    temporary: Path, killed: Path
+) -> None:
+    nest(killed)
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    command = [sys.executable, "-m", "optvet_start", "cache", "info"]
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == 0
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_cannot_be_removed_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(scratch, "remove_folder", lambda folder: False)
+    assert optvet.cli.main(["cache", "info"]) == 0
+    assert "note: temporary files are left in" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_no_place_for_temporary_files_is_no_finding(tmp_path: Path) -> None:
+    code = "import tempfile, optvet_start, sys; tempfile._candidate_tempdir_list = list; "
+    code += "sys.argv[1:] = ['cache', 'info']; sys.exit(optvet_start.main())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr

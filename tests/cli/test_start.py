@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,17 @@ def test_an_interrupt_that_was_heeded_does_not_change_the_exit_code(tmp_path: Pa
     (tmp_path / "interrupted.py").write_text(INTERRUPTED)
     done = subprocess.run([sys.executable, "-m", "interrupted"], cwd=tmp_path, timeout=60)
     assert done.returncode == 130
+
+
+def test_a_broken_installation_is_no_finding(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise ValueError('broken')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "optvet_start", "cache", "info"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert done.stderr == (
+        "error: optvet cannot be imported: ValueError('broken'); install it again\n"
+    )
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from optvet.cli import errors
@@ -29,13 +30,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     terminated: list[int] = []
     try:
-        with temporary_files_in_one_folder(), _heeding_termination(terminated):
+        with temporary_files_in_one_folder(_tell_left), _heeding_termination(terminated):
             code = _run(arguments)
     except KeyboardInterrupt:  # a signal while the command begins, or ends because of another one
         if not terminated:
             raise
         code = INTERRUPTED
+    except Exception as error:  # before or after the command: no folder for temporary files, say
+        code = errors.report(error, Terminal())
     return 128 + signal.SIGTERM if terminated and code == INTERRUPTED else code
+
+
+def _tell_left(folder: Path) -> None:
+    what = f"temporary files are left in {folder}, which cannot be removed"
+    Terminal().error(what, label="note: ")
 
 
 @contextmanager

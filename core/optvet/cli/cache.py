@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.engine.work.cache.disk import Cache, CacheInfo
 from optvet.spec.records import CacheCleared, CacheContents, CacheKind
+from optvet.spec.removal import remove_folder
 
 app = typer.Typer(cls=Group, help="Show or clear the cache.", no_args_is_help=True)
 
@@ -71,7 +71,7 @@ def _clear(
     removed = _clear_root(root)
     if models:
         removed += _size_of(_models(root))
-        shutil.rmtree(_models(root), ignore_errors=True)
+        remove_folder(_models(root))
     if json_to is not None:
         found = CacheCleared(
             schema="optvet.cache-clear/1", path=str(root), entries=entries, removed_bytes=removed

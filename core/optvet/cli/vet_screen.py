@@ -226,6 +226,8 @@ def _blame(finding: Finding, tested: str = "") -> Text:
         blame.append("\nonly under the runtime's own defaults", "dim")
     if words := _brief_words(finding):
         blame.append_text(text(f"\n{words}"))
+    if finding.set_aside:
+        blame.append_text(text(f"\n{finding.set_aside}", "yellow"))
     for line in runtime_answers(finding):
         blame.append_text(text(f"\n{line}", "dim"))
     return blame
@@ -342,11 +344,17 @@ def _safe(result: VetResult, request: VetRequest) -> str:
     name = f"the pipeline {request.pipeline!r}" if _is_named(result, request) else "the pipeline"
     if safe == whole and (safe or result.verdict != "faulty"):
         unless = " (no fault was found)" if result.verdict == "undecided" else ""
-        return f"all of {name}{unless}"
+        return f"all of {name}{unless}{_but_for(result)}"
     if not safe:
         if any(not f.localized for f in result.findings):
             return "not searched: --strategy is none"
         if result.verdict != "faulty" and any(r.met is False for r in result.requirements):
             return "No pipeline meets the requirements."
         return "No safe pipeline."
-    return f"--pipeline {result.safe_option}"
+    return f"--pipeline {result.safe_option}{_but_for(result)}"
+
+
+def _but_for(result: VetResult) -> str:
+    """That the fault of import and export stays in whatever pipeline is left, if there is one."""
+    stays = any(f.set_aside and not f.culprit for f in result.findings)
+    return "  (but for the fault of the round trip, which stays)" if stays else ""

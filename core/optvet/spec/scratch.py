@@ -16,13 +16,16 @@ import hashlib
 import os
 import platform
 import re
-import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from optvet.spec.removal import remove_folder
+
 _RUN = re.compile(r"run-(\d+)-(\d+)")
+_AT_START = 100_000
+"""Entries of an earlier run that a run removes before it begins: a second or two."""
 
 
 def start_time(pid: int) -> str:
@@ -49,11 +52,14 @@ def is_left(marked: str) -> bool:
 
 
 @contextlib.contextmanager
-def temporary_files_in_one_folder() -> Iterator[None]:
+def temporary_files_in_one_folder(on_left: Callable[[Path], None]) -> Iterator[None]:
     """Set ``TMPDIR`` to a folder of this run until the block ends, then remove it.
 
     Folders of this user's runs that were killed are removed first. Within a run nothing changes,
     nor where no such folder can be made.
+
+    Args:
+        on_left: Called with the folder if it cannot be removed.
     """
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     root = Path(tempfile.gettempdir())
@@ -72,6 +78,8 @@ def temporary_files_in_one_folder() -> Iterator[None]:
             os.environ["TMPDIR"] = before[1]
         if folder not in _ours.values():  # Else it is of the program that calls this command.
             _remove(folder)
+            if folder.exists():
+                on_left(folder)
 
 
 _lock = threading.Lock()
@@ -104,9 +112,14 @@ def temporary_variables() -> dict[str, str]:
     return {} if folder is None else {"TMPDIR": str(folder)}
 
 
-def temporary_folder(prefix: str, place: Path | None = None) -> tempfile.TemporaryDirectory[str]:
+@contextlib.contextmanager
+def temporary_folder(prefix: str, place: Path | None = None) -> Iterator[str]:
     """A temporary folder in ``place``, else in that of this run, which the next run clears."""
-    return tempfile.TemporaryDirectory(prefix=prefix, dir=place or run_folder())
+    folder = tempfile.mkdtemp(prefix=prefix, dir=place or run_folder())
+    try:
+        yield folder
+    finally:
+        remove_folder(folder)
 
 
 def folder_beside(target: Path) -> Path:
@@ -119,7 +132,7 @@ def folder_beside(target: Path) -> Path:
     for left in target.parent.glob(f"{glob.escape(prefix)}*-*-*"):
         pid, ticks, place, *_ = left.name.removeprefix(prefix).split("-")
         if place == _place() and is_left(f"{pid}-{ticks}"):
-            shutil.rmtree(left, ignore_errors=True)
+            remove_folder(left)
     return Path(tempfile.mkdtemp(prefix=f"{prefix}{mark()}-{_place()}-", dir=target.parent))
 
 
@@ -130,7 +143,7 @@ def made_beside(target: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
 
 
 def _place() -> str:
@@ -148,7 +161,7 @@ def _is_in_a_run(folder: Path) -> bool:
 def _remove(folder: Path, owner: int | None = None) -> None:
     """Remove a run's folder; not in a fork of the process that made it."""
     if owner in (None, os.getpid()):
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
         with contextlib.suppress(OSError):  # Others are running.
             folder.parent.rmdir()
 
@@ -179,4 +192,4 @@ def _clear(ours: Path) -> None:
     for left in ours.iterdir():
         found = _RUN.fullmatch(left.name)
         if found and is_left(f"{found[1]}-{found[2]}"):
-            shutil.rmtree(left, ignore_errors=True)
+            remove_folder(left, most=_AT_START)

@@ -326,6 +326,11 @@ def _forget_shapes(model: ModelProto, options: PlantedOptions) -> None:
         output.type.tensor_type.ClearField("shape")
 
 
+def _lose_type(model: ModelProto, options: PlantedOptions) -> None:
+    """Lose the type of the last output, as importers do that know tensors only."""
+    model.graph.output[-1].ClearField("type")
+
+
 def _fold_norm_too_far(model: ModelProto, options: PlantedOptions) -> None:
     """BN(Transpose(x W)) → Transpose(x W' + c): scale and shift of the wrong axis."""
     nodes = model.graph.node
@@ -385,6 +390,7 @@ _REWRITES: dict[str, Rewrite] = {
     "round_weights": _round_weights,
     "add_to_sub": _add_to_sub,
     "forget_shapes": _forget_shapes,
+    "lose_type": _lose_type,
     "fold_norm_too_far": _fold_norm_too_far,
     **dict.fromkeys(FILLERS, _identity),
 }

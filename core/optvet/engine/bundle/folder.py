@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from optvet.spec.memory import announced_bytes, check_size
 from optvet.spec.parsing import read_json
 from optvet.spec.records import Reproduction
 from optvet.spec.records.reading import read_document
+from optvet.spec.removal import remove_folder
 from optvet.spec.requirement import read_requirement
 from optvet.spec.scratch import folder_beside
 from optvet.spec.symptoms import ScriptCheck
@@ -109,7 +109,7 @@ def write_folder(
         folder.chmod(0o755)
         os.replace(folder, place)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
         raise
     return Bundle(
         index, place, record, evidence.before, evidence.after, note or _doubt(record, ended)

@@ -185,10 +185,11 @@ def with_fingerprints(result: VetResult, bundles: Sequence[Bundle]) -> VetResult
 
 def _case(session: VetSession, finding: Finding, witness: Sample) -> Case:
     """The case of a finding; for a hang, with a shorter time limit, to save time."""
-    case = session.case
+    runner = session.runner_of(finding)
+    case = runner.case
     if finding.symptom.info.limit == "time":
         began = time.monotonic()
-        session.runner.fresh(case.passes.base, [witness])
+        runner.fresh(case.passes.base, [witness])
         waited_s = time.monotonic() - began
         case = case.under(timeout_s=search_timeout(session.request.timeout, waited_s))
     return case.as_deployed() if finding.as_deployed else case
@@ -284,14 +285,9 @@ def _write_bundle(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
     more = [sample.feeds for sample in task.others]
     task.progress("writing the bundle", 0, None)
     case = task.case.under(timeout_s=_final_timeout(task.case))
-    culprit = tuple(finding.culprit)
-    with on_disk(proto) as model:
-        seen = case.on(model)
-        evidence = observe(
-            seen, culprit, feeds, task.sandbox, task.sought, more=more, explained=True
-        )
+    finding, case, evidence = _observe(task, finding, case, small, more)
     observed = evidence.observed
-    shows = observed is not None and observed.signature.symptom == finding.symptom
+    shows = _shows(finding, evidence)
     if not shows:
         words = "shows nothing" if observed is None else f"shows {observed.signature.symptom}"
         note = f"did not show again: judged again, the model {words}"
@@ -305,6 +301,29 @@ def _write_bundle(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
     place = (task.out, task.index)
     written = write_folder(*place, record, proto, feeds, evidence, case, note, pictures, more)
     return dataclasses.replace(written, shows=shows)
+
+
+def _observe(
+    task: _BundleTask,
+    finding: Finding,
+    case: Case,
+    small: _Small,
+    more: Sequence[Mapping[str, np.ndarray]],
+) -> tuple[Finding, Case, Evidence]:
+    """What the model shows; as the optimizer leaves it, if that shows the finding unmended."""
+    with on_disk(small.model) as model:
+        for plain in (True, False) if finding.mended else (False,):
+            tried = case.under(mends=()) if plain else case
+            about = (tried.on(model), tuple(finding.culprit), small.feeds, task.sandbox)
+            evidence = observe(*about, task.sought, more=more, explained=True)
+            if plain and _shows(finding, evidence):
+                return finding.model_copy(update={"mended": []}), tried, evidence
+    return finding, case, evidence
+
+
+def _shows(finding: Finding, evidence: Evidence) -> bool:
+    observed = evidence.observed
+    return observed is not None and observed.signature.symptom == finding.symptom
 
 
 def _update_finding(finding: Finding, evidence: Evidence) -> Finding:

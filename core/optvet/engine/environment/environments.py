@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import venv
@@ -30,6 +29,7 @@ from optvet.engine.work.sandbox import Interpreter
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
 from optvet.spec.pythons import NeedsPython, PythonEnvironment
 from optvet.spec.records import EnvironmentEntry
+from optvet.spec.removal import remove_folder
 from optvet.spec.scratch import folder_beside
 
 WORKER_LIBRARIES = ("numpy", "onnx", "pluggy", "pydantic", "scipy")
@@ -259,14 +259,14 @@ def make(environment: PythonEnvironment, target: Path, *, force: bool, say: Say)
         (beside / MADE).write_text(json.dumps(about, indent=1) + "\n")
         _rename_inside(beside, target)
         if target.exists():
-            shutil.rmtree(target)
+            remove_folder(target)
         beside.rename(target)
     except (OSError, subprocess.CalledProcessError) as error:
         raise InfrastructureError(
             f"environment {environment.name!r} cannot be made: {_words(error)}"
         ) from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        remove_folder(beside)
     return target / "bin" / "python"
 
 

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
 import sysconfig
 import time
@@ -25,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from optvet.engine.environment.package_index import PackageIndex, install
 from optvet.spec.errors import InfrastructureError
+from optvet.spec.removal import remove_folder
 from optvet.spec.scratch import is_left, made_beside
 
 MARKER = "optvet-release.json"
@@ -134,7 +134,7 @@ class ReleaseStore:
         for folder in self.root.glob(".*"):
             left = _LEFT.fullmatch(folder.name)
             if left and folder.is_dir() and is_left(f"{left[1]}-{left[2]}"):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
 
     def _name(self, package: str, version: str, index: PackageIndex) -> str:
         name = canonicalize_name(package)
@@ -148,7 +148,7 @@ class ReleaseStore:
         self.clear_left()
         try:
             if folder.exists():  # Without a marker: what a full disk has left of a removal.
-                shutil.rmtree(folder)
+                remove_folder(folder)
             with made_beside(folder) as beside:
                 content = beside / "content"
                 install(package, version, content, index)

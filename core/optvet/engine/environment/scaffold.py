@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import uuid
 from enum import StrEnum
 from importlib import resources, util
@@ -13,6 +12,7 @@ from pathlib import Path
 from string import Template
 
 from optvet.spec.errors import UsageError
+from optvet.spec.removal import remove_folder
 
 MAX_NAME = 30
 """Characters of a name; files are named after it."""
@@ -121,4 +121,4 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         # Replaces an empty folder only.
         os.rename(draft, folder)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        remove_folder(draft)

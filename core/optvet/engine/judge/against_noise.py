@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from optvet.engine.judge.flips import Flips, by_all, flips_excuse, is_place_explained
 from optvet.engine.judge.judgement import OTHER_PLACES, Call, Judgement
 from optvet.engine.judge.known_noise import (
     Noise,
@@ -21,6 +22,7 @@ from optvet.engine.judge.sizes import (
     ratio_to_allowance,
     rms_of_all,
     spread_of,
+    usual_spread_of,
     wide,
 )
 from optvet.engine.judge.thresholds import Thresholds
@@ -29,8 +31,6 @@ from optvet.engine.numerics.floats import is_float, unit_roundoff
 _DRAWS = 10
 """Fewest draws of noise by which a gross difference is judged: of fewer the largest says little."""
 _CONTRADICTED = "the original as its runtime computes it is not, and no rounding explains that: off"
-_FLIP = 1024
-"""Downstream of a discrete decision, a change by so many roundoffs counts as a flip."""
 
 
 @dataclass
@@ -71,8 +71,10 @@ class Difference:
         self.clean = np.where(self.finite, self.y, 0.0)
         self.scale = float(np.max(np.abs(self.clean), initial=0.0))
         most = most_believable(name, ref, noise)
-        self.inside = np.minimum(spread_of(self.y, runs_of(name, ref, noise.injected)), most)
-        spread = np.minimum(spread_of(self.y, runs_of(name, ref, noise.jitters)), most)
+        # What a decision does in single runs is no noise of all elements: see ``flips``.
+        spread_in = usual_spread_of if self.decided else spread_of
+        self.inside = np.minimum(spread_in(self.y, runs_of(name, ref, noise.injected)), most)
+        spread = np.minimum(spread_in(self.y, runs_of(name, ref, noise.jitters)), most)
         if self.limits.other_kernels:
             spread = np.maximum(spread, self.inside)
         self.level = float(spread.max(initial=0.0)) / self.scale if self.scale else math.inf
@@ -113,7 +115,7 @@ class Difference:
     @property
     def decided(self) -> bool:
         """Whether the output lies behind a discrete decision on rounded values."""
-        return self.name in self.noise.discontinuous
+        return self.name in self.noise.discontinuous or self.name in self.noise.steps
 
     @property
     def of_finite_inputs(self) -> bool:
@@ -173,8 +175,8 @@ def _by_places(found: Difference) -> Judgement | None:
         if not outgrown.any():
             share = f"of {int(beyond.sum())} of {beyond.size} elements the exact result overflows"
         return found.to_judgement("sensitivity", 1.0, share)
-    flipped = [other_places(y, wide(j)) for j in found.jitters]
-    explained = bool(flipped) and not np.any(pattern & ~np.logical_or.reduce(flipped))
+    flipped = is_place_explained(found.ref, z, found.jitters)
+    explained = not np.any(pattern & ~flipped)
     if explained and found.exceeds <= 1:
         return found.to_judgement("sensitivity", 1.0, _places(found) + ", as under jitter")
     found.exceeds = found.exceeds if explained else math.inf
@@ -194,8 +196,6 @@ def _by_noise(found: Difference) -> Judgement | None:
     if found.exceeds > 1:
         return None
     noise, limits = found.noise, found.limits
-    if found.decided and min(found.error, found.level) > _FLIP * found.u:
-        return found.to_judgement("sensitivity", found.exceeds, "flips as under jitter")
     if noise.measured and found.error > limits.unmeasured:
         if not noise.checked:
             return found.to_judgement("unsure", found.exceeds, "not compared with float64")
@@ -232,27 +232,47 @@ def _by_truth(found: Difference) -> Judgement | None:
         return None
     # Exact ties (k + 1/2 into a quantizer) may be rounded either way, and scales are not
     # jittered. So the reference's distance from the float64 result counts as noise too.
-    with np.errstate(invalid="ignore"):
-        own_error = np.where(np.isfinite(found.truth), np.abs(found.y - found.truth), 0.0)
+    exact = found.truth.astype(found.ref.dtype)
     unmoved = all(np.array_equal(wide(j), found.y, equal_nan=True) for j in found.jitters)
-    if not unmoved or rms_of_all(found.d) > 2 * rms_of_all(own_error):
+    z = found.z.astype(found.ref.dtype)
+    excuse = by_all(found.ref, z, found.d > 0, [exact], found.limits) if unmoved else None
+    if excuse is None:
         return None
-    words = "no further from the reference than the reference from the exact result"
-    return found.to_judgement("sensitivity", 1.0, words)
+    words = "no further from the reference than the reference from the exact result: it is off by "
+    return _excused(found, excuse, f"{words}{excuse.moved:.2g}")
 
 
 def _by_flips(found: Difference) -> Judgement | None:
-    """Acquit elements behind a decision that flip as they do in the perturbed reference."""
+    """Acquit elements behind a decision that flip no further than in the perturbed reference."""
     name, noise = found.name, found.noise
-    if not found.decided and name not in noise.steps:
+    if not found.decided:
         return None
-    allowed = (found.spread, found.clean, found.floor, found.limits)
+    quiet = np.maximum(found.spread, found.inside)
+    allowed = (quiet, found.clean, found.floor, found.limits)
     wrong = exceeds_allowance(found.d, *allowed) | found.pattern
     flipped = found.z.astype(found.ref.dtype)
-    if not flips_explain(name, found.ref, flipped, wrong, noise, found.limits):
+    excuse = flips_excuse(name, found.ref, flipped, wrong, noise, found.limits)
+    if excuse is None:
         return None
-    share = f"{int(wrong.sum())} of {wrong.size} elements flip, as they do under jitter"
-    return found.to_judgement("sensitivity", 1.0, share)
+    gross = found.error > found.limits.unmeasured and not found.limits.other_kernels
+    if gross and not noise.checked:
+        return found.to_judgement("unsure", found.exceeds, "not compared with float64")
+    if gross and len(noise.jitters) < _DRAWS and name not in noise.steps:
+        return found.to_judgement("unsure", found.exceeds, "too few draws of noise")
+    share = f"{int(wrong.sum())} of {wrong.size} elements flip, by up to "
+    share += f"{float(np.max(found.d, where=wrong, initial=0.0)):.2g}; {excuse.words}"
+    return _excused(found, excuse, share)
+
+
+def _excused(found: Difference, excuse: Flips, words: str) -> Judgement:
+    """Sensitivity that says how far the excuse reaches, in shares of the largest magnitude."""
+    moved, allowed = (
+        size / found.scale if found.scale else 0.0 for size in (excuse.moved, excuse.allowed)
+    )
+    noise = max(found.deciding_noise, moved)
+    return replace(
+        found.to_judgement("sensitivity", 1.0, words), noise=noise, excused=max(allowed, noise)
+    )
 
 
 def _explain_difference(judged: Judgement, found: Difference) -> Judgement:
@@ -310,57 +330,3 @@ def _less_exact(found: Difference) -> float | None:
         reference_rms, candidate_rms = (rms_of_all(np.where(known, v - truth, 0.0)) for v in (y, z))
     ratio = candidate_rms / reference_rms if reference_rms else math.inf
     return ratio if math.isfinite(ratio) else None
-
-
-def flips_explain(
-    name: str,
-    ref: np.ndarray,
-    cand: np.ndarray,
-    wrong: np.ndarray,
-    noise: Noise,
-    limits: Thresholds,
-) -> bool:
-    """Whether perturbing the reference changes as many elements as ``wrong`` has."""
-    if ref.dtype.kind in "iuf" or is_float(ref.dtype):
-        size = np.abs(wide(ref)[wrong] - wide(cand)[wrong])
-        step = noise.steps.get(name)
-        if step is not None and bool(np.all(size <= 1.01 * step)):
-            return True
-    jitters = [j[name] for j in moved_runs(noise, limits) if name in j]
-    if any(j.shape != ref.shape for j in jitters):
-        return True
-    truth = noise.truth.get(name)
-    if truth is not None and truth.shape == ref.shape and not is_float(truth.dtype):
-        # Where the float64 evaluation decides differently, the reference is close to a threshold.
-        # Jitter hardly changes a model of integers, so for these this is the only measure.
-        jitters.append(truth)
-    flips = [np.asarray(_differs(ref, j)) for j in jitters]
-    if not flips:
-        return False
-    ever = np.logical_or.reduce(flips)
-    if not np.any(wrong & ~ever):
-        return True
-    if wrong.size < 64 or ref.dtype.kind not in "iuf":
-        return False
-    # With enough elements, compare rates: no more flips, and no larger ones, than under jitter.
-    rate = max(int(f.sum()) for f in flips)
-    largest = max(
-        (
-            float(np.max(np.abs(wide(ref)[f] - wide(j)[f])))
-            for f, j in zip(flips, jitters, strict=True)
-            if f.any()
-        ),
-        default=0.0,
-    )
-    worst = float(np.max(np.abs(wide(ref)[wrong] - wide(cand)[wrong])))
-    return bool(wrong.sum() <= limits.flips * rate and worst <= 2 * largest)
-
-
-def _differs(ref: np.ndarray, other: np.ndarray) -> np.ndarray:
-    if is_float(ref.dtype):
-        a, b = wide(ref), wide(other)
-        scale = 64 * unit_roundoff(ref.dtype) * np.maximum(np.abs(a), np.abs(b))
-        with np.errstate(invalid="ignore"):
-            near = np.abs(a - b) <= scale
-        return np.asarray(~(near | (a == b) | (np.isnan(a) & np.isnan(b))))
-    return np.asarray(ref != other)

@@ -20,7 +20,8 @@ class Judgement:
     shape differ, or nothing in the graph can round. ``layered``: the verdict comes from the
     single layers of a quantized model, not from the noise of the whole. ``contradicted``:
     the candidate gives the exact result, and the reference is so far from it that its runtime must
-    be wrong.
+    be wrong. ``excused``: the largest error that its excuse covers, such as decisions inside the
+    model that rounding turns; None where no more than noise was needed.
     """
 
     output: str
@@ -32,3 +33,4 @@ class Judgement:
     structural: bool = False
     layered: bool = False
     contradicted: bool = False
+    excused: float | None = None

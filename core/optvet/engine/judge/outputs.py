@@ -13,7 +13,9 @@ from collections.abc import Mapping, Set
 
 import numpy as np
 
-from optvet.engine.judge.against_noise import Difference, flips_explain, judge_against_noise
+from optvet.engine.judge.against_noise import Difference, judge_against_noise
+from optvet.engine.judge.flipped_shapes import rows_excuse
+from optvet.engine.judge.flips import flips_excuse
 from optvet.engine.judge.judgement import DECLARED, OTHER_PLACES, Call, Judgement
 from optvet.engine.judge.known_noise import Noise, moved_runs
 from optvet.engine.judge.sizes import is_rounding, other_places, wide
@@ -49,7 +51,7 @@ def _judge_output(
         detail = f"{texts.type_name(ref.dtype)} became {texts.type_name(cand.dtype)}"
         return Judgement(name, "fault", exceeds=math.inf, detail=detail, structural=True)
     if ref.shape != cand.shape:
-        return _judge_shape(name, ref, cand, noise)
+        return _judge_shape(name, ref, cand, noise, limits)
     if _bits_equal(ref, cand):
         return Judgement(name, "same", 0.0)
     if not is_float(ref.dtype):
@@ -57,12 +59,17 @@ def _judge_output(
     return _judge_float(name, ref, cand, noise, limits)
 
 
-def _judge_shape(name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | None) -> Judgement:
+def _judge_shape(
+    name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | None, limits: Thresholds
+) -> Judgement:
     detail = f"shape {list(ref.shape)} became {list(cand.shape)}"
     if noise is not None and name in noise.discontinuous:
-        shapes = {j[name].shape for j in (*noise.jitters, *noise.injected) if name in j}
-        if _is_among(cand.shape, shapes | {ref.shape}):
-            return Judgement(name, "sensitivity", detail=detail + ", as it does under jitter")
+        runs = [j[name] for j in (*noise.jitters, *noise.injected) if name in j]
+        if _is_among(cand.shape, {ref.shape, *(run.shape for run in runs)}):
+            words = rows_excuse(ref, cand, runs, limits)
+            if words:
+                detail = f"{detail}, as it does under jitter: {words}"
+                return Judgement(name, "sensitivity", detail=detail)
     return Judgement(name, "fault", exceeds=math.inf, detail=detail, structural=True)
 
 
@@ -105,8 +112,10 @@ def _judge_discrete(
         )
     if not noise.measured:
         return Judgement(name, "unsure", exceeds=1.0, detail=share)
-    if flips_explain(name, ref, cand, wrong, noise, limits):
-        return Judgement(name, "sensitivity", detail=share + ", as they do under jitter")
+    excuse = flips_excuse(name, ref, cand, wrong, noise, limits)
+    if excuse is not None:
+        words = f"{share}, as they do under jitter: {excuse.words}"
+        return Judgement(name, "sensitivity", detail=words)
     if _is_taken_inside(name, cand, wrong, noise):
         words = ", as they do where operators round otherwise"
         return Judgement(name, "sensitivity", detail=share + words)

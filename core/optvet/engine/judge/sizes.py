@@ -10,6 +10,10 @@ import numpy as np
 from optvet.engine.judge.thresholds import Thresholds
 
 _SLICE_ELEMENTS = 16
+_PART = 1 << 16
+"""Elements whose runs are looked at together: all at once would take gigabytes."""
+_DEVIATIONS = 1.4826
+"""Standard deviations in the median of absolute deviations, of normal ones."""
 
 
 def wide(array: np.ndarray) -> np.ndarray:
@@ -46,6 +50,21 @@ def spread_of(y: np.ndarray, jitters: Sequence[np.ndarray]) -> np.ndarray:
             squares += np.square(wide(jitter) - y)
     squares /= len(jitters)
     return np.sqrt(np.where(np.isfinite(squares), squares, 0.0))
+
+
+def usual_spread_of(y: np.ndarray, runs: Sequence[np.ndarray]) -> np.ndarray:
+    """Elementwise spread by what most runs do; as ``spread_of`` where changes are normal.
+
+    What an element does in few runs alone, a jump at a decision, does not widen it.
+    """
+    found = np.zeros(y.size)
+    flat = [run.ravel() for run in runs]
+    for start in range(0, y.size if runs else 0, _PART):
+        part = slice(start, start + _PART)
+        with np.errstate(invalid="ignore", over="ignore"):
+            moves = [np.abs(wide(run[part]) - y.ravel()[part]) for run in flat]
+        found[part] = _DEVIATIONS * np.median(moves, axis=0)
+    return np.where(np.isfinite(found), found, 0.0).reshape(y.shape)
 
 
 def slices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.memory import in_units
 from optvet.spec.optimizer_protocols import Optimizer, TakesFiles
+from optvet.spec.removal import remove_folder
 from optvet.spec.runtime_protocols import LoadsFiles, Runtime
 from optvet.spec.types import Model
 
@@ -215,7 +215,7 @@ def scratch_folder(model: Model, root: Path) -> Iterator[Path | None]:
         root.mkdir(parents=True, exist_ok=True)
         for left in root.glob(f"{_PREFIX}*"):
             if not _is_alive(left.name.removeprefix(_PREFIX).split("-")[0]):
-                shutil.rmtree(left, ignore_errors=True)
+                remove_folder(left)
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
     except OSError as error:
         raise InfrastructureError(
@@ -225,7 +225,7 @@ def scratch_folder(model: Model, root: Path) -> Iterator[Path | None]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
 
 
 def _is_alive(pid: str) -> bool:

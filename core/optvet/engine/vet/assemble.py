@@ -247,8 +247,12 @@ def _collect_judgements(
 ) -> Mapping[str, Judgement]:
     """A judgement per output: of the pipeline, else of what remains where a limit is documented.
 
-    What a documented limit leaves is no model that could be compared.
+    What a documented limit leaves is no model that could be compared; nor is what import and export
+    alone break, until that is set aside.
     """
+    if not found.judgements and remaining is not None:
+        if any(f.set_aside for f in session.ledger.findings):
+            return remaining.judgements
     limited = [f for f in session.ledger.findings if f.known_limit is not None and f.culprit]
     faults = [f for f in session.ledger.findings if f.severity == "fault"]
     if found.judgements or faults or not limited or remaining is None:

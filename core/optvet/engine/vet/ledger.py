@@ -38,6 +38,12 @@ class FindingsLedger:
         """Change fields of the finding at ``index``."""
         self.findings[index] = self.findings[index].model_copy(update=dict(changes))
 
+    def amend_equal(self, finding: Finding, changes: Mapping[str, Any]) -> None:
+        """Change fields of the finding that is equal to ``finding``, if there is one."""
+        for index, known in enumerate(self.findings):
+            if _identity(known) == _identity(finding):
+                self.amend(index, changes)
+
     def has(self, symptom: Symptom) -> bool:
         """Whether there is a finding of this symptom."""
         return any(f.symptom == symptom for f in self.findings)

@@ -251,7 +251,8 @@ def _describe(session: VetSession, detected: Detected) -> None:
     cross_check(session, samples)
     excuse_exact(session, detected.examiner, samples)
     for i, finding in enumerate(ledger.findings):
-        ledger.amend(i, {"fingerprint": fingerprint_in_place(session.runner, finding)})
+        place = fingerprint_in_place(session.runner_of(finding), finding)
+        ledger.amend(i, {"fingerprint": place})
 
 
 def _mark_whole_pipeline_culprits(session: VetSession) -> None:
@@ -288,6 +289,6 @@ def _explain(session: VetSession, samples: Sequence[Sample], judged: int, layers
         layer = finding.layer
         found = None if layer is None else layers.place(applied, layer.name)
         found = found or explain(
-            session.runner, finding.symptom, finding.outputs, applied, sample, share
+            session.runner_of(finding), finding.symptom, finding.outputs, applied, sample, share
         )
         ledger.amend(i, {"divergence": found})

@@ -28,7 +28,7 @@ from optvet.engine.work.trials.participants import check_options, configure, fit
 from optvet.engine.work.trials.server_modules import preload_for
 from optvet.engine.work.trials.trial_runner import Progress, TrialRunner
 from optvet.spec.optimizer_protocols import LowersPrecision
-from optvet.spec.records import Witness
+from optvet.spec.records import Finding, Witness
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
 
@@ -50,6 +50,12 @@ class VetSession:
     def at(self, runner: TrialRunner) -> VetSession:
         """The same session with another trial runner."""
         return replace(self, runner=runner)
+
+    def runner_of(self, finding: Finding) -> TrialRunner:
+        """The trial runner in whose models ``finding`` showed: mended as they were."""
+        mends = tuple(finding.mended)
+        same = mends == self.case.checks.mends
+        return self.runner if same else self.runner.under(mends=mends)
 
     def with_options(self, options: BaseModel) -> VetSession:
         """The same session with other options of its optimizer."""

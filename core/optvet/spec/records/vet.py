@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from optvet.spec.mends import Mend
 from optvet.spec.records.base import Record, Result
 from optvet.spec.records.layers import LayerRecord, Quantized
 from optvet.spec.records.placement import Placements
@@ -148,6 +149,9 @@ class Finding(Record):
     at fault, after a reduction of the reduced model; None in documents of old, which have none
     without a bundle. ``bundle`` is the name of its folder; None where no bundle was written.
     ``known`` are the ids of the known faults that it is, of those that come with optvet.
+    ``set_aside`` says of a fault of the round trip what was done so that passes could be judged
+    all the same, or that nothing else was judged, and why. ``mended`` is what each model got back
+    before it was judged, since the round trip loses it: nothing but of faults beside such a one.
     """
 
     symptom: Symptom
@@ -176,6 +180,8 @@ class Finding(Record):
     fingerprint: str | None = None
     bundle: str | None = None
     known: list[str] = Field(default_factory=list)
+    set_aside: str = ""
+    mended: list[Mend] = Field(default_factory=list)
 
     def blamed(self) -> str:
         """What is to blame, in words on one line."""
@@ -227,7 +233,8 @@ class OutputRecord(Record):
     """Verdict over all samples on one output, with the numbers of the sample that decided.
 
     ``sensitivity``: it differs by more than a hundredth, or takes another decision, and rounding
-    alone does so too. ``detail`` says what decided, where it was not the noise floor.
+    alone does so too. ``detail`` says what decided, where it was not the noise floor. ``excused``:
+    the largest error that is excused, where a decision inside the model is the reason.
     """
 
     name: str
@@ -235,6 +242,7 @@ class OutputRecord(Record):
     error: float | None = None
     noise_floor: float | None = None
     detail: str = ""
+    excused: float | None = None
 
 
 class ComparisonRecord(Record):

@@ -30,6 +30,7 @@ from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.files import write_file
 from optvet.spec.records import HuntFinding
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
+from optvet.spec.removal import remove_folder
 from optvet.spec.scratch import made_beside, temporary_folder
 
 FINDINGS = "findings"
@@ -186,7 +187,7 @@ class SourceConfirmer:
         target = self.out / FINDINGS / name
         target.parent.mkdir(exist_ok=True)
         if not target.exists():
-            shutil.rmtree(bundle / "__pycache__", ignore_errors=True)
+            remove_folder(bundle / "__pycache__")
             with made_beside(target) as beside:
                 shutil.copytree(bundle, beside, dirs_exist_ok=True)
                 beside.chmod(0o755)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.converters import MakesSources, TakesOperators, TellsLastOperators, TellsSettings
 from optvet.spec.errors import InfrastructureError, UsageError
+from optvet.spec.removal import remove_folder
 
 _BATCH_S = 600.0
 _MEMORY_BYTES = 8 << 30
@@ -144,7 +144,7 @@ class Looker:
             batch = SourceBatch(taken, listed, seed, folder / f"journal-{number}")
             for i, outcome in zip(left, self._outcomes(home, batch), strict=True):
                 found[i] = replace(outcome, seconds=found[i].seconds + outcome.seconds)
-        shutil.rmtree(folder)
+        remove_folder(folder)
         return found
 
     def _outcomes(self, home: str, batch: SourceBatch) -> list[SourceOutcome]:

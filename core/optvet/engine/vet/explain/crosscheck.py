@@ -199,7 +199,8 @@ def _ask_of(
 ) -> CrossCheck:
     """The result of a finding where another runtime, or one with other options, runs the models."""
     case, name = session.case, config.runtime.name
-    other = case.run_by(config).under(full=False, ignored_complaint="")
+    mends = tuple(finding.mended)
+    other = case.run_by(config).under(full=False, ignored_complaint="", mends=mends)
     runner = session.runner.on(other)
     reference = runner.reference([sample])
     run = reference.runs.get(sample.id)

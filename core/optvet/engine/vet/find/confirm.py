@@ -63,6 +63,7 @@ def report_fault(
             "known_limit": limit,
             "witness": session.witness(fault.observation.sample),
             "as_deployed": as_deployed,
+            "mended": list(runner.case.checks.mends),
         }
     )
     if finding.confirmed:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 from optvet.engine.vet.find.blame import blame, search_timeout
 from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
+from optvet.engine.vet.find.set_aside import set_aside
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.session import VetSession
-from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.engine.work.trials.trial_runner import TrialRunner, isolate
 from optvet.spec.records import Finding
-from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 
 MAX_ROUNDS = 24
@@ -29,7 +28,7 @@ class Cleared:
 
     Attributes:
         passes: The remaining passes.
-        runner: The runner, which ignores the checker's message that import and export alone cause.
+        runner: The runner, in which a fault of import and export alone is set aside.
         found: The examination of the remaining passes; None if they were not tried.
     """
 
@@ -60,7 +59,7 @@ def clear(
         as_deployed: Whether the runtime's own graph optimizations are on.
     """
     ledger, runner, table = session.ledger, session.runner, session.case.passes
-    rounds, intact = 0, True
+    rounds = 0
     while found.observation is not None:
         rounds += 1
         fault = Fault(examiner, found.observation)
@@ -70,9 +69,7 @@ def clear(
         inherited, searching = _control(session.at(runner), fault)
         if inherited is not None:
             seen = inherited.observation
-            # The finding of the malformed model covers the faults that follow from it.
-            covered = runner.case.checks.ignored_complaint and not (seen.outputs or seen.lost)
-            if ledger.is_unexplained(seen) or covered:
+            if ledger.is_unexplained(seen):
                 return Cleared((), runner)
             finding = report_fault(
                 searching, inherited, (), as_deployed=as_deployed, undecided=runner.isolated
@@ -82,12 +79,10 @@ def clear(
                     return Cleared((), runner)
                 runner, found = _alone(session.at(runner), fault, finding, pipeline, samples)
                 continue
-            if seen.symptom == Symptom.INVALID_MODEL:
-                runner = _excusing(runner)
-            elif not (seen.outputs or seen.lost):
+            aside = set_aside(session.at(runner), examiner, finding, seen, samples)
+            if aside is None:
                 return Cleared((), runner)
-            examiner.ignored_outputs |= {*seen.outputs, *seen.lost}
-            intact = intact and not seen.lost
+            runner = aside
         else:
             culprit = blame(searching.runner, pipeline, fault, session.request.strategy)
             finding = report_fault(
@@ -106,8 +101,7 @@ def clear(
         found = examiner.examine(runner.trial(pipeline, samples, "verify"), samples)
         if found.observation is None and rest is not None:
             found = rest(session.at(runner), pipeline)
-    intact = intact and not runner.case.checks.ignored_complaint
-    return Cleared(pipeline if intact else (), runner, found)
+    return Cleared(pipeline, runner, found)
 
 
 def _alone(
@@ -149,12 +143,3 @@ def _control(session: VetSession, fault: Fault) -> tuple[Fault | None, VetSessio
         empty_s = time.perf_counter() - started
         runner = runner.under(timeout_s=search_timeout(session.request.timeout, empty_s))
     return inherited, session.at(runner)
-
-
-def _excusing(runner: TrialRunner) -> TrialRunner:
-    """Ignore the checker's message on import and export alone, to find other faults."""
-    failure = runner.trial(runner.case.passes.base, (), "control").build.failure
-    return runner.under(
-        ignored_complaint=normalized_message(failure.message if failure is not None else "")
-        or "nothing"
-    )

@@ -409,6 +409,7 @@ class Examiner:
                             "error": finite(j.error),
                             "noise_floor": finite(j.noise),
                             "detail": j.detail,
+                            "excused": finite(j.excused),
                         }
                     )
                 )

@@ -14,7 +14,6 @@ import importlib
 import os
 import pickle
 import select
-import shutil
 import signal
 import socket
 import time
@@ -26,6 +25,7 @@ from typing import Any, NoReturn
 
 from optvet.engine.work.sandbox.messages import STATUS, receive_fds
 from optvet.engine.work.sandbox.worker import PR_SET_CHILD_SUBREAPER, keep_memory, work
+from optvet.spec.removal import remove_folder
 
 _END_S = 5.0
 
@@ -137,7 +137,7 @@ def _clear(pid: int) -> None:
         try:
             os.rmdir(folder)
         except OSError:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
 
 def _reap(workers: dict[int, int]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from onnx import ModelProto
 from pydantic import BaseModel
 
@@ -16,9 +17,11 @@ from optvet.engine.contract import optimizer_returns
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials import from_file
 from optvet.engine.work.trials.artifact_graph import OnnxGraph, identify
+from optvet.graph.mend import find_mends, mend
 from optvet.graph.outline import cut_weights, digest_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.foreign import load_model, read_file
+from optvet.spec.mends import Mend
 from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges, Saves
 from optvet.spec.types import Artifact
 
@@ -28,7 +31,8 @@ class BuildSpec:
     """What to build: ``passes`` of ``optimizer`` on the model, or the original model.
 
     A large model is used from its file: ``scratch`` is the folder for results, and ``stamp`` is the
-    ``stamp_of`` its file when it was opened.
+    ``stamp_of`` its file when it was opened. ``mends`` are restored in what the optimizer makes,
+    unless the model is large.
     """
 
     blob: Path
@@ -38,6 +42,7 @@ class BuildSpec:
     passes: tuple[str, ...] = ()
     scratch: Path | None = None
     stamp: tuple[int, int] | None = None
+    mends: tuple[Mend, ...] = ()
 
 
 _models: OrderedDict[str, bytes] = OrderedDict()
@@ -103,7 +108,31 @@ def build(build_spec: BuildSpec) -> Artifact:
     artifact = build_spec.optimizer.apply(
         _source(build_spec), build_spec.passes, build_spec.options
     )
-    return optimizer_returns.artifact(build_spec.optimizer, artifact)
+    return _mended(build_spec, optimizer_returns.artifact(build_spec.optimizer, artifact))
+
+
+def _mended(build_spec: BuildSpec, artifact: Artifact) -> Artifact:
+    """The artifact with the mends; as it is where it has no graph that could be mended."""
+    if not build_spec.mends or artifact.format != "onnx" or artifact.path is not None:
+        return artifact
+    try:
+        proto = onnx.load_from_string(artifact.data)
+    except DecodeError:
+        return artifact  # the checker says what is wrong with it
+    mend(_original(build_spec), proto, build_spec.mends)
+    return replace(artifact, data=proto.SerializeToString(deterministic=True))
+
+
+def mendable(build_spec: BuildSpec) -> list[Mend]:
+    """What the artifact of ``build_spec`` lacks of the original and could get back."""
+    artifact = build(build_spec)
+    if artifact.format != "onnx" or artifact.path is not None:
+        return []
+    return find_mends(_original(build_spec), onnx.load_from_string(artifact.data))
+
+
+def _original(build_spec: BuildSpec) -> ModelProto:
+    return onnx.load_from_string(read_model(build_spec.blob, build_spec.digest))
 
 
 def _source(build_spec: BuildSpec) -> Artifact:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import tempfile
 import threading
 import uuid
@@ -36,6 +35,7 @@ from optvet.engine.work.sandbox.messages import SEALS, write_all
 from optvet.engine.work.trials.artifact_graph import find_equal
 from optvet.engine.work.trials.building import BuildSpec, build
 from optvet.engine.work.trials.raised_errors import failure_of
+from optvet.spec.removal import remove_folder
 from optvet.spec.types import Artifact, Failure
 
 T = TypeVar("T")
@@ -169,7 +169,7 @@ def submit(
         # The result of a large model gets its own folder, which is removed with the answer.
         folder = Path(tempfile.mkdtemp(dir=build_spec.scratch))
         build_spec = replace(build_spec, scratch=folder)
-        result.add_done_callback(lambda _: shutil.rmtree(folder, ignore_errors=True))
+        result.add_done_callback(lambda _: remove_folder(folder))
     if build_spec.optimizer is None or live:
         where: Role = "tested" if live else role
         first = sandbox.submit(_build_then, build_spec, then, args, role=where, **limits)

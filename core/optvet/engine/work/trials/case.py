@@ -24,6 +24,7 @@ from optvet.engine.work.trials.participants import (
     require_format,
 )
 from optvet.spec.errors import UnknownName
+from optvet.spec.mends import Mend
 from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.records import Reproduction
 from optvet.spec.request import VetRequest
@@ -88,12 +89,15 @@ class Checks:
         plain: Whether onnx.checker is asked at all. False if it refuses the original.
         ignored_complaint: Normalized message of an error of the checker that is no finding, because
             import and export alone cause it; empty if there is none.
+        mends: What every model that the optimizer makes gets back before it is checked, since
+            import and export alone lose it.
         timeout_s: Limit of one trial; None for the sandbox's own.
     """
 
     full: bool = True
     plain: bool = True
     ignored_complaint: str = ""
+    mends: tuple[Mend, ...] = ()
     timeout_s: float | None = None
 
 
@@ -214,4 +218,5 @@ def case_from(
     candidate = RuntimeConfig(runtime, options_of(runtime, "runtime_options"))
     deployed = record.finding.as_deployed
     reference = candidate if deployed else reference_for(plugins, optimizer, candidate)
-    return Case(model, optimizer, options, candidate, reference, passes)
+    checks = Checks(mends=tuple(record.finding.mended))
+    return Case(model, optimizer, options, candidate, reference, passes, checks)

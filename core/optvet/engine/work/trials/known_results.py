@@ -81,7 +81,8 @@ class KnownResults:
     @property
     def identity(self) -> tuple[object, ...]:
         """Everything that all these results depend on, as part of cache keys."""
-        return (*self._about_build, *self._about_run, *self._about_reference)
+        mends = self.case.checks.mends
+        return (*self._about_build, *self._about_run, *self._about_reference, *mends)
 
     @property
     def reference_identity(self) -> tuple[object, ...]:
@@ -96,12 +97,12 @@ class KnownResults:
                 "original", fingerprint_environment(), build_spec.digest, checks.full, checks.plain
             )
         about = (list(build_spec.passes), checks.full, checks.plain, checks.ignored_complaint)
-        return cache_key.key("build", *self._about_build, *about)
+        return cache_key.key("build", *self._about_build, *about, *build_spec.mends)
 
     def run_key(self, build_spec: BuildSpec, canonical: str, sample: Sample) -> str:
         """Cache key of a run; artifacts that compute the same share it."""
         about = self._about_run if build_spec.optimizer else self._about_reference
-        name = (about, canonical, self.memory.digest_of(sample))
+        name = ((*about, *build_spec.mends), canonical, self.memory.digest_of(sample))
         if name not in self.memory.run_keys:
             self.memory.run_keys[name] = cache_key.key("run", *name)
         return self.memory.run_keys[name]

@@ -19,6 +19,7 @@ from optvet.engine.work.trials.building import (
     BuildSpec,
     ask_changing_passes,
     change_without_weights,
+    mendable,
 )
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.from_file import stamp_of
@@ -42,6 +43,7 @@ from optvet.engine.work.trials.trial_results import (
 from optvet.engine.work.trials.undefined_values import reason_to_refuse
 from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
+from optvet.spec.mends import Mend
 from optvet.spec.optimizer_protocols import ReportsChanges
 from optvet.spec.types import Failure, LogFormat, Model, Sample
 
@@ -101,7 +103,7 @@ class TrialRunner:
         """A trial runner with other ``Checks`` that shares the known results."""
         runner = copy.copy(self)
         runner.case = self.case.under(**checks)
-        other = bool({"full", "plain", "ignored_complaint"} & checks.keys())
+        other = bool({"full", "plain", "ignored_complaint", "mends"} & checks.keys())
         runner.known = self.known.under(runner.case, other_checks=other)
         return runner
 
@@ -247,7 +249,18 @@ class TrialRunner:
         if passes is None:
             return self._original
         case, names = self.case, tuple(passes)
-        return replace(self._original, optimizer=case.optimizer, options=case.options, passes=names)
+        return replace(
+            self._original,
+            optimizer=case.optimizer,
+            options=case.options,
+            passes=names,
+            mends=case.checks.mends,
+        )
+
+    def mendable(self, passes: Sequence[str]) -> list[Mend]:
+        """What the model lacks after ``passes`` and could get back; none if that is not known."""
+        self.ledger.add("control", applications=1)
+        return self.sandbox.call(mendable, self.build_spec(passes), fresh=self.isolated).value or []
 
     def forget_original(self) -> None:
         """Build the original again on the next call: its failure may have been by chance."""
