@@ -167,9 +167,10 @@ def _finding(finding: ConversionFinding) -> Table:
     grid.add_row("", text(one_line(finding.message, _LINE_CHARS)))
     if finding.place is not None and (words := finding.place.words()):
         grid.add_row("inside", text(one_line(words, _LINE_CHARS)))
-        where = ", ".join(part for part in (finding.place.module, finding.place.line) if part)
+        parts = dict.fromkeys((finding.place.module, finding.place.line, finding.place.inside))
+        where = ", ".join(part for part in parts if part)
         if where:
-            grid.add_row("", text(where, "dim"))
+            grid.add_row("", text(one_line(where, _LINE_CHARS), "dim"))
         if finding.place.preprocessing:
             grid.add_row("", text("preprocessing: all weights come after it", "dim"))
         for name, (now, wanted) in finding.place.attributes.items():

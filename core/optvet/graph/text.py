@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from optvet.graph.walk import qualified_name
 from optvet.graph.weights import large_weights, without_large_weights
@@ -44,11 +44,11 @@ def value_text(tensor: TensorProto, limit: int) -> str:
 
 def attribute_text(attribute: AttributeProto, limit: int | None = 60) -> str:
     """The value of an attribute as text, cut after ``limit`` characters."""
-    if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-        return "a graph"
+    if attribute.type == AttributeProto.GRAPHS:
+        return ", ".join(map(short_value, attribute.graphs))
     value = onnx.helper.get_attribute_value(attribute)
-    if isinstance(value, TensorProto):
-        return f"a tensor {list(value.dims)}"
+    if isinstance(value, (GraphProto, TensorProto)):
+        return short_value(value)
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     # Attributes are float32: 1e-05, not 9.999999747378752e-06.
     if attribute.type == AttributeProto.FLOAT:
@@ -56,6 +56,14 @@ def attribute_text(attribute: AttributeProto, limit: int | None = 60) -> str:
     if attribute.type == AttributeProto.FLOATS:
         text = f"[{', '.join(str(np.float32(each)) for each in value)}]"
     return text if limit is None or len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def short_value(value: GraphProto | TensorProto) -> str:
+    """A graph, or a tensor, in a few words."""
+    if isinstance(value, TensorProto):
+        return f"a tensor {list(value.dims)}"
+    number = len(value.node)
+    return f"{number} node" if number == 1 else f"{number} nodes"
 
 
 def graph_text(model: ModelProto) -> str:

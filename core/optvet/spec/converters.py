@@ -243,6 +243,7 @@ class SourceValue:
             framework leaves the value open.
         undefined: Why the framework leaves the value open on what it reads, in words such as "a
             matrix that is not positive definite"; empty where it defines it.
+        decides: Place of the condition, of what a branch gives; else None.
     """
 
     operator: str
@@ -260,6 +261,7 @@ class SourceValue:
     open_order: bool = False
     sorted_operand: str = ""
     undefined: str = ""
+    decides: int | None = None
 
 
 @dataclass(frozen=True)

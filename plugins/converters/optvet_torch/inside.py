@@ -50,10 +50,13 @@ def recorded(
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         record.parameter(tensor, name)
 
-    def dispatch(_: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(mode: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not hasattr(function, "_schema"):
+            return record.control(mode, function, args, kwargs or {})
         return record.call(function, args, kwargs or {})
 
-    mode: Any = type("Recording", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})
+    parts = {"__torch_dispatch__": dispatch, "supports_higher_order_operators": True}
+    mode: Any = type("Recording", (TorchDispatchMode,), parts)
     hooks = []
     traced = isinstance(module, torch.jit.ScriptModule)
     # What was traced takes no hooks: of which part of it an operator is stays unknown.
@@ -61,7 +64,8 @@ def recorded(
         hooks.append(part.register_forward_pre_hook(lambda *_, name=name: record.enter(name)))
         hooks.append(part.register_forward_hook(lambda *_: record.leave(), always_call=True))
     try:
-        with torch.no_grad(), mode(), _profile(None if moved else record.called):
+        profile = _profile(None if moved else record.called)
+        with torch.no_grad(), _plain_control_flow(), mode(), profile:
             returned = call(module, *arguments, **named)
     finally:
         for hook in hooks:
@@ -73,6 +77,22 @@ def recorded(
         tuple(record.place(leaf) for leaf in leaves),
         {name: as_array(value) for name, value in named_tensors.items()},
     )
+
+
+@contextlib.contextmanager
+def _plain_control_flow() -> Iterator[None]:
+    """Let ``torch.cond`` and its like be called with the user's functions, uncompiled."""
+    from torch._higher_order_ops import utils
+
+    name = "_hop_compile_and_call"
+    before = getattr(utils, name, None)
+    if before is not None:
+        setattr(utils, name, lambda function, args: function(*args))
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(utils, name, before)
 
 
 @contextlib.contextmanager
@@ -174,6 +194,41 @@ class _TorchValues:
                 if of is not None and not aliased:
                     self._of[len(self.values)] = of
                 self._note(leaf, *about)
+        return result
+
+    def control(self, mode: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        """Execute an operator that is given functions, and note what it gives.
+
+        What a branch and the body of a loop compute is noted too.
+        """
+        from torch.utils import _pytree
+
+        name = function.name()
+        decides = None
+        if name == "cond":
+            condition, taken, other, operands = args
+            decides = self.place(condition)
+            with mode:
+                result = (taken if bool(condition) else other)(*operands)
+            leaves = [leaf for leaf in _pytree.tree_leaves(result) if self._is_tensor(leaf)]
+            reads = tuple(p for a in (condition, *leaves) if (p := self.place(a)) is not None)
+        elif name == "while_loop":
+            condition, body, state, more = args
+            with mode:
+                while bool(condition(*state, *more)):
+                    state = tuple(body(*state, *more))
+            result = state
+            reads = tuple(p for a in state if (p := self.place(a)) is not None)
+        else:
+            result = function(*args, **kwargs)
+            tensors = [a for a in _pytree.tree_leaves((args, kwargs)) if self._is_tensor(a)]
+            reads = tuple(dict.fromkeys(p for a in tensors if (p := self.place(a)) is not None))
+        for leaf in _pytree.tree_leaves(result):
+            if self._is_tensor(leaf):
+                constant = bool(reads) and all(self.values[p].constant for p in reads)
+                about = (f"torch.{name}", reads, constant, "", {}, (), (), {}, "")
+                self._note(leaf, *about)
+                self.values[-1] = replace(self.values[-1], decides=decides)
         return result
 
     def _operands(self, given: Mapping[str, Any]) -> Iterator[SourceOperand]:

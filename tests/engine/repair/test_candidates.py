@@ -7,6 +7,7 @@ import pytest
 from optvet.engine.convert.align import Known, SuspectRegion, Tolerances
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.candidates import attribute, declare_output, propose
+from optvet.graph.unfold import Unfolded
 from optvet.spec.converters import SourceInside, SourceValue
 from optvet.spec.records.repair import SetOutputType
 
@@ -28,7 +29,7 @@ def test_an_output_of_the_right_size_stays_as_it_is_declared(
     wanted: np.ndarray, declares: list[SetOutputType]
 ) -> None:
     aligned = AlignedRun(
-        onnx.parser.parse_model(MODEL),
+        Unfolded(onnx.parser.parse_model(MODEL)),
         SourceInside((SourceValue("predict", wanted),)),
         Tolerances([0.0]),
         {"y": np.zeros((4, 1), np.float32)},

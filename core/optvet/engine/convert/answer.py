@@ -42,6 +42,7 @@ class FoundFault:
     """A blame with what is known of it.
 
     ``message`` is what a runtime says of a further fault of the model, empty where it runs.
+    ``as_shipped`` is what the model does in a default session, where it is wrong there alone.
     """
 
     blame: Blame
@@ -50,6 +51,7 @@ class FoundFault:
     place: ConversionPlace | None
     further: bool = False
     message: str = ""
+    as_shipped: SampleVerdict | None = None
 
     @property
     def blames_runtime(self) -> bool:
@@ -168,6 +170,8 @@ def _finding(answer: ConversionEvidence, found: FoundFault) -> ConversionFinding
     if seen.symptom == answer.seen[witness.sample.id].symptom:
         # What the model that one gets does, if it is that.
         seen = answer.seen[witness.sample.id]
+    if found.as_shipped is not None:
+        seen = found.as_shipped
     guilty = answer.stage_results[blame.first : blame.last + 1]
     names = [stage_result.name for stage_result in guilty]
     kind: StageKind | Literal["target-runtime"] = guilty[0].stage.kind
@@ -195,6 +199,8 @@ def _finding(answer: ConversionEvidence, found: FoundFault) -> ConversionFinding
 
 
 def _message(found: FoundFault, seen: SampleVerdict) -> str:
+    if found.as_shipped is not None:
+        return f"in a default session alone: {seen.message}"
     if not found.further:
         return seen.message
     return f"{_FURTHER}: {found.message}" if found.message else _FURTHER

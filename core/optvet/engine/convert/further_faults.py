@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -25,10 +25,13 @@ from optvet.engine.convert.align import (
 )
 from optvet.engine.convert.inside import shows_inside
 from optvet.engine.convert.locate import (
+    LocatedRun,
     describe_region,
     first_wrong_output,
+    inner_values,
     of_source,
     source_inside,
+    wrong_decision,
 )
 from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.convert.place_by_message import (
@@ -38,7 +41,8 @@ from optvet.engine.convert.place_by_message import (
 )
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.engine.work.trials.inner_values import record_values
+from optvet.engine.work.trials.inner_values import unfold_run
+from optvet.graph.unfold import Unfolded
 from optvet.graph.walk import reads
 from optvet.spec.converters import SourceInside
 from optvet.spec.records.convert import ConversionPlace
@@ -109,10 +113,15 @@ def _kind(place: ConversionPlace) -> tuple[object, ...]:
 
 @dataclass
 class _MendedModel:
-    """The model with the values that were set right so far, and what they are."""
+    """The model, laid flat, with the values that were set right so far, and what they are."""
 
-    model: ModelProto
+    unfolded: Unfolded
     fed: dict[str, np.ndarray]
+
+    @property
+    def model(self) -> ModelProto:
+        """The model."""
+        return self.unfolded.model
 
     def with_value(self, name: str, value: np.ndarray) -> _MendedModel | None:
         """The model that is given ``name``; None where its node computes more than that."""
@@ -126,7 +135,7 @@ class _MendedModel:
         model.graph.node.remove(maker)
         kind = helper.np_dtype_to_tensor_dtype(value.dtype)
         model.graph.input.append(helper.make_tensor_value_info(name, kind, value.shape))
-        return _MendedModel(model, {**self.fed, name: value})
+        return _MendedModel(replace(self.unfolded, model=model), {**self.fed, name: value})
 
 
 def _faults(
@@ -135,7 +144,11 @@ def _faults(
     """The faults in order, the first included."""
     inside, *moved = recorded
     allowed = Tolerances.of(inside, moved)
-    run = _MendedModel(onnx.load_from_string(artifact.data), dict(fed_to(artifact, sample.feeds)))
+    fed = dict(fed_to(artifact, sample.feeds))
+    whole = onnx.load_from_string(artifact.data)
+    run = _MendedModel(unfold_run(whole, fed, config), fed)
+    if run.unfolded.joints and _takes_wrong_branch(run, whole, config, inside, allowed):
+        return  # What is behind is another branch's.
     for _ in range(MOST):
         try:
             values = _values(run, config)
@@ -152,12 +165,28 @@ def _faults(
         run = mended
 
 
+def _takes_wrong_branch(
+    run: _MendedModel,
+    whole: ModelProto,
+    config: RuntimeConfig,
+    inside: SourceInside,
+    allowed: Tolerances,
+) -> bool:
+    values = _values(run, config)
+    wrong = first_wrong_output(run.model, inside, allowed, values)
+    if wrong is None:
+        return False
+    known = known_values(run.model, values, inside, allowed)
+    region = broken_region(run.model, inside, known, *wrong)
+    located = LocatedRun(run.unfolded, inside, allowed, values, known, region)
+    return wrong_decision(located, whole, run.fed, config) is not None
+
+
 _Stopped = tuple[FurtherFault, _MendedModel | None] | None
 
 
 def _values(run: _MendedModel, config: RuntimeConfig) -> dict[str, np.ndarray]:
-    every = {**run.fed, **record_values(run.model.SerializeToString(), run.fed, config)}
-    return {name: value for name, value in every.items() if value.dtype != object}
+    return inner_values(run.unfolded, run.fed, config)
 
 
 def _stopped_at(
@@ -194,7 +223,8 @@ def _parting(
         return None
     known = known_values(run.model, values, inside, allowed)
     region = broken_region(run.model, inside, known, *wrong)
-    fault = FurtherFault(describe_region(run.model, inside, known, region))
+    located = LocatedRun(run.unfolded, inside, allowed, values, known, region)
+    fault = FurtherFault(describe_region(located))
     return fault, _mended(run, config, inside, allowed, values, known, region)
 
 

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from optvet.engine.numerics import perturb
 from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.engine.work.trials.inner_values import record_values
+from optvet.engine.work.trials.inner_values import record_values, unfold_run
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import ShowsInside, SourceInside, SourceOperand, SourceValue
@@ -37,10 +37,11 @@ def inside_of(
 def _of_onnx(
     config: RuntimeConfig, source: Artifact, feeds: Mapping[str, np.ndarray], seed: int | None
 ) -> SourceInside:
-    """Every output of every node of the outermost graph, in order."""
-    model = onnx.load_from_string(source.data)
+    """Every output of every node, in order; those of branches and iterations where they run."""
+    unfolded = unfold_run(onnx.load_from_string(source.data), feeds, config)
+    model = unfolded.model
     fed = dict(feeds)
-    data = source.data
+    data = model.SerializeToString()
     if seed is not None:
         data = injected_bytes(data, seed)
         fed = perturb.jitter_feeds(feeds, np.random.default_rng(seed))
@@ -58,16 +59,20 @@ def _of_onnx(
             )
             for i, name in enumerate(node.input)
         )
+        joint = next((unfolded.joints[o] for o in node.output if o in unfolded.joints), None)
+        operator = node.op_type if joint is None else joint.operator
         about = SourceValue(
-            operator=node.op_type,
+            operator=operator,
             value=np.zeros(0),
             reads=tuple(dict.fromkeys(places[n] for n in reads(node) if n in places)),
             constant=all(_is_constant(n, constants, places, found) for n in reads(node)),
-            line=node.name,
-            alike=node.op_type,
+            module=unfolded.path_of(node),
+            line=node.name if joint is None else "",
+            alike=operator,
             attributes={a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute},
             inputs=tuple(str(i) for i in range(len(node.input))),
             operands=operands,
+            decides=None if joint is None else places.get(joint.condition),
         )
         for name in node.output:
             value = values.get(name)

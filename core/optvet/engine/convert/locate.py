@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from optvet.engine.convert.align import (
     Known,
@@ -20,6 +21,7 @@ from optvet.engine.convert.align import (
     broken_operators,
     broken_region,
     differing_weights,
+    equal_up_to_layout,
     known_values,
     origin_of,
     plain_name,
@@ -30,8 +32,9 @@ from optvet.engine.convert.preparing import prepares_input
 from optvet.engine.numerics.texts import is_text
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.engine.work.trials.inner_values import record_values
-from optvet.graph.text import node_text
+from optvet.engine.work.trials.inner_values import record_values, unfold_run
+from optvet.graph.text import node_text, short_value
+from optvet.graph.unfold import Unfolded, exchange_branches
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, reads, schema_of
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import ShowsInside, SourceInside, SourceValue
@@ -89,20 +92,125 @@ def locate(
     """
     if not recorded:
         return ConversionPlace(note=_HIDDEN)
-    model = onnx.load_from_string(artifact.data)
     inside, *moved = recorded
     enter("run")
     fed = fed_to(artifact, sample.feeds)
-    # What the source merely copies is an input of the converted model.
-    every = {**fed, **record_values(artifact.data, fed, config)}
-    values = {name: value for name, value in every.items() if value.dtype != object}
-    known = known_values(model, values, inside, Tolerances.of(inside, moved))
+    whole = onnx.load_from_string(artifact.data)
+    unfolded = unfold_run(whole, fed, config)
+    model, values = unfolded.model, inner_values(unfolded, fed, config)
+    allowed = Tolerances.of(inside, moved)
+    known = known_values(model, values, inside, allowed)
     place = next((inside.outputs[i] for i in outputs if i < len(inside.outputs)), None)
     if place is None:
         return _by_parameters(model, inside, "the outputs of the source are not known inside it")
     names = [o.name for o in model.graph.output]
     region = broken_region(model, inside, known, names[outputs[0]], place)
-    return describe_region(model, inside, known, region)
+    run = LocatedRun(unfolded, inside, allowed, values, known, region)
+    decision = wrong_decision(run, whole, fed, config)
+    if decision is None:
+        return describe_region(run)
+    if decision.region is not None:
+        return describe_region(replace(run, region=decision.region))
+    return _exchanged(run, decision)
+
+
+def inner_values(
+    unfolded: Unfolded, fed: Mapping[str, np.ndarray], config: RuntimeConfig
+) -> dict[str, np.ndarray]:
+    """The values of a model that was laid flat, its inputs included.
+
+    What the source merely copies is an input of the converted model.
+    """
+    every = {**fed, **record_values(unfolded.model.SerializeToString(), fed, config)}
+    return {name: value for name, value in every.items() if value.dtype != object}
+
+
+@dataclass(frozen=True)
+class LocatedRun:
+    """A source and a converted model on one input, and the region of the fault."""
+
+    unfolded: Unfolded
+    inside: SourceInside
+    allowed: Tolerances
+    values: Mapping[str, np.ndarray]
+    known: Known
+    region: SuspectRegion
+
+
+_BRANCHES = 4
+"""Branches of a broken region that are tried exchanged."""
+
+
+@dataclass(frozen=True)
+class WrongDecision:
+    """An ``If`` that would give what the source has if it took its other branch.
+
+    Attributes:
+        joint: What it gives.
+        place: What it should give, in the source.
+        condition: Its condition, and that in the source; None where the source shows none.
+        region: What computes a condition that is not the source's; None where it is, so that the
+            branches are exchanged.
+    """
+
+    joint: str
+    place: int
+    condition: tuple[str, int] | None = None
+    region: SuspectRegion | None = None
+
+
+def wrong_decision(
+    run: LocatedRun, whole: ModelProto, fed: Mapping[str, np.ndarray], config: RuntimeConfig
+) -> WrongDecision | None:
+    """The first ``If`` of the region that takes the wrong branch; None if each takes its own.
+
+    ``whole`` is the model before it was laid flat.
+    """
+    unfolded, inside = run.unfolded, run.inside
+    passed = (n for i in run.region.nodes for n in unfolded.model.graph.node[i].output)
+    joints = [n for n in passed if n in unfolded.joints and unfolded.joints[n].condition]
+    for name in joints[:_BRANCHES]:
+        exchanged = exchange_branches(whole, unfolded.name_of(name))
+        try:
+            other = unfold_run(exchanged, fed, config)
+            values = inner_values(other, fed, config)
+        except Exception:  # whatever a runtime raises: the other branch cannot run
+            continue
+        place = known_values(other.model, values, inside, run.allowed).target.get(name)
+        if place is None or name in run.known.target or inside.values[place].constant:
+            continue
+        return _decision(run, name, place)
+    return None
+
+
+def _decision(run: LocatedRun, name: str, place: int) -> WrongDecision:
+    """What is wrong about an ``If`` whose other branch gives the value at ``place``."""
+    inside, wanted = run.inside, run.inside.values[place].value
+    decided = ((i, v.decides) for i, v in enumerate(inside.values) if v.decides is not None)
+    for i, decides in decided:
+        if not equal_up_to_layout(inside.values[i].value, wanted, run.allowed.values[i]):
+            continue
+        condition = run.unfolded.joints[name].condition
+        now, then = run.values.get(condition), inside.values[decides].value
+        if now is None or bool(now.reshape(-1)[0]) == bool(then.reshape(-1)[0]):
+            return WrongDecision(name, i, (condition, decides))
+        region = broken_region(run.unfolded.model, inside, run.known, condition, decides)
+        return WrongDecision(name, i, (condition, decides), region)
+    return WrongDecision(name, place)
+
+
+def _exchanged(run: LocatedRun, decision: WrongDecision) -> ConversionPlace:
+    """The place of an ``If`` with exchanged branches."""
+    model = run.unfolded.model
+    condition = run.unfolded.joints[decision.joint].condition
+    nodes = [node for node in model.graph.node if condition in node.output]
+    return ConversionPlace(
+        **of_source(run.inside.values[decision.place]),
+        nodes=[node_text(node, constants_of(model)) for node in nodes],
+        node="If",
+        difference="branches exchanged",
+        inside=run.unfolded.paths.get(decision.joint, ""),
+    )
 
 
 def first_wrong_output(
@@ -140,12 +248,14 @@ def _parameters(model: ModelProto, inside: SourceInside) -> list[DifferingParame
     ]
 
 
-def describe_region(
-    model: ModelProto, inside: SourceInside, known: Known, region: SuspectRegion
-) -> ConversionPlace:
+def describe_region(run: LocatedRun) -> ConversionPlace:
     """The place of a fault between values that are known and a wrong output."""
+    model, inside, region = run.unfolded.model, run.inside, run.region
     constants = constants_of(model)
-    nodes = [node_text(model.graph.node[i], constants) for i in region.nodes[:LISTED_NODES]]
+    shown = [model.graph.node[i] for i in region.nodes]
+    # What only passes a value on out of a branch or an iteration is no node of the model.
+    shown = [n for n in shown if not run.unfolded.joints.keys() & set(n.output)] or shown
+    nodes = [node_text(node, constants) for node in shown[:LISTED_NODES]]
     first = None if region.first is None else inside.values[region.first]
     entry = None if region.entry is None else model.graph.node[region.entry]
     attributes: dict[str, tuple[str, str]] = {}
@@ -159,7 +269,7 @@ def describe_region(
         parameters = [p for p in found if p.weight in entry.input]
     else:
         parameters = _near(model, region, found)
-    parameters = parameters or _find_exchanged_axes(model, inside, first, entry)
+    parameters = parameters or _find_other_constants(model, inside, first, entry)
     return ConversionPlace(
         **of_source(first),
         nodes=nodes,
@@ -167,6 +277,7 @@ def describe_region(
         parameters=parameters,
         attributes=attributes,
         alike=alike and not parameters and not attributes,
+        inside="" if entry is None else run.unfolded.path_of(entry),
         preprocessing=region.first is not None
         and not _is_layer(entry, constants)
         and prepares_input(inside, region.first),
@@ -210,10 +321,10 @@ def _near(
     return [p for p in found if p.weight in read] or found
 
 
-def _find_exchanged_axes(
+def _find_other_constants(
     model: ModelProto, inside: SourceInside, first: SourceValue | None, entry: NodeProto | None
 ) -> list[DifferingParameter]:
-    """Weights of the first wrong node that are their parameter with axes of one size exchanged."""
+    """Constants of the first wrong node that differ, if only in the order of axes of one size."""
     if first is None or entry is None or first.alike != entry.op_type:
         return []
     constants = constants_of(model)
@@ -227,7 +338,9 @@ def _find_exchanged_axes(
             off = np.abs(weight.astype(np.float64) - parameter.astype(np.float64)).max()
             top = float(np.abs(parameter.astype(np.float64)).max())
             error = float(off) / top if top else None
-            found.append(DifferingParameter(name=name, weight=name, error=error, how="transposed"))
+            turned = np.array_equal(np.sort(weight, axis=None), np.sort(parameter, axis=None))
+            how = "transposed" if turned else ""
+            found.append(DifferingParameter(name=name, weight=name, error=error, how=how))
     return found
 
 
@@ -276,6 +389,8 @@ def _is_same(now: Any, wanted: Any) -> bool:
 def _text(value: Any) -> str:
     if value is None:
         return "not set"
+    if isinstance(value, (GraphProto, TensorProto)):
+        return short_value(value)
     value = value.decode() if isinstance(value, bytes) else value
     return str(list(value) if isinstance(value, (list, tuple)) else value)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import onnx
 
 from optvet.engine.convert.answer import ConversionEvidence, FoundFault, result_of
+from optvet.engine.convert.as_shipped import see_as_shipped
 from optvet.engine.convert.chain import Link
 from optvet.engine.convert.compare_outputs import Judge, judge_pair
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
@@ -199,7 +200,9 @@ def judge_stages(
         named = refused_place(conversion, refused[1].message, example)
     found = _find_faults(conversion, stage_artifacts, stages, inputs, undefined, judge)
     faults = found.faults
-    if any(not fault.blame.outside_domain for fault in faults):
+    if not faults:
+        faults = _wrong_as_shipped(conversion, stage_artifacts, stages, found.inputs, judge)
+    elif any(not fault.blame.outside_domain for fault in faults):
         faults = [*faults, *_further(conversion, stage_artifacts, configs, faults)]
     return ConversionEvidence(
         example=example.feeds,
@@ -216,6 +219,37 @@ def judge_stages(
         undefined=found.undefined,
         quantized=_count_quantized_operators(conversion, stage_artifacts),
     )
+
+
+def _wrong_as_shipped(
+    conversion: Conversion,
+    stage_artifacts: Sequence[StageArtifact],
+    stages: ObservedStages,
+    inputs: Sequence[ConversionInput],
+    judge: Judge,
+) -> list[FoundFault]:
+    """The fault that a right model has in a default session of its runtime, if it has one."""
+    last = stages.last
+    config, artifact = stages.configs[last], stage_artifacts[last].artifact
+    if last < 0 or config is None or artifact is None:
+        return []
+    wrong = see_as_shipped(
+        conversion, judge, config, artifact, inputs, stages.stage_results[last].seen
+    )
+    shown = tuple(each for each in inputs if each.sample.id in wrong)
+    if not shown:
+        return []
+    verdict = wrong[shown[0].sample.id]
+    assert verdict.symptom is not None
+    blame = Blame(last, last, verdict.symptom, shown)
+    if verdict.symptom.info.of_values:
+        if stages.tolerance is not None:
+            return []  # Kernels of quantized operators round on their own.
+        if find_unanswered(conversion, artifact, blame, config):
+            return []
+    name = config.runtime.name
+    check = CrossCheck(runtime=name, outcome="no-fault", detail="without its own optimizations")
+    return [FoundFault(blame, True, [check], None, as_shipped=verdict)]
 
 
 def _may_be_random(stage_artifacts: Sequence[StageArtifact], stages: ObservedStages) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from optvet.engine.convert.as_shipped import see_as_shipped
 from optvet.engine.convert.compare_outputs import Judge
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.session import Conversion
@@ -60,10 +61,14 @@ class AcceptanceCheck:
     held_out: tuple[ConversionInput, ...]
 
     def measure(self, data: bytes) -> MeasuredModel:
-        """What a model does on the witnesses and the inputs held out."""
-        samples = [d.sample for d in (*self.witnesses, *self.held_out)]
-        observed = self.conversion.observe(self.config, Artifact("onnx", data), samples)
-        return MeasuredModel(self.judge.see(observed, samples), observed.complaint)
+        """What a model does on the witnesses and the inputs held out, in a default session too."""
+        inputs, artifact = (*self.witnesses, *self.held_out), Artifact("onnx", data)
+        samples = [d.sample for d in inputs]
+        observed = self.conversion.observe(self.config, artifact, samples)
+        seen = self.judge.see(observed, samples)
+        # A model that its users cannot run is not right.
+        about = (self.conversion, self.judge, self.config, artifact, inputs, seen)
+        return MeasuredModel({**seen, **see_as_shipped(*about)}, observed.complaint)
 
     def is_right(self, measured: MeasuredModel) -> bool:
         """Whether a model is right on all inputs."""

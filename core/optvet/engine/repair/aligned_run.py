@@ -22,11 +22,12 @@ from optvet.engine.convert.align import (
     equal_up_to_layout,
     known_values,
 )
-from optvet.engine.convert.locate import first_wrong_output
+from optvet.engine.convert.locate import LocatedRun, first_wrong_output, wrong_decision
 from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.engine.work.trials.inner_values import record_values
+from optvet.engine.work.trials.inner_values import record_values, unfold_run
 from optvet.graph.interface import graph_inputs
+from optvet.graph.unfold import Unfolded
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
@@ -54,13 +55,14 @@ class AlignedRun:
     """A source and a converted model on one input.
 
     Attributes:
+        unfolded: The model as it is laid flat on this input, which is ``model``.
         references: Other models of the source, whose regions may take the place of a wrong one.
         inputs: Inputs of the model by the source's names.
         values: Values of the converted model by name, its inputs included; no weights.
         output: The first output that is wrong, and where it is among the values of the source.
     """
 
-    model: ModelProto
+    unfolded: Unfolded
     inside: SourceInside
     allowed: Tolerances
     values: Mapping[str, np.ndarray]
@@ -70,6 +72,11 @@ class AlignedRun:
     place: int
     references: tuple[ReferenceModel, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> ModelProto:
+        """The converted model; without control flow, where it can be laid flat."""
+        return self.unfolded.model
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
@@ -128,7 +135,15 @@ class AlignedRun:
                     continue
             if turned and value.size > 1 and equal_up_to_layout(wanted, value, allowed):
                 others.append(name)
+        if self.unfolded.joints:
+            # One value has many names on its way into branches and iterations: only those that
+            # are read at the fault are seen there.
+            found.sort(key=lambda name: name not in self._read_at_fault)
         return found + others
+
+    @cached_property
+    def _read_at_fault(self) -> set[str]:
+        return {name for i in self.region.nodes for name in reads(self.node_of(i))}
 
     def dtype_of(self, operand: SourceOperand) -> np.dtype[Any] | None:
         """The type of an operand that is an input, or a value inside; None for others."""
@@ -185,6 +200,8 @@ def aligned_run_of(
     inside, *moved = recorded
     artifact = Artifact("onnx", model.SerializeToString())
     fed = fed_to(artifact, sample.feeds)
+    whole, unfolded = model, unfold_run(model, fed, config)
+    model = unfolded.model
     every = {**fed, **_values(model, fed, config)}
     values = {name: value for name, value in every.items() if value.dtype != object}
     allowed = Tolerances.of(inside, moved)
@@ -193,9 +210,15 @@ def aligned_run_of(
         return None
     known = known_values(model, values, inside, allowed)
     region = broken_region(model, inside, known, *wrong)
+    if unfolded.joints:
+        located = LocatedRun(unfolded, inside, allowed, values, known, region)
+        decision = wrong_decision(located, whole, fed, config)
+        if decision is not None and decision.region is not None and decision.condition is not None:
+            # Once the condition is the source's, the branch is.
+            wrong, region = decision.condition, decision.region
     lent = (_reference(name, data, config, sample) for name, data in (references or {}).items())
     inputs = _inputs(model, sample)
-    return AlignedRun(model, inside, allowed, values, known, region, *wrong, tuple(lent), inputs)
+    return AlignedRun(unfolded, inside, allowed, values, known, region, *wrong, tuple(lent), inputs)
 
 
 def _inputs(model: ModelProto, sample: Sample) -> dict[str, str]:
@@ -206,8 +229,8 @@ def _inputs(model: ModelProto, sample: Sample) -> dict[str, str]:
 
 
 def _reference(name: str, data: bytes, config: RuntimeConfig, sample: Sample) -> ReferenceModel:
-    model = onnx.load_from_string(data)
     fed = fed_to(Artifact("onnx", data), sample.feeds)
+    model = unfold_run(onnx.load_from_string(data), fed, config).model
     values = {**fed, **_values(model, fed, config)}
     return ReferenceModel(name, model, {n: v for n, v in values.items() if v.dtype != object})
 

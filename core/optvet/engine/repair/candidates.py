@@ -11,11 +11,13 @@ from onnx import ModelProto, helper
 
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.edits import BEFORE, fresh_name, tensor_of
+from optvet.graph.unfold import Unfolded
 from optvet.spec.records.repair import (
     Edit,
     EditKind,
     InsertNode,
     Operation,
+    RemoveNode,
     SetAttribute,
     SetInput,
     SetOutputType,
@@ -84,6 +86,25 @@ def declare_output(aligned: AlignedRun, candidate: RepairCandidate) -> RepairCan
     *before, last = candidate.edits
     edit = last.model_copy(update={"operations": [*last.operations, *more]})
     return replace(candidate, edits=(*before, edit))
+
+
+def in_original_names(unfolded: Unfolded, candidate: RepairCandidate) -> RepairCandidate:
+    """The candidate for the model that was laid flat: an iteration's values are its body's."""
+    edits = []
+    for edit in candidate.edits:
+        operations = [_in_original_names(unfolded, operation) for operation in edit.operations]
+        edits.append(edit.model_copy(update={"operations": operations}))
+    return replace(candidate, edits=tuple(edits))
+
+
+def _in_original_names(unfolded: Unfolded, operation: Operation) -> Operation:
+    fields = ["name"] if isinstance(operation, SetWeight) else ["node"]
+    if isinstance(operation, SetInput | RemoveNode):
+        fields.append("value")
+    named = {f: unfolded.name_of(getattr(operation, f)) for f in fields if hasattr(operation, f)}
+    inputs = [unfolded.name_of(name) for name in getattr(operation, "inputs", ())]
+    more: dict[str, object] = {"inputs": inputs} if inputs else {}
+    return operation.model_copy(update={**named, **more})
 
 
 def give_constant(

@@ -1,18 +1,30 @@
-"""Edits of an ONNX model: each makes a changed copy, or says why it does not fit."""
+"""Edits of an ONNX model: each makes a changed copy, or says why it does not fit.
+
+A node inside a branch or a body is edited there. Names of values are those of `name_apart`.
+"""
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    helper,
+    numpy_helper,
+)
 
-from optvet.graph.walk import domain_of, opset_versions, reads, schema_of
+from optvet.graph.unfold import name_apart
+from optvet.graph.walk import domain_of, graphs, nodes_of, opset_versions, reads, schema_of
 from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InputError
 from optvet.spec.records.repair import (
@@ -78,6 +90,7 @@ def apply_edits(model: ModelProto, edits: Sequence[Edit]) -> ModelProto:
     """
     copy = ModelProto()
     copy.CopyFrom(model)
+    name_apart(copy)
     for edit in edits:
         for operation in edit.operations:
             try:
@@ -87,15 +100,15 @@ def apply_edits(model: ModelProto, edits: Sequence[Edit]) -> ModelProto:
                 words = f"an edit ({operation.operation}) cannot be made: {error}"
                 raise DoesNotFit(words[:_WORDS_CHARS]) from error
     # What was inferred of values inside may hold no longer.
-    del copy.graph.value_info[:]
-    _sort(copy)
+    for graph in graphs(copy.graph):
+        del graph.value_info[:]
+        _sort(graph)
     return copy
 
 
 def fresh_name(model: ModelProto, like: str) -> str:
     """A name that no value and no node of the model has."""
-    taken = {t.name for t in model.graph.initializer} | {i.name for i in model.graph.input}
-    taken |= {name for node in model.graph.node for name in (node.name, *node.output)}
+    taken = _given(model) | {n for node in nodes_of(model.graph) for n in (node.name, *node.output)}
     number = 1
     while f"{like}_repair{number}" in taken:
         number += 1
@@ -103,25 +116,37 @@ def fresh_name(model: ModelProto, like: str) -> str:
 
 
 def maker_of(model: ModelProto, value: str) -> NodeProto:
-    """The node that makes ``value``.
+    """The node that makes ``value``, in whichever graph it is.
 
     Raises:
         DoesNotFit: There is none.
     """
-    nodes: Sequence[NodeProto] = model.graph.node
-    for node in nodes:
-        if value and value in node.output:
-            return node
+    return _made(model, value)[1]
+
+
+def _made(model: ModelProto, value: str) -> tuple[GraphProto, NodeProto]:
+    """The node that makes ``value``, and its graph."""
+    for graph in graphs(model.graph):
+        for node in graph.node:
+            if value and value in node.output:
+                return graph, node
     raise DoesNotFit(f"no node of the model makes {value!r}; give the model the patch is for")
+
+
+def _given(model: ModelProto) -> set[str]:
+    """Weights and inputs of all graphs."""
+    every = [(*graph.initializer, *graph.input) for graph in graphs(model.graph)]
+    return {each.name for listed in every for each in listed}
 
 
 def _set_weight(model: ModelProto, operation: SetWeight) -> None:
     tensor = numpy_helper.from_array(array_of(operation.tensor), operation.name)
-    for known in model.graph.initializer:
-        if known.name == operation.name:
-            known.CopyFrom(tensor)
-            return
-    for node in model.graph.node:
+    for graph in graphs(model.graph):
+        for known in graph.initializer:
+            if known.name == operation.name:
+                known.CopyFrom(tensor)
+                return
+    for node in nodes_of(model.graph):
         if operation.name in node.output:
             if node.op_type != "Constant":
                 raise DoesNotFit(f"{operation.name!r} is computed, and no weight")
@@ -165,58 +190,72 @@ def _set_input(model: ModelProto, operation: SetInput) -> None:
 
 
 def _require(model: ModelProto, value: str) -> None:
-    known = {t.name for t in model.graph.initializer} | {i.name for i in model.graph.input}
-    if value and value not in known:
+    if value and value not in _given(model):
         maker_of(model, value)
 
 
 def _remove_node(model: ModelProto, operation: RemoveNode) -> None:
-    node = maker_of(model, operation.node)
+    graph, node = _made(model, operation.node)
     _require(model, operation.value)
-    if any(o.name == operation.node for o in model.graph.output):
+    if any(o.name == operation.node for o in graph.output):
         del node.attribute[:]
         node.op_type, node.domain = "Identity", ""
         del node.input[:]
         node.input.append(operation.value)
         return
-    _redirect(model, operation.node, operation.value)
-    if not any(other in n.input for n in model.graph.node for other in node.output):
-        model.graph.node.remove(node)
+    _redirect(graph, operation.node, operation.value)
+    if not set(node.output) & set(_all_read(graph)):
+        graph.node.remove(node)
 
 
-def _redirect(model: ModelProto, old: str, new: str, but: NodeProto | None = None) -> None:
-    for node in model.graph.node:
-        if node is not but:
-            for i, name in enumerate(node.input):
-                if name == old:
-                    node.input[i] = new
+def _all_read(graph: GraphProto) -> Iterator[str]:
+    """What nodes of a graph read, and of those inside it, and what these graphs give."""
+    for node in graph.node:
+        yield from reads(node)
+    yield from (o.name for o in graph.output)
+
+
+def _redirect(graph: GraphProto, old: str, new: str) -> None:
+    for node in nodes_of(graph):
+        for i, name in enumerate(node.input):
+            if name == old:
+                node.input[i] = new
+    for inner in list(graphs(graph))[1:]:
+        for output in inner.output:
+            if output.name == old:
+                output.name = new
 
 
 def _insert_node(model: ModelProto, operation: InsertNode) -> None:
     about = (operation.operator, operation.domain, operation.inputs, operation.attributes)
     if operation.index is not None:
-        reader = maker_of(model, operation.node)
+        graph, reader = _made(model, operation.node)
         if operation.index >= len(reader.input):
             raise DoesNotFit(f"{operation.node!r} has no input {operation.index}")
         old = reader.input[operation.index]
-        _add(model, about, old, operation.output)
+        _add(model, graph, about, old, operation.output)
         reader.input[operation.index] = operation.output
         return
-    outputs = [o.name for o in model.graph.output]
-    if operation.node not in outputs:
-        _require(model, operation.node)
-        _redirect(model, operation.node, operation.output)
-        _add(model, about, operation.node, operation.output)
+    _require(model, operation.node)
+    graph = model.graph
+    for each in graphs(model.graph):
+        made = {name for node in each.node for name in node.output}
+        if operation.node in made | {i.name for i in (*each.input, *each.initializer)}:
+            graph = each
+    if all(o.name != operation.node for o in graph.output):
+        _redirect(graph, operation.node, operation.output)
+        _add(model, graph, about, operation.node, operation.output)
         return
     # A graph output keeps its name: what made it makes another value.
     maker = maker_of(model, operation.node)
     maker.output[list(maker.output).index(operation.node)] = operation.output
-    _redirect(model, operation.node, operation.output)
-    _add(model, about, operation.output, operation.node)
+    _redirect(graph, operation.node, operation.output)
+    _add(model, graph, about, operation.output, operation.node)
 
 
 def _add(
     model: ModelProto,
+    graph: GraphProto,
     about: tuple[str, str, Sequence[str], Mapping[str, Any]],
     before: str,
     output: str,
@@ -225,7 +264,7 @@ def _add(
     read = [before if name == BEFORE else name for name in inputs]
     node = helper.make_node(operator, read, [output], name=output, domain=domain)
     node.attribute.extend(_attribute(model, node, n, v) for n, v in attributes.items())
-    model.graph.node.append(node)
+    graph.node.append(node)
 
 
 def _replace_node(model: ModelProto, operation: ReplaceNode) -> None:
@@ -239,7 +278,7 @@ def _replace_node(model: ModelProto, operation: ReplaceNode) -> None:
 
 
 def _replace_region(model: ModelProto, operation: ReplaceRegion) -> None:
-    maker = maker_of(model, operation.node)
+    around, maker = _made(model, operation.node)
     try:
         part = onnx.load_from_string(base64.b64decode(operation.model, validate=True))
     except Exception as error:
@@ -261,27 +300,23 @@ def _replace_region(model: ModelProto, operation: ReplaceRegion) -> None:
         model.graph.initializer.add().CopyFrom(tensor)
         model.graph.initializer[-1].name = renamed[tensor.name]
     for node in graph.node:
-        copy = model.graph.node.add()
+        copy = around.node.add()
         copy.CopyFrom(node)
         copy.name = f"{prefix}_{node.name or node.output[0]}"
         for names in (copy.input, copy.output):
             names[:] = [renamed.setdefault(n, f"{prefix}_{n}") for n in names]
-    _remove_unread(model, old)
+    _remove_unread(around, old)
 
 
-def _remove_unread(model: ModelProto, value: str) -> None:
+def _remove_unread(graph: GraphProto, value: str) -> None:
     """Remove the node that makes ``value``, and those before it, if nothing reads them."""
-    outputs = {o.name for o in model.graph.output}
     todo = [value]
     while todo:
         name = todo.pop()
-        maker = next((n for n in model.graph.node if name and name in n.output), None)
-        if maker is None:
-            continue
-        read = {r for node in model.graph.node for r in reads(node)} | outputs
-        if not read.intersection(maker.output):
+        maker = next((n for n in graph.node if name and name in n.output), None)
+        if maker is not None and not set(maker.output) & set(_all_read(graph)):
             todo += reads(maker)
-            model.graph.node.remove(maker)
+            graph.node.remove(maker)
 
 
 def _set_output_type(model: ModelProto, operation: SetOutputType) -> None:
@@ -297,12 +332,12 @@ def _set_output_type(model: ModelProto, operation: SetOutputType) -> None:
     raise DoesNotFit(f"the model has no output {operation.output!r}")
 
 
-def _sort(model: ModelProto) -> None:
+def _sort(graph: GraphProto) -> None:
     """Put nodes behind what they read, otherwise in their order."""
-    computed = {name for node in model.graph.node for name in node.output if name}
+    computed = {name for node in graph.node for name in node.output if name}
     done: set[str] = set()
     ordered: list[NodeProto] = []
-    waiting = list(model.graph.node)
+    waiting = list(graph.node)
     while waiting:
         left = []
         for node in waiting:
@@ -315,8 +350,8 @@ def _sort(model: ModelProto) -> None:
             raise DoesNotFit("the edit makes a value depend on itself")
         waiting = left
     nodes = [NodeProto.FromString(n.SerializeToString()) for n in ordered]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 _APPLY: Mapping[type, Callable[[ModelProto, Any], None]] = {

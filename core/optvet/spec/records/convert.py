@@ -88,8 +88,10 @@ class ConversionPlace(Record):
     what the source's operator asks for: ``{"pads": ("[0, 0]", "[1, 1]")}``. ``alike``: the first
     such node is ONNX's own operator for the source's, with its attributes and parameters, so that
     the conversion has nothing to do with what it computes. ``preprocessing``: the operator only
-    prepares an input, since weights are used behind it alone. ``note`` says why there is none, or
-    what it rests on.
+    prepares an input, since weights are used behind it alone. ``difference`` is what else is other
+    than in the source, in words: "branches exchanged", "input sequence_lens is gone". ``inside`` is
+    the inner graph of the converted model, or the iteration, in which this is: "then_branch of If
+    y". ``note`` says why there is none, or what it rests on.
     """
 
     operator: str = ""
@@ -102,16 +104,22 @@ class ConversionPlace(Record):
     attributes: dict[str, tuple[str, str]] = Field(default_factory=dict)
     alike: bool = False
     preprocessing: bool = False
+    difference: str = ""
+    inside: str = ""
     note: str = ""
 
     def words(self) -> str:
-        """The culprit in a line: parameters, or an attribute, or operator and nodes."""
+        """The culprit in a line: parameters, an attribute, a difference, or operator and nodes."""
         if self.parameters:
             return ", ".join(p.name for p in self.parameters)
         if self.attributes:
             listed = ", ".join(f"{self.node}.{name}" for name in self.attributes)
             alone = self.operator in ("", self.node)
             return listed if alone else f"{self.operator} → {listed}"
+        if self.difference:
+            alone = self.operator in ("", self.node)
+            operators = self.node if alone else f"{self.operator} → {self.node}"
+            return f"{operators}: {self.difference}"
         outputs = ", ".join(node.partition(" = ")[2].partition(" ")[0] for node in self.nodes[:4])
         arguments_text = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
         operator = f"{self.operator} ({arguments_text})" if arguments_text else self.operator

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto
+from onnx import GraphProto, NodeProto, TensorProto
 from onnx.defs import OpSchema
 
 from optvet.engine.convert.locate import attribute_differences
@@ -75,6 +75,7 @@ def _as_in_source(
     each = [
         (_words(node, name, short(wanted)), attribute(node.output[0], name, wanted))
         for name, (_, wanted) in found.items()
+        if not isinstance(wanted, (GraphProto, TensorProto))
     ]
     if len(each) > 1:
         yield propose("attribute", "; ".join(w for w, _ in each), *(o for _, o in each))

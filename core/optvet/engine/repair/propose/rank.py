@@ -12,8 +12,9 @@ import onnx
 
 from optvet.engine.convert.locate import source_inside
 from optvet.engine.repair.aligned_run import AlignedRun, aligned_run_of
-from optvet.engine.repair.candidates import RepairCandidate, declare_output
+from optvet.engine.repair.candidates import RepairCandidate, declare_output, in_original_names
 from optvet.engine.repair.propose.attributes import attributes, constants, other_attributes
+from optvet.engine.repair.propose.branches import branches
 from optvet.engine.repair.propose.fitted import fitted, links
 from optvet.engine.repair.propose.kernels import kernels
 from optvet.engine.repair.propose.layouts import inputs, insertions, removals
@@ -44,6 +45,7 @@ class RankedCandidates(NamedTuple):
 
 
 _PROPOSE: tuple[Callable[[AlignedRun, tuple[int, ...]], Iterator[RepairCandidate]], ...] = (
+    branches,
     parameters,
     attributes,
     fitted,
@@ -107,14 +109,27 @@ def proposals(
     for inside, sample in zip(recorded, samples, strict=True):
         # Regions are read off the first sample, and tried on all.
         lent = {} if aligned_runs else failing.references
-        if aligned := aligned_run_of(inside, failing.config, model, sample, lent):
+        aligned = aligned_run_of(inside, failing.config, model, sample, lent)
+        # An input that takes other branches has other values, which no window compares.
+        if aligned and (not aligned_runs or _runs_alike(aligned, aligned_runs[0])):
             aligned_runs.append(aligned)
     if not aligned_runs:
         return RankedCandidates([], is_all=True)
     windows = [window_of(aligned, failing.config) for aligned in aligned_runs]
     ranked = _rank(windows, TriedCandidates(failing.tried), others=others)
-    declared = [declare_output(aligned_runs[0], each) for each in ranked.candidates]
-    return ranked._replace(candidates=declared)
+    first = aligned_runs[0]
+    declared = [declare_output(first, each) for each in ranked.candidates]
+    named = [in_original_names(first.unfolded, each) for each in declared]
+    return ranked._replace(candidates=named)
+
+
+def _runs_alike(one: AlignedRun, other: AlignedRun) -> bool:
+    """Whether two runs took the same branches, and iterated as often."""
+    return _computed(one.model) == _computed(other.model)
+
+
+def _computed(model: onnx.ModelProto) -> set[str]:
+    return {name for node in model.graph.node for name in node.output}
 
 
 def _rank(windows: Sequence[Window], trials: TriedCandidates, *, others: bool) -> RankedCandidates:

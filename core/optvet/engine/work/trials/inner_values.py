@@ -12,6 +12,7 @@ from optvet.engine.judge.defined_rules import wanted_values
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.types import element_types, inferred_types
+from optvet.graph.unfold import Unfolded, has_control_flow, unfold
 from optvet.graph.walk import LOOPS, bodies_of, local_names
 from optvet.spec.types import Artifact
 
@@ -46,6 +47,30 @@ def _run_with_all(
             graph.output.append(ValueInfoProto(name=name))
     artifact = Artifact("onnx", model.SerializeToString())
     return config.runtime.load(artifact, config.options).run(feeds)
+
+
+def unfold_run(
+    model: ModelProto, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
+) -> Unfolded:
+    """The model with the branches and iterations of one run as plain nodes. Called in a worker.
+
+    One that does not run, or does not run when it is flat, stays as it is.
+    """
+    if not has_control_flow(model):
+        return Unfolded(model)
+
+    def evaluate(asked: ModelProto) -> Mapping[str, np.ndarray]:
+        artifact = Artifact("onnx", asked.SerializeToString())
+        found = config.runtime.load(artifact, config.options).run(feeds)
+        return {name: np.asarray(value) for name, value in found.items()}
+
+    enter("load")
+    try:
+        flat = unfold(model, evaluate)
+        evaluate(flat.model)
+    except Exception:  # whatever a runtime raises
+        return Unfolded(model)
+    return flat
 
 
 def record_in_loops(
