@@ -226,8 +226,7 @@ class _TorchValues:
         for leaf in _pytree.tree_leaves(result):
             if self._is_tensor(leaf):
                 constant = bool(reads) and all(self.values[p].constant for p in reads)
-                about = (f"torch.{name}", reads, constant, "", {}, (), (), {}, "")
-                self._note(leaf, *about)
+                self._note(leaf, f"torch.{name}", reads, constant, "", {}, (), (), {}, "")
                 self.values[-1] = replace(self.values[-1], decides=decides)
         return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -107,7 +108,9 @@ def repair(folder: Path, good: str, faulty: str) -> RepairResult:
     rng = np.random.default_rng(0)
     shapes = {i.name: i.type.tensor_type.shape for i in model.graph.input}
     sizes = {name: [d.dim_value or 3 for d in shape.dim] for name, shape in shapes.items()}
-    drawn = {n: rng.normal(size=(4, *size)).astype(np.float32) for n, size in sizes.items()}
+    drawn: dict[str, Any] = {
+        n: rng.normal(size=(4, *size)).astype(np.float32) for n, size in sizes.items()
+    }
     np.savez(folder / "inputs.npz", **drawn)
     given = {
         "model": str(folder / "good.onnx"),

@@ -58,6 +58,7 @@ def _of_onnx(
                 name if name in constants else "",
             )
             for i, name in enumerate(node.input)
+            if name
         )
         joint = next((unfolded.joints[o] for o in node.output if o in unfolded.joints), None)
         operator = node.op_type if joint is None else joint.operator

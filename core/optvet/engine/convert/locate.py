@@ -27,6 +27,7 @@ from optvet.engine.convert.align import (
     plain_name,
 )
 from optvet.engine.convert.inside import inside_of, shows_inside
+from optvet.engine.convert.lost_inputs import other_inputs
 from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.convert.preparing import prepares_input
 from optvet.engine.numerics.texts import is_text
@@ -259,9 +260,11 @@ def describe_region(run: LocatedRun) -> ConversionPlace:
     first = None if region.first is None else inside.values[region.first]
     entry = None if region.entry is None else model.graph.node[region.entry]
     attributes: dict[str, tuple[str, str]] = {}
-    alike = False
+    alike, difference = False, ""
     if first is not None and entry is not None and first.alike == entry.op_type:
         attributes = differing_attributes(model, entry, first.attributes)
+        others = other_inputs(inside, first, entry, constants, opset_versions(model))
+        difference = ", ".join(other.words() for other in others)
         alike = True
     found = _parameters(model, inside)
     if attributes and entry is not None:
@@ -276,7 +279,8 @@ def describe_region(run: LocatedRun) -> ConversionPlace:
         node="" if entry is None else entry.op_type,
         parameters=parameters,
         attributes=attributes,
-        alike=alike and not parameters and not attributes,
+        alike=alike and not parameters and not attributes and not difference,
+        difference=difference,
         inside="" if entry is None else run.unfolded.path_of(entry),
         preprocessing=region.first is not None
         and not _is_layer(entry, constants)

@@ -33,6 +33,8 @@ from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
 from optvet.spec.types import Artifact, Sample
 
+THE_SOURCE = "the source"
+"""The name among the references of a source that is in ONNX."""
 _MISSING = 48
 """Missing values of the source, the first in order, that an edit may explain."""
 _FAILING = 4
@@ -43,11 +45,15 @@ _FIRST, _LAST = 16, 8
 
 @dataclass(frozen=True)
 class ReferenceModel:
-    """Another model of the same source, and its values on the same input; no weights."""
+    """Another model of the same source, and its values on the same input; no weights.
+
+    ``is_source``: it is the source itself.
+    """
 
     name: str
     model: ModelProto
     values: Mapping[str, np.ndarray]
+    is_source: bool = False
 
 
 @dataclass(frozen=True)
@@ -232,7 +238,8 @@ def _reference(name: str, data: bytes, config: RuntimeConfig, sample: Sample) ->
     fed = fed_to(Artifact("onnx", data), sample.feeds)
     model = unfold_run(onnx.load_from_string(data), fed, config).model
     values = {**fed, **_values(model, fed, config)}
-    return ReferenceModel(name, model, {n: v for n, v in values.items() if v.dtype != object})
+    kept = {n: v for n, v in values.items() if v.dtype != object}
+    return ReferenceModel(name, model, kept, is_source=name == THE_SOURCE)
 
 
 def _wrong(

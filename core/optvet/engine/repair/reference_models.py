@@ -12,6 +12,7 @@ from optvet.engine.convert.chain import Link
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.session import Conversion
 from optvet.engine.options import parse_options
+from optvet.engine.repair.aligned_run import THE_SOURCE
 from optvet.graph.walk import ONNX_DOMAIN, opset_versions
 from optvet.spec.converters import ConversionStage, Converter
 from optvet.spec.errors import OptvetError
@@ -27,12 +28,12 @@ def references_of(
 ) -> Mapping[str, bytes]:
     """What other converters make of the source, by the names of the chains.
 
-    What a converter refuses, or fails at, is left out. Of a source in ONNX there is none: to put
-    that itself in the place of what was made of it would repair nothing.
+    What a converter refuses, or fails at, is left out. A source in ONNX is its own, of which
+    single operators are put back.
     """
     source = conversion.source.artifact
     if source.format == "onnx":
-        return {}
+        return {THE_SOURCE: source.data}
     versions = opset_versions(onnx.load_from_string(converted))
     usual = [d.sample.feeds for d in inputs if d.origin not in ("edge", "size")]
     found = {}

@@ -20,6 +20,7 @@ from optvet.engine.repair.propose.kernels import kernels
 from optvet.engine.repair.propose.layouts import inputs, insertions, removals
 from optvet.engine.repair.propose.lost_constants import lost_constants
 from optvet.engine.repair.propose.parameters import parameters
+from optvet.engine.repair.propose.put_back import put_back
 from optvet.engine.repair.propose.regions import regions
 from optvet.engine.repair.propose.retranslate import affine, operators
 from optvet.engine.repair.propose.templates import templates
@@ -46,6 +47,7 @@ class RankedCandidates(NamedTuple):
 
 _PROPOSE: tuple[Callable[[AlignedRun, tuple[int, ...]], Iterator[RepairCandidate]], ...] = (
     branches,
+    put_back,
     parameters,
     attributes,
     fitted,

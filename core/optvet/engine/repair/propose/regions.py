@@ -18,13 +18,19 @@ from optvet.spec.records.repair import Operation, ReplaceRegion, SetOutputType
 _ENDS = 8
 _NODES = 64
 _BYTES = 1 << 24
+_PUT_BACK = 2
+"""Values of a source in ONNX that are computed again by its own nodes."""
 
 
 def regions(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """What computes a missing value in another model, in place of a value of this one."""
     for reference in aligned.references:
         have = _find_shared_values(aligned, reference)
-        for place in dict.fromkeys((*aligned.missing[:_ENDS], aligned.place)):
+        places = (*aligned.missing[:_ENDS], aligned.place)
+        if reference.is_source:
+            # All of the source in the place of all of the model would repair nothing.
+            places = aligned.missing[:_PUT_BACK]
+        for place in dict.fromkeys(places):
             for value in _values_at(aligned, reference, place):
                 part = _part(aligned.model, reference.model, value, have)
                 if part is None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from optvet.engine.convert.lost_inputs import is_given
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.candidates import RepairCandidate, insert_operator, propose
 from optvet.engine.repair.edits import BEFORE, fresh_name, tensor_of
-from optvet.spec.converters import SourceOperand, SourceValue
+from optvet.spec.converters import SourceValue
 from optvet.spec.records.repair import InsertNode, Operation, ReplaceNode, SetWeight
 
 _OPERATORS = 6
@@ -42,7 +43,7 @@ def _translate_inputs(
     for name in operator.inputs:
         operand = by_name.get(name)
         constant = None if operand is None else aligned.array_of(operand)
-        if operand is None or _is_absent(operand):
+        if operand is None or not is_given(operand):
             ways.append([""])
         elif constant is not None:
             label = fresh_name(aligned.model, f"{operator.alike}_{name}".replace(".", "_"))
@@ -57,11 +58,6 @@ def _translate_inputs(
         while kept and not kept[-1]:
             kept.pop()
         yield kept, weights
-
-
-def _is_absent(operand: SourceOperand) -> bool:
-    named = operand.input or operand.parameter
-    return operand.place is None and not named and operand.constant is None
 
 
 def _place_operator(

@@ -1,0 +1,86 @@
+"""Inputs of a node that the source's operator has and the node lacks, and the reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from onnx import NodeProto
+
+from optvet.graph.walk import domain_of, schema_of
+from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
+
+
+@dataclass(frozen=True)
+class OtherInput:
+    """An input that differs from the source's.
+
+    Attributes:
+        index: Its number.
+        name: What the operator's schema calls it.
+        how: What became of it.
+        operand: What the source gives there; None where it gives nothing.
+    """
+
+    index: int
+    name: str
+    how: Literal["is gone", "became a constant", "was added"]
+    operand: SourceOperand | None = None
+
+    def words(self) -> str:
+        """The difference in words."""
+        return f"input {self.name} {self.how}"
+
+
+def other_inputs(
+    inside: SourceInside,
+    source: SourceValue,
+    node: NodeProto,
+    constants: Collection[str],
+    versions: Mapping[str, int],
+) -> Iterator[OtherInput]:
+    """How the inputs of ``node`` differ from those of ``source``, the same operator of ONNX.
+
+    Args:
+        inside: The run of the source.
+        source: What the operator computes there.
+        node: The operator in the converted model.
+        constants: Names of the converted model's constants.
+        versions: Its operator sets.
+    """
+    given = {operand.name: operand for operand in source.operands}
+    for index, label in enumerate(source.inputs):
+        name, operand = _input_name(node, index, versions), given.get(label)
+        now = node.input[index] if index < len(node.input) else ""
+        if operand is None:
+            if now:
+                yield OtherInput(index, name, "was added")
+        elif is_given(operand) and not now:
+            yield OtherInput(index, name, "is gone", operand)
+        elif now in constants and _varies(inside, operand):
+            yield OtherInput(index, name, "became a constant", operand)
+    for index in range(len(source.inputs), len(node.input) if source.inputs else 0):
+        if node.input[index]:
+            yield OtherInput(index, _input_name(node, index, versions), "was added")
+
+
+def is_given(operand: SourceOperand) -> bool:
+    """Whether the source gives anything there that is known."""
+    named = operand.input or operand.parameter
+    return bool(named) or operand.place is not None or operand.constant is not None
+
+
+def _varies(inside: SourceInside, operand: SourceOperand) -> bool:
+    """Whether an operand depends on inputs."""
+    if operand.input:
+        return True
+    return operand.place is not None and not inside.values[operand.place].constant
+
+
+def _input_name(node: NodeProto, index: int, versions: Mapping[str, int]) -> str:
+    """What the schema of a node's operator calls its input number ``index``."""
+    schema = schema_of(domain_of(node), node.op_type, versions)
+    if schema is None or index >= len(schema.inputs):
+        return str(index)
+    return str(schema.inputs[index].name)
