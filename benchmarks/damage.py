@@ -435,10 +435,10 @@ def kept(file: Path | None, about: Mapping[str, Any]) -> list[Row]:
     document = json.loads(file.read_text(encoding="utf-8"))
     if document["asked"] != about["asked"]:
         raise SystemExit(f"{file}: of other samples: {document['asked']}")
-    return [
-        Row(**{k: tuple(v) if isinstance(v, list) else v for k, v in r.items()})
-        for r in document["rows"]
-    ]
+    rows: list[dict[str, Any]] = document["rows"]
+    for r in rows:
+        r["reasons"], r["damaged"] = tuple(r["reasons"]), tuple(r["damaged"])
+    return [Row(**r) for r in rows]
 
 
 def main() -> int:
