@@ -24,7 +24,6 @@ from optvet.engine.campaign.artifacts import FindingFile, NewArtifact, content_o
 from optvet.engine.campaign.damage import (
     DATABASE,
     DATABASE_ERRORS,
-    MOST_VALUE_BYTES,
     check_tables,
     of_folder,
 )
@@ -33,6 +32,7 @@ from optvet.engine.campaign.results import campaign_from, trial_from
 from optvet.engine.campaign.schema import MIGRATIONS
 from optvet.engine.campaign.store import CampaignStore, open_store
 from optvet.engine.campaign.store_answers import record
+from optvet.engine.database import MOST_VALUE_BYTES
 from optvet.engine.work.cache.cache_key import key
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.foreign import open_file

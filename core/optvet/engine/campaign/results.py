@@ -25,8 +25,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field
 
-from optvet.engine.campaign.damage import MOST_VALUE_BYTES, reading
+from optvet.engine.campaign.damage import reading
 from optvet.engine.campaign.store import CampaignStore
+from optvet.engine.database import MOST_VALUE_BYTES
 from optvet.engine.discovery import Plugins
 from optvet.engine.trust import check_request
 from optvet.spec.campaign import STORE_BYTES, JobKind, JobRequest, ReleaseRequest

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -22,10 +21,8 @@ from types import TracebackType
 from urllib.parse import quote
 
 from optvet.engine.campaign.damage import (
-    BUSY,
     DATABASE,
     DATABASE_ERRORS,
-    MOST_VALUE_BYTES,
     check_folder,
     check_tables,
     damage_error,
@@ -36,14 +33,13 @@ from optvet.engine.campaign.damage import (
     statements,
 )
 from optvet.engine.campaign.schema import MIGRATIONS
-from optvet.spec.errors import InfrastructureError, OptvetError, UsageError
+from optvet.engine.database import BUSY, open_database, settle
+from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.scratch import temporary_folder
 
 __all__ = ["BUSY_S", "DATABASE", "CampaignStore", "open_store"]
 
 BUSY_S = 60.0
-_JOURNAL_S = 2.0
-"""How long a new store may have a journal, while another process makes it."""
 
 
 class CampaignStore:
@@ -123,7 +119,7 @@ def open_store(path: Path, *, create: bool = False, to_read: bool = False) -> Ca
                 f"{path} is no store; `optvet campaign run FILE --store {path}` makes one"
             )
         path.mkdir(parents=True, exist_ok=True)
-        _check(path)
+        check_folder(path)
     except OSError as error:
         raise of_folder(path, error) from error
     if not is_writable(path):
@@ -140,21 +136,6 @@ def open_store(path: Path, *, create: bool = False, to_read: bool = False) -> Ca
         if code in BUSY:
             raise
         return _open_to_read(path)
-
-
-def _check(path: Path) -> None:
-    if not (path / DATABASE).exists():
-        return
-    deadline = time.monotonic() + _JOURNAL_S
-    while True:
-        try:
-            check_folder(path)
-            return
-        except OptvetError:
-            journal = path / f"{DATABASE}-journal"
-            if time.monotonic() > deadline or not journal.is_file():
-                raise
-            time.sleep(0.02)
 
 
 def _open_to_write(path: Path, *, create: bool) -> CampaignStore:
@@ -188,7 +169,8 @@ def _open_to_read(path: Path) -> CampaignStore:
                     database.backup(migrated)
                     database.close()
                     database = migrated
-                _settle(database)
+                settle(database)
+                database.row_factory = sqlite3.Row
         except DATABASE_ERRORS as error:
             raise explain_error(path, error) from error
         return _prepare(path, database, stack.pop_all(), create=False)
@@ -211,30 +193,11 @@ def _prepare(
 
 
 def _connect(file: Path) -> sqlite3.Connection:
-    deadline = time.monotonic() + BUSY_S
-    while True:
-        database = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
-        try:
-            _settle(database)
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=NORMAL")
-            database.execute("PRAGMA foreign_keys=ON")
-            return database
-        except BaseException as error:
-            database.close()
-            # SQLite calls no busy handler for the change to WAL, so it is repeated here.
-            busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in BUSY
-            if not busy or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-
-
-def _settle(database: sqlite3.Connection) -> None:
-    """Trust nothing of the file: neither functions in its tables, nor lengths in its pages."""
+    database = open_database(file, busy_s=BUSY_S)
     database.row_factory = sqlite3.Row
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
-    database.execute("PRAGMA trusted_schema=OFF")
-    database.execute("PRAGMA cell_size_check=ON")
+    database.execute("PRAGMA synchronous=NORMAL")
+    database.execute("PRAGMA foreign_keys=ON")
+    return database
 
 
 def _migrate(store: CampaignStore, *, create: bool) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from optvet.engine.campaign.artifacts import NewArtifact, add_artifacts
 from optvet.engine.campaign.conversion_findings import findings_of, numbers_of
-from optvet.engine.campaign.damage import MOST_VALUE_BYTES
 from optvet.engine.campaign.leases import Clock, Owner, end_attempt, owns
 from optvet.engine.campaign.plan import Job, Plan, tool_of
 from optvet.engine.campaign.precision_findings import findings_of_search, numbers_of_search
 from optvet.engine.campaign.results import JobAnswered, StoredCampaign, campaigns, verdict_of
 from optvet.engine.campaign.store import CampaignStore
+from optvet.engine.database import MOST_VALUE_BYTES
 from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.campaign import kind_of

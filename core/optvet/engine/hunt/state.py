@@ -8,14 +8,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from onnx import GraphProto, numpy_helper
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from optvet.engine.database import check_values, open_database
 from optvet.engine.hunt.suspicions import REACHED, Complaint, Place, Rewrite, SuspicionKey
 from optvet.engine.hunt.triggers import Trigger
+from optvet.graph.outline import is_outside
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Symptom
@@ -23,14 +28,15 @@ from optvet.spec.symptoms import Symptom
 NAME = "hunt.sqlite"
 SPENT = -1
 """In place of a number of edits: the mutator has no more variants."""
-_TABLES = """
-CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS tried (digest INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS entry (
-  id INTEGER PRIMARY KEY, model BLOB NOT NULL, feeds BLOB NOT NULL, about TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS suspect (
-  id INTEGER PRIMARY KEY, model BLOB NOT NULL, feeds BLOB NOT NULL, about TEXT NOT NULL);
-"""
+_MODEL = "id INTEGER PRIMARY KEY, model BLOB NOT NULL, feeds BLOB NOT NULL, about TEXT NOT NULL"
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS tried (digest INTEGER PRIMARY KEY)",
+    f"CREATE TABLE IF NOT EXISTS entry ({_MODEL})",
+    f"CREATE TABLE IF NOT EXISTS suspect ({_MODEL})",
+)
+_BUSY_S = 5.0
+_MOST_VALUE_BYTES = 256 << 20
 
 _READ_TRIED = "SELECT digest FROM tried"
 
@@ -144,19 +150,64 @@ class HuntState:
         self.complaints.setdefault(" ".join(complaint.about), complaint.text)
 
 
-_PLAIN = (
-    "rounds",
-    "number",
-    "valid",
-    "refused",
-    "refuted",
-    "swept",
-    "seconds",
-    "vetting_seconds",
-    "met",
-    "alone",
-    "complaints",
-)
+_Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Texts = tuple[str, ...]
+_Change = tuple[str, _Texts, _Texts]
+_Place = tuple[_Texts, Symptom]
+_Key = tuple[_Texts, Symptom, str, _Texts, _Texts]
+_STRICT = ConfigDict(strict=True, extra="forbid")
+
+
+class _Plain(BaseModel):
+    """Fields of ``HuntState`` that are stored as they are."""
+
+    model_config = _STRICT
+    rounds: _Count = 0
+    number: _Count = 0
+    valid: _Count = 0
+    refused: _Count = 0
+    refuted: _Count = 0
+    swept: _Count = 0
+    seconds: _Seconds = 0.0
+    vetting_seconds: _Seconds = 0.0
+    met: list[str] = []
+    alone: list[str] = []
+    complaints: dict[str, str] = {}
+
+
+class _Suspect(BaseModel):
+    """What is stored about a suspect, beside its model and inputs."""
+
+    model_config = _STRICT
+    number: _Count
+    passes: tuple[str, ...]
+    key: _Key
+    mutators: tuple[str, ...]
+    edit: tuple[str, ...]
+    by_arbiter: bool
+
+
+@cache
+def _shape(name: str) -> TypeAdapter[Any]:
+    """What the JSON of a fact, or of what is said about a model, must look like."""
+    shapes: Mapping[str, Any] = {
+        "identity": dict[str, Any],
+        "plain": _Plain,
+        "edited": list[tuple[_Count, list[int]]],
+        "firings": list[tuple[str, _Texts, _Texts, _Count]],
+        "edits": dict[str, _Count],
+        "tries": dict[str, _Count],
+        "deaths": dict[str, _Count],
+        "keys": list[tuple[_Key, _Count, _Count, list[str], list[_Texts]]],
+        "triggers": list[tuple[str, _Place, str, frozenset[str]]],
+        "reached": list[str],
+        "findings": list[HuntFinding],
+        "entry": tuple[str, list[_Change], _Texts, frozenset[_Place]],
+        "suspect": _Suspect,
+    }
+    own = name in ("plain", "findings", "suspect")  # Models have a configuration of their own.
+    return TypeAdapter(shapes[name], config=None if own else _STRICT)
 
 
 class HuntStore:
@@ -165,11 +216,11 @@ class HuntStore:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         try:
-            self._connection = sqlite3.connect(self._path, isolation_level=None)
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.executescript(_TABLES)
+            self._connection = open_database(
+                self._path, _TABLES, busy_s=_BUSY_S, most_value_bytes=_MOST_VALUE_BYTES
+            )
         except sqlite3.DatabaseError as error:
-            raise InputError(f"{self._path} is no state of a hunt: {error}") from error
+            raise self._foreign(error) from error
         self._entries = 0
         self._tried: set[int] = set()
 
@@ -179,8 +230,18 @@ class HuntStore:
 
     def identity(self) -> dict[str, Any] | None:
         """What is hunted in, as it was stored; None if nothing is."""
-        found = self._fact("identity")
-        return found if isinstance(found, dict) else None
+        try:
+            check_values(self._connection, _TABLES)
+            found: dict[str, Any] | None = self._fact("identity", None)
+            return found
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise self._foreign(error) from error
+
+    def _foreign(self, error: Exception) -> InputError:
+        reason = " ".join(str(error).split())[:300]
+        return InputError(
+            f"{self._path} is no state of a hunt: {reason}; begin another with --out FOLDER"
+        )
 
     def begin(self, identity: Mapping[str, Any]) -> None:
         """Store what is hunted in."""
@@ -192,7 +253,7 @@ class HuntStore:
         Raises:
             InfrastructureError: It cannot be written.
         """
-        plain = {name: getattr(state, name) for name in _PLAIN}
+        plain = {name: getattr(state, name) for name in _Plain.model_fields}
         facts: list[tuple[str, Any]] = [
             ("plain", plain),
             ("edited", list(state.edited.items())),
@@ -216,50 +277,56 @@ class HuntStore:
             InputError: The file holds something else.
         """
         try:
-            state = HuntState(**(self._fact("plain") or {}))
-            state.edited = {int(k): list(v) for k, v in self._fact("edited") or []}
-            for name, fewer, more, count in self._fact("firings") or []:
-                state.rewrites[Rewrite(name, tuple(fewer), tuple(more))] = count
-            state.edits = Counter(self._fact("edits") or {})
-            state.reached = {*(self._fact("reached") or ())}
-            state.tries = Counter(self._fact("tries") or {})
-            state.deaths = Counter(self._fact("deaths") or {})
-            for key, seen, vetted, fingerprints, edits in self._fact("keys") or []:
-                sign = Sign(seen, vetted, fingerprints, [tuple(edit) for edit in edits])
-                state.signs[SuspicionKey.of_json(key)] = sign
-            for fingerprint, (names, symptom), words, needed in self._fact("triggers") or []:
-                place = tuple(names), Symptom(symptom)
-                state.triggers.append(Trigger(fingerprint, place, words, frozenset(needed)))
-            found = self._fact("findings") or []
-            state.findings = [HuntFinding.model_validate(f) for f in found]
-            for model, feeds, about in self._rows("entry", "about"):
-                way, rewrites, invented, wrong = json.loads(about)
-                changed = tuple(Rewrite(n, tuple(a), tuple(b)) for n, a, b in rewrites)
-                shown = frozenset((tuple(names), Symptom(word)) for names, word in wrong)
-                values = unpack_arrays(feeds)
-                state.entries.append(
-                    CorpusEntry(model, values, changed, way, tuple(invented), shown)
-                )
-                if way != REACHED:
-                    state.seeded.update((rewrite, way) for rewrite in changed)
-            state.tried = {digest for (digest,) in self._connection.execute(_READ_TRIED)}
-            for model, feeds, about in self._rows("suspect", "about"):
-                fields = json.loads(about)
-                fields |= {k: tuple(fields[k]) for k in ("passes", "mutators", "edit")}
-                fields["key"] = SuspicionKey.of_json(fields["key"])
-                state.suspects.append(Suspect(model=model, feeds=unpack_arrays(feeds), **fields))
-        except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{self._path} is no state of a hunt: {error}") from error
+            state = self._load()
+        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+            raise self._foreign(error) from error
         self._entries, self._tried = len(state.entries), set(state.tried)
         return state
 
-    def _fact(self, name: str) -> Any:
+    def _load(self) -> HuntState:
+        state = HuntState(**dict(self._fact("plain", ())))
+        state.edited = dict(self._fact("edited", []))
+        for label, fewer, more, count in self._fact("firings", []):
+            state.rewrites[Rewrite(label, fewer, more)] = count
+        state.edits = Counter(self._fact("edits", {}))
+        state.reached = {*self._fact("reached", [])}
+        state.tries = Counter(self._fact("tries", {}))
+        state.deaths = Counter(self._fact("deaths", {}))
+        for key, seen, vetted, fingerprints, edits in self._fact("keys", []):
+            state.signs[SuspicionKey(*key)] = Sign(seen, vetted, fingerprints, edits)
+        for fingerprint, place, words, needed in self._fact("triggers", []):
+            state.triggers.append(Trigger(fingerprint, place, words, needed))
+        state.findings = self._fact("findings", [])
+        for model, feeds, about in self._rows("entry"):
+            way, rewrites, invented, shown = _shape("entry").validate_json(about)
+            changed = tuple(Rewrite(*rewrite) for rewrite in rewrites)
+            values = unpack_arrays(feeds)
+            state.entries.append(CorpusEntry(model, values, changed, way, invented, shown))
+            if way != REACHED:
+                state.seeded.update((rewrite, way) for rewrite in changed)
+        if not all(0 <= index < len(state.entries) for index in state.edited):
+            raise ValueError("edits of a model that it does not have")
+        state.tried = {digest for (digest,) in self._connection.execute(_READ_TRIED)}
+        for model, feeds, about in self._rows("suspect"):
+            fields = dict(_shape("suspect").validate_json(about))
+            key = SuspicionKey(*fields.pop("key"))
+            state.suspects.append(
+                Suspect(model=model, feeds=unpack_arrays(feeds), key=key, **fields)
+            )
+        return state
+
+    def _fact(self, name: str, otherwise: Any) -> Any:
+        """A fact, checked; ``otherwise`` if there is none.
+
+        Raises:
+            ValueError: It has another form.
+        """
         found = self._connection.execute("SELECT value FROM fact WHERE name = ?", (name,))
         row = found.fetchone()
-        return None if row is None else json.loads(row[0])
+        return otherwise if row is None else _shape(name).validate_json(row[0])
 
-    def _rows(self, table: str, column: str) -> list[tuple[bytes, bytes, str]]:
-        order = f"SELECT model, feeds, {column} FROM {table} ORDER BY id"
+    def _rows(self, table: str) -> list[tuple[bytes, bytes, str]]:
+        order = f"SELECT model, feeds, about FROM {table} ORDER BY id"
         return self._connection.execute(order).fetchall()
 
     def _transact(
@@ -323,5 +390,16 @@ def pack_arrays(feeds: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
-    """Undo ``pack_arrays``."""
-    return {t.name: numpy_helper.to_array(t) for t in GraphProto.FromString(data).initializer}
+    """Undo ``pack_arrays``.
+
+    Raises:
+        ValueError: ``data`` is something else.
+    """
+    try:
+        tensors = GraphProto.FromString(data).initializer
+    except DecodeError as error:
+        raise ValueError(f"inputs of a model: {error}") from error
+    # numpy_helper would open whatever file an external tensor names.
+    if any(map(is_outside, tensors)):
+        raise ValueError("inputs of a model lie in another file")
+    return {t.name: numpy_helper.to_array(t) for t in tensors}

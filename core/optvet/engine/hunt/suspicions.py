@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.symptoms import Symptom
@@ -83,21 +83,6 @@ class SuspicionKey(NamedTuple):
         if rewrite is None or not self.symptom.info.of_values:
             return self
         return self._replace(fewer=rewrite.fewer, more=rewrite.more)
-
-    @classmethod
-    def of_json(cls, fields: Sequence[Any]) -> SuspicionKey:
-        """The key that JSON holds as a list.
-
-        Raises:
-            ValueError: It holds something else.
-        """
-        if len(fields) != len(cls._fields):
-            raise ValueError("keys of suspicions are of another version of optvet")
-        passes, symptom, words, *names = fields
-        if not all(isinstance(some, list) for some in (passes, *names)):
-            raise ValueError("keys of suspicions are of another version of optvet")
-        fewer, more = map(tuple, names)
-        return cls(tuple(passes), Symptom(symptom), words, fewer, more)
 
 
 @dataclass(frozen=True)

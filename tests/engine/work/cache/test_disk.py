@@ -1,3 +1,4 @@
+import contextlib
 import enum
 import hashlib
 import os
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import BaseModel
+from tests.databases import ENDLESS, hot_journal
 
 from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
 from optvet.engine.work.cache.cache_key import key
@@ -196,6 +198,42 @@ def test_a_damaged_database_is_replaced(root: Path, damage: str) -> None:
         assert cache.degraded is None
     with Cache(root) as cache:
         assert [cache.get(f"k{number}") for number in range(100)] == [b"y"] * 100
+
+
+def test_a_foreign_journal_deletes_nothing(root: Path, tmp_path: Path) -> None:
+    with Cache(root) as cache:
+        cache.put("k", "trial", SMALL)
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    hot_journal(index(root), mine)
+    with Cache(root) as cache:
+        assert cache.get("k") is None  # All of it is foreign now.
+        assert cache.info().entries == 0
+        cache.put("k", "trial", SMALL)
+        assert (cache.degraded, cache.get("k")) == (None, SMALL)
+    assert mine.read_text() == "mine"
+    assert len(list(root.glob("index-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["DROP TABLE entries", ENDLESS.format("entries")],
+        ["CREATE TRIGGER t AFTER INSERT ON entries BEGIN DELETE FROM entries; END"],
+        ["INSERT INTO entries VALUES ('a', x'00', 'b', x'00', NULL, NULL, 'c')"],
+    ],
+    ids=["an endless view", "a trigger", "other types"],
+)
+def test_what_others_made_in_the_database_is_not_run(root: Path, statements: list[str]) -> None:
+    with Cache(root) as cache:
+        cache.put("k", "trial", SMALL)
+    with contextlib.closing(sqlite3.connect(index(root))) as database, database:
+        for statement in statements:
+            database.execute(statement)
+    with Cache(root) as cache:
+        cache.put("new", "trial", SMALL)
+        assert (cache.degraded, cache.get("new")) == (None, SMALL)
+        assert cache.info().kinds["trial"].entries in (1, 2)
 
 
 def test_a_database_damaged_while_open_never_raises(root: Path) -> None:

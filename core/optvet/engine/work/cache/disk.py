@@ -25,25 +25,25 @@ from typing import Any, TypeVar
 
 import platformdirs
 
+from optvet.engine.database import BESIDE, BUSY, open_database
 from optvet.spec.files import private_folder, replacing
 
 T = TypeVar("T")
 
 _INLINE_BYTES = 64 << 10
+_MOST_VALUE_BYTES = 1 << 20
 _MAX_BYTES = 4 << 30
 _BUSY_S = 10.0
 _USED_S = 600.0  # The time of the last use is updated this rarely: not every read shall be a write.
 _ORPHAN_S = 3600.0  # A writer adds its row well within this time after its file.
 _RECOUNT = 256
-_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-_COLUMNS = ("key", "kind", "size", "digest", "value", "file", "used")
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS entries (
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS entries (
     key TEXT PRIMARY KEY, kind TEXT NOT NULL, size INTEGER NOT NULL, digest BLOB NOT NULL,
     value BLOB, file TEXT, used REAL NOT NULL
+)""",
 )
-"""
 
 
 def cache_root() -> Path:
@@ -159,7 +159,11 @@ class Cache:
 
     def info(self) -> CacheInfo:
         """The present content, by kind."""
-        query = "SELECT kind, count(*), sum(size) FROM entries GROUP BY kind ORDER BY kind"
+        # Rows of other types are a foreign hand's: they are read by no key either.
+        query = (
+            "SELECT kind, count(*), sum(size) FROM entries WHERE typeof(kind) = 'text' "
+            "AND typeof(size) = 'integer' GROUP BY kind ORDER BY kind"
+        )
         with self._lock:
             rows: list[Any] = []
             rows = self._guard(lambda database: database.execute(query).fetchall(), rows)
@@ -223,27 +227,15 @@ class Cache:
 
     def _connect(self) -> sqlite3.Connection:
         """A connection to a database that has the table."""
-        deadline = time.monotonic() + _BUSY_S
-        while True:
-            database = sqlite3.connect(
-                self._path(self._generation),
-                timeout=_BUSY_S,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            try:
-                database.execute("PRAGMA synchronous=OFF")
-                database.execute("PRAGMA journal_mode=WAL")
-                database.execute(_SCHEMA)
-                database.execute(f"SELECT {', '.join(_COLUMNS)} FROM entries LIMIT 0")
-                return database
-            except BaseException as error:
-                database.close()
-                # Switching to WAL fails at once if the database is busy, without the busy handler.
-                busy = getattr(error, "sqlite_errorcode", None) in _BUSY
-                if not busy or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+        database = open_database(
+            self._path(self._generation),
+            _TABLES,
+            busy_s=_BUSY_S,
+            most_value_bytes=_MOST_VALUE_BYTES,
+            one_thread=False,
+        )
+        database.execute("PRAGMA synchronous=OFF")
+        return database
 
     def _guard(
         self, act: Callable[[sqlite3.Connection], T], otherwise: T, writes: bool = False
@@ -256,7 +248,7 @@ class Cache:
                 return act(self._database)
             except sqlite3.Error as error:
                 code = _code(error)
-                if not writes and code in _BUSY:
+                if not writes and code in BUSY:
                     break
                 self._recover(error)
         return otherwise
@@ -277,7 +269,7 @@ class Cache:
             self._degrade(again)
             return
         self._total = 0
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", *BESIDE):
             with contextlib.suppress(OSError):
                 os.unlink(f"{self._path(damaged)}{suffix}")
 
