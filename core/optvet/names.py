@@ -52,7 +52,7 @@ _MODULES = {
     "spec.protocols": """
         Calibrates ChecksOptions Comparator Dataset Decodes Diagnoses Evaluates Feeds
         FindingFiles ImportsOthers Logs ModelSource NeedsNetwork Pins Preferred Probe
-        Ragged Reporter Run SetsEnvironment Suits TakesSuggestions TellsMetrics
+        Ragged Reporter Run RunsCode SetsEnvironment Suits TakesSuggestions TellsMetrics
         TellsProvenance UsesLibraries Wants
     """,
     "spec.pythons": "FitsOtherPythons NeedsPython PythonEnvironment",

@@ -19,6 +19,7 @@ from optvet.spec.protocols import (
     NeedsNetwork,
     Preferred,
     Ragged,
+    RunsCode,
     SetsEnvironment,
     TakesSuggestions,
     Wants,
@@ -76,6 +77,8 @@ def describe_wrong_attribute(family: str, plugin: Any) -> str | None:
         expected["suggestions"] = ((list, tuple), "a list of Suggestion")
     if provides(plugin, NeedsNetwork):
         expected["needs_network"] = (bool, "True or False")
+    if provides(plugin, RunsCode):
+        expected["runs_code"] = (bool, "True or False")
     if provides(plugin, SetsEnvironment):
         expected["environment"] = (Mapping, "a mapping to texts")
     if provides(plugin, Logs):

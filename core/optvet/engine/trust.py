@@ -18,6 +18,7 @@ from optvet.engine.plugin_entries import Family
 from optvet.spec.convert import parts_of
 from optvet.spec.converters import TellsSourceRisks
 from optvet.spec.errors import InputError
+from optvet.spec.protocols import RunsCode
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.sensitive import sensitive_options
 from optvet.spec.types import ModelConfig
@@ -81,8 +82,8 @@ def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> No
     if request.get("trust"):
         raise InputError(f"{file}: only the command line grants trust; give --trust")
     model = request.get("model")
-    if request.get("via") and isinstance(model, str) and parts_of(model)[1]:
-        raise _refusal(file, "model", model, "runs the code of that file")
+    if isinstance(model, str) and (code := _code_named_by(model, plugins, request)):
+        raise _refusal(file, "model", model, f"runs the code of {code}")
     user_model = request.get("user_model")
     if isinstance(user_model, str) and ":" in user_model:
         raise _refusal(file, "user_model", user_model, "runs the code of that file")
@@ -103,6 +104,20 @@ def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> No
                 k: v for k, v in table_options.items() if k in marks and not marks[k].reads_data
             }
             options_from(file, table, options, named, folder=None, trust=False)
+
+
+def _code_named_by(model: str, plugins: Plugins, request: Mapping[str, Any]) -> str:
+    """What code is run to read a model; empty if none is."""
+    if request.get("via") and parts_of(model)[1]:
+        return "that file"
+    scheme, *rest = model.split(":")
+    while rest:  # The reference of one source may hold that of another.
+        if scheme in plugins.names("model source"):
+            source = plugins.model_source(scheme)
+            if isinstance(source, RunsCode) and source.runs_code:
+                return "that module"
+        scheme, *rest = rest
+    return ""
 
 
 def locate_data(folder: Path, request: Mapping[str, Any], plugins: Plugins) -> dict[str, Any]:

@@ -267,6 +267,17 @@ class NeedsNetwork(Protocol):
 
 
 @runtime_checkable
+class RunsCode(Protocol):
+    """Optional part of a model source that runs code which its references name.
+
+    Attributes:
+        runs_code: If true, a file may name such a model only if the user trusts it.
+    """
+
+    runs_code: bool
+
+
+@runtime_checkable
 class Pins(Protocol):
     """Optional part of a model source whose names may refer to different models over time."""
 

@@ -54,6 +54,7 @@ class TorchSource:
 
     name = "torch"
     wants = ("torch", "onnxscript")
+    runs_code = True
 
     def models(self) -> Iterable[ModelCard]:
         """Nothing: what can be imported is not listed."""

@@ -248,6 +248,8 @@ def _check(
     _check_precisions(source, number, jobs, plugins)
     _check_names(source, number, jobs, plugins)
     if not trust:
+        for model in jobs.models:
+            _check_request(source, number, "models", {"model": model}, plugins)
         options = getattr(jobs, jobs.kind)
         try:
             check_request(str(source.path), options, plugins)

@@ -1,0 +1,106 @@
+"""No name in a document runs code: every field of each document is set to names of code."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.parser
+import pytest
+from tests.commands import CLEAN, Run, run
+
+from optvet.engine.campaign import open_store
+from optvet.spec.campaign import CampaignFile, JobSet
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.precision import PrecisionRequest
+from optvet.spec.request import VetRequest
+
+__all__ = ["run"]
+CODE = ("torch:ev:U", "ev.py:U", "blocks:torch:ev:U", "ev")
+"""Names of code in the current folder, as some option or plugin takes them."""
+KINDS: dict[str, tuple[str, type[VetRequest] | type[ConvertRequest] | type[PrecisionRequest]]] = {
+    "vet": ("", VetRequest),
+    "convert": ("via = ['torch_dynamo']\n", ConvertRequest),
+    "precision": ("precisions = ['fp16']\n", PrecisionRequest),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, in which ``ev.py`` leaves a mark when it is imported."""
+    monkeypatch.chdir(tmp_path)
+    lines = "open({!r}, 'w')\nclass U: name = 'u'\ndef fine(): ...\n"
+    (tmp_path / "ev.py").write_text(lines.format(str(tmp_path / "ran")))
+    onnx.save(onnx.parser.parse_model(CLEAN), tmp_path / "clean.onnx")
+    return tmp_path
+
+
+def as_toml(value: Any) -> Iterator[str]:
+    """``value`` as a text and in a list."""
+    text = json.dumps(value)
+    yield text
+    yield f"[{text}]"
+
+
+def campaigns() -> Iterator[str]:
+    """Campaign files, each with a name of code as the value of one key."""
+    for value in CODE[:2]:
+        for written in as_toml(value):
+            for key in sorted(CampaignFile.model_fields.keys() | JobSet.model_fields.keys()):
+                models = "" if key == "models" else "models = ['clean.onnx']\n"
+                for head, _ in KINDS.values() if key == "models" else [("", VetRequest)]:
+                    yield f"{head}{models}{key} = {written}\n"
+            for table, (head, request) in KINDS.items():
+                for key in sorted(request.model_fields):
+                    yield f"{head}models = ['clean.onnx']\n[{table}]\n{key} = {written}\n"
+
+
+@pytest.mark.long
+def test_no_key_of_a_campaign_runs_code(run: Run, place: Path) -> None:
+    refused = 0
+    for text in dict.fromkeys(campaigns()):
+        try:
+            tomllib.loads(text)
+        except tomllib.TOMLDecodeError:  # the key is set twice
+            continue
+        (place / "c.toml").write_text(text)
+        done = run("campaign", "run", "c.toml", "--dry-run")
+        assert done.code in (0, 2), (text, done.err)
+        assert not (place / "ran").exists(), text
+        refused += done.code == 2
+    assert refused > 200
+
+
+@pytest.mark.parametrize("model", ["torch:ev:U", "torch:ev:U@1x3", "blocks:torch:ev:U"])
+def test_a_model_that_is_code_is_named_with_its_key(run: Run, place: Path, model: str) -> None:
+    (place / "c.toml").write_text(f"models = [{model!r}]\n")
+    done = run("campaign", "run", "c.toml", "--store", "s")
+    assert done.code == 2
+    assert "c.toml:1: key 'models': " in done.err
+    assert "runs the code of that module" in done.err
+    assert "say --trust" in done.err
+    assert not (place / "ran").exists()
+
+
+@pytest.mark.parametrize("model", CODE)
+def test_no_request_of_a_store_runs_code(run: Run, place: Path, model: str) -> None:
+    (place / "c.toml").write_text("models = ['clean.onnx']\n[vet]\nlimit = 1\n")
+    assert run("campaign", "run", "c.toml", "--store", "s", "--jobs", "1").code == 0
+    with open_store(place / "s") as store, store.transaction() as database:
+        change = "UPDATE jobs SET state = 'queued', document = NULL, verdict = NULL, "
+        change += "request = json_set(request, '$.model', ?)"
+        database.execute(change, (model,))
+    done = run("campaign", "resume", "s", "--jobs", "1")
+    assert done.code in (2, 3, 5), done.err
+    assert not (place / "ran").exists()
+
+
+@pytest.mark.long
+def test_a_trusted_campaign_may_name_code(run: Run, place: Path) -> None:
+    (place / "c.toml").write_text("models = ['torch:ev:U']\n")
+    run("campaign", "run", "c.toml", "--store", "s", "--trust", "--jobs", "1")
+    assert (place / "ran").exists()
