@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from optvet.engine.judge.thresholds import Thresholds
+from optvet.engine.numerics.floats import is_float
 
 _SLICE_ELEMENTS = 16
 _PART = 1 << 16
@@ -37,6 +38,15 @@ def other_places(y: np.ndarray, z: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         same = (np.isfinite(y) & np.isfinite(z)) | (np.isnan(y) & np.isnan(z)) | (y == z)
     return np.asarray(~same)
+
+
+def differing(y: np.ndarray, z: np.ndarray, size: float) -> np.ndarray:
+    """Which elements differ: floats by more than ``size``, or in NaN and infinities."""
+    if not is_float(y.dtype):
+        return np.asarray(y != z)
+    a, b = wide(y), wide(z)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(other_places(a, b) | (np.abs(a - b) > size))
 
 
 def spread_of(y: np.ndarray, jitters: Sequence[np.ndarray]) -> np.ndarray:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from optvet.engine.judge.sample import telling_tolerance
 from optvet.engine.judge.second_opinion import is_contradicted
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import open_model
@@ -16,12 +19,9 @@ from optvet.engine.vet.observe.observation import finite
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.opinions import is_quick_to_evaluate
+from optvet.engine.work.trials.reach_of_undefined import reach_of_undefined
 from optvet.engine.work.trials.resolution import exact_in_all
-from optvet.engine.work.trials.undefined_values import (
-    undefined_between,
-    with_answers,
-    without_wrong_shapes,
-)
+from optvet.engine.work.trials.undefined_values import with_answers, without_wrong_shapes
 from optvet.engine.work.trials.usual_sizes import in_usual_sizes
 from optvet.graph.structure import Facts
 from optvet.spec.records import Finding
@@ -187,12 +187,36 @@ def _operator_sets(facts: Facts) -> object:
 
 
 def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
-    """The undefined operation on a sample at which the finding arises; empty if none."""
+    """The undefined operation on a sample at which the finding arises; empty if none.
+
+    And how many elements depend on it: the others have an answer, and no fault of them is excused.
+    """
     runner = session.runner
     begins, ends = _way_to(finding)
     about = (runner.build_spec(None), dict(sample.feeds), session.case.reference)
-    words = runner.sandbox.call(undefined_between, *about, begins, ends, role="judging").value or ""
-    return "" if words and _shows_with_answers(session, finding, sample) else words
+    reach = runner.sandbox.call(reach_of_undefined, *about, begins, ends, role="judging").value
+    if reach is None or _shows_with_answers(session, finding, sample):
+        return ""
+    share = telling_tolerance(finding.error, finding.noise_floor)
+    values = _wrong_values(session, finding, sample)
+    if not all(reach.excuses(name, ref, came, share) for name, ref, came in values):
+        return ""
+    return reach.told(finding.outputs[0]) if finding.outputs else reach.words
+
+
+def _wrong_values(
+    session: VetSession, finding: Finding, sample: Sample
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Each wrong output of one shape, with what the original gives and what came."""
+    runner, table = session.runner, session.case.passes
+    passes = table.complete(finding.culprit) if finding.culprit else table.base
+    reference, trial = runner.reference([sample]), runner.trial(passes, [sample], "confirm")
+    expected, came = (t.runs.get(sample.id) for t in (reference, trial))
+    if not isinstance(expected, dict) or not isinstance(came, dict):
+        return
+    for output in finding.outputs:
+        if output in expected and output in came and expected[output].shape == came[output].shape:
+            yield output, expected[output], came[output]
 
 
 def _way_to(finding: Finding) -> tuple[list[str], list[str]]:

@@ -49,30 +49,6 @@ def undefined_kinds(data: bytes, feeds: Values, config: RuntimeConfig) -> frozen
     return frozenset(u.kind for u in undefined_on(config, model, feeds))
 
 
-def undefined_between(
-    build_spec: BuildSpec,
-    feeds: Values,
-    config: RuntimeConfig,
-    begins: Collection[str],
-    ends: Collection[str],
-) -> str:
-    """Describe what is undefined in a region of a model; empty if nothing is. Called in a worker.
-
-    Args:
-        build_spec: The model; models too large for memory are not examined.
-        feeds: Its inputs.
-        config: What runs it.
-        begins: Values at which the region begins, which belong to it no more.
-        ends: Values that are computed in it.
-    """
-    if build_spec.scratch is not None:
-        return ""
-    model = without_functions(ModelProto.FromString(read_model(build_spec.blob, build_spec.digest)))
-    found = undefined_on(config, model, feeds)
-    region = region_of(model, begins, ends) if found else set()
-    return next((u.words() for u in found if region & {*u.values}), "")
-
-
 def reason_to_refuse(build_spec: BuildSpec, feeds: Values, config: RuntimeConfig) -> str:
     """Why a runtime may refuse a model, in words; empty if the standard has an answer for it.
 
@@ -148,20 +124,31 @@ def with_answers(
     model = without_functions(ModelProto.FromString(read_model(build_spec.blob, build_spec.digest)))
     data = model.SerializeToString()
     open_ = {v for u in undefined_on(config, model, feeds) for v in u.values}
-    outputs = [o for o in model.graph.output if o.name not in open_]
-    if not outputs:
-        return None
     values = record_values(data, feeds, config)
-    if not open_ <= values.keys():
+    added = fed_with(model, open_, values)
+    if added is None:
         return None
-    nodes = [n for n in model.graph.node if not open_ & {*n.output}]
+    answered = {**feeds, **{name: values[name] for name in added}}
+    taken = {i.name for i in model.graph.input}
+    return model.SerializeToString(), {n: v for n, v in answered.items() if n in taken}
+
+
+def fed_with(model: ModelProto, open_: Collection[str], values: Values) -> list[str] | None:
+    """Make inputs of ``open_`` in place, of those that are read; their names.
+
+    None, and nothing is changed, where one is inside of a body or no other output is left.
+    """
+    outputs = [o for o in model.graph.output if o.name not in open_]
+    if not outputs or not {*open_} <= values.keys():
+        return None
+    nodes = [n for n in model.graph.node if not {*open_} & {*n.output}]
     needed, kept = {o.name for o in outputs}, list[NodeProto]()
     for node in reversed(nodes):
         if needed & {*node.output}:
             kept.insert(0, node)
             needed |= {*reads(node)}
     known = {i.name for i in model.graph.input} | {t.name for t in model.graph.initializer}
-    added = [v for v in sorted(open_ & needed) if v not in known]
+    added = [v for v in sorted({*open_} & needed) if v not in known]
     for field, items in (("node", kept), ("output", outputs)):
         model.graph.ClearField(field)
         getattr(model.graph, field).extend(items)
@@ -169,9 +156,7 @@ def with_answers(
         kind = helper.np_dtype_to_tensor_dtype(values[name].dtype)
         info = helper.make_tensor_value_info(name, kind, values[name].shape)
         model.graph.input.append(info)
-    answered = {**feeds, **{name: values[name] for name in added}}
-    taken = {i.name for i in model.graph.input}
-    return model.SerializeToString(), {n: v for n, v in answered.items() if n in taken}
+    return added
 
 
 @dataclass(frozen=True)
