@@ -18,13 +18,7 @@ from optvet.engine.vet.explain.notes import take_notes
 from optvet.engine.vet.find.deployed import judge_as_deployed
 from optvet.engine.vet.find.detect import Detected, detect, wrong_in_rest
 from optvet.engine.vet.find.eliminate import Rest, clear
-from optvet.engine.vet.find.excuses import (
-    excuse_exact,
-    excuse_misdeclared,
-    excuse_misread,
-    excuse_undefined,
-    excuse_underflow,
-)
+from optvet.engine.vet.find.excuses import excuse, excuse_exact
 from optvet.engine.vet.find.model_files import note_changes, states_of
 from optvet.engine.vet.find.study import is_wanted, study
 from optvet.engine.vet.impact.assess import Assessor
@@ -40,7 +34,7 @@ from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.trial_results import FINDING
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import CannotLoad, OptvetError, Unsupported, UsageError
-from optvet.spec.records import Control, PassRecord, VetResult
+from optvet.spec.records import Control, Finding, PassRecord, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
 
@@ -178,7 +172,10 @@ def _run(session: VetSession, started: float) -> VetResult:
     records: list[PassRecord] = []
     remaining = None
     if sound:
-        session, safe, remaining = _clear(session, detected, rest if inputs.several else None)
+        further = rest if inputs.several else None
+        session, safe, remaining = _clear(session, detected, session.case.passes.pipeline, further)
+        session, safe, remaining = _weigh(session, detected, safe, remaining, further)
+    weighed = len(ledger.findings)
     meter = RequirementMeter(session, detected, inputs)
 
     def cleared_of_faults(passes: tuple[str, ...]) -> tuple[str, ...]:
@@ -196,7 +193,7 @@ def _run(session: VetSession, started: float) -> VetResult:
         safe = judge_as_deployed(session, detected, safe)
     if session.request.measure:
         safe = judge_speed(session, detected, safe, cleared_of_faults)
-    _describe(session, detected)
+    _describe(session, detected, weighed if sound else 0)
     note_changes(ledger, files)
     result = assemble(
         session,
@@ -214,9 +211,13 @@ def _run(session: VetSession, started: float) -> VetResult:
 
 
 def _clear(
-    session: VetSession, detected: Detected, rest: Rest | None
+    session: VetSession,
+    detected: Detected,
+    pipeline: tuple[str, ...],
+    rest: Rest | None,
+    found: Examination | None = None,
 ) -> tuple[VetSession, tuple[str, ...], Examination | None]:
-    """Blame passes until those that are left are verified.
+    """Blame passes of ``pipeline`` until those that are left are verified.
 
     Returns:
         The session that runs what is left, the passes that are left, and how they were found; None
@@ -227,24 +228,60 @@ def _clear(
         session,
         detected.examiner,
         detected.samples,
-        passes.pipeline,
-        detected.found,
+        pipeline,
+        found or detected.found,
         rest=rest,
     )
     left = cleared.found if set(cleared.passes) - passes.required else None
     return session.at(cleared.runner), cleared.passes, left
 
 
-def _describe(session: VetSession, detected: Detected) -> None:
-    """Say more of the findings: where they are in the graph, on other runtimes; and take notes."""
+def _weigh(
+    session: VetSession,
+    detected: Detected,
+    safe: tuple[str, ...],
+    remaining: Examination | None,
+    rest: Rest | None,
+) -> tuple[VetSession, tuple[str, ...], Examination | None]:
+    """Ask what excuses each fault, and put passes back of which the original alone is the cause.
+
+    They were taken out by then, so their other faults did not show: they are tried again with the
+    others, on all outputs but those that are excused.
+    """
+    ledger, examiner, table = session.ledger, detected.examiner, session.case.passes
+    excused = _account_for(session, detected, 0)
+    guilty = {n for f in ledger.findings if f.severity == "fault" for n in f.culprit}
+    back = {n for f in excused for n in f.culprit} - guilty - {*safe}
+    if not back or session.request.strategy == "none":
+        return session, safe, remaining
+    runner, samples = session.runner, detected.samples
+    pipeline = tuple(n for n in table.pipeline if n in back or n in safe)
+    ignored, count = set(examiner.ignored_outputs), len(ledger.findings)
+    examiner.ignored_outputs |= {output for f in excused for output in f.outputs}
+    found = examiner.examine(runner.trial(pipeline, samples, "verify"), samples)
+    if found.observation is None and rest is not None:
+        found = rest(session, pipeline)
+    session, safe, remaining = _clear(session, detected, pipeline, rest, found)
+    examiner.ignored_outputs = ignored
+    _account_for(session, detected, count)
+    return session, safe, remaining
+
+
+def _account_for(session: VetSession, detected: Detected, first: int) -> list[Finding]:
+    """Say of faults where in the graph they are, and ask what excuses them; see ``excuse``."""
+    if session.request.strategy != "none":
+        _explain(session, detected.samples, detected.judged, detected.examiner.layers, first)
+    return excuse(session, detected.examiner, detected.samples, first)
+
+
+def _describe(session: VetSession, detected: Detected, weighed: int) -> None:
+    """Say more of the findings: where they are in the graph, on other runtimes; and take notes.
+
+    The first ``weighed`` of them are accounted for already.
+    """
     ledger, samples = session.ledger, detected.samples
     searched = session.request.strategy != "none"
-    if searched:
-        _explain(session, samples, detected.judged, detected.examiner.layers)
-    excuse_misdeclared(session, samples)
-    excuse_undefined(session, detected.examiner, samples)
-    excuse_misread(session, detected.examiner, samples)
-    excuse_underflow(session, detected.examiner, samples)
+    _account_for(session, detected, weighed)
     take_notes(session, detected)
     if not searched:
         _mark_whole_pipeline_culprits(session)
@@ -265,7 +302,9 @@ def _mark_whole_pipeline_culprits(session: VetSession) -> None:
         ledger.control("culprits", "limited", "not searched: --strategy is none")
 
 
-def _explain(session: VetSession, samples: Sequence[Sample], judged: int, layers: Layers) -> None:
+def _explain(
+    session: VetSession, samples: Sequence[Sample], judged: int, layers: Layers, first: int
+) -> None:
     """Add to each fault where in the graph it is, with no more inferences than finding it took.
 
     If trials were cached, the budget is the least that finding takes without a cache: ``judged``
@@ -275,7 +314,7 @@ def _explain(session: VetSession, samples: Sequence[Sample], judged: int, layers
     ledger, passes = session.ledger, session.case.passes
     wanted = [
         (i, finding, sample)
-        for i, finding in enumerate(ledger.findings)
+        for i, finding in enumerate(ledger.findings[first:], first)
         if (sample := by_id.get(finding.witness.sample) if finding.witness else samples[0])
         and finding.severity == "fault"
         and not finding.as_deployed

@@ -146,6 +146,7 @@ def test_other_kernels_may_answer_otherwise_what_has_no_answer(
     assert result.verdict == "undecided"
     assert "undefined by the ONNX standard: Cast" in result.reason
     assert [f.severity for f in result.findings] == ["note"]
+    assert result.safe_pipeline == ["clip_cast"]
 
 
 def test_what_has_no_answer_excuses_no_fault_elsewhere(tmp_path: Path, sandbox: Sandbox) -> None:
@@ -153,6 +154,7 @@ def test_what_has_no_answer_excuses_no_fault_elsewhere(tmp_path: Path, sandbox: 
     assert result.verdict == "faulty"
     wrong = [f for f in result.findings if f.severity == "fault"]
     assert [(f.culprit, f.outputs) for f in wrong] == [(["drop_relu"], ["z"])]
+    assert result.safe_pipeline == ["clip_cast"]
 
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

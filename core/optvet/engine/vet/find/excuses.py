@@ -35,7 +35,30 @@ Excuse = Callable[[Finding, Sample], str]
 """Why a wrong value on a sample is no fault of the optimizer, in words; empty if it may be one."""
 
 
-def excuse_undefined(session: VetSession, examiner: Examiner, samples: Sequence[Sample]) -> None:
+def excuse(
+    session: VetSession, examiner: Examiner, samples: Sequence[Sample], first: int = 0
+) -> list[Finding]:
+    """Ask what excuses the faults among the findings from ``first`` on, one reason after another.
+
+    An excused fault becomes a note that says why, and the verdict is undecided.
+
+    Returns:
+        Faults that arise from the original alone. Of a runtime that misreads what passes make, a
+        user is better off without the passes.
+    """
+    ledger = session.ledger
+    open_ = [i for i, f in enumerate(ledger.findings) if i >= first and f.severity == "fault"]
+    _excuse_misdeclared(session, samples, first)
+    _excuse_undefined(session, examiner, samples, first)
+    _excuse_underflow(session, examiner, samples, first)
+    excused = [f for i in open_ if (f := ledger.findings[i]).severity == "note"]
+    _excuse_misread(session, examiner, samples, first)
+    return excused
+
+
+def _excuse_undefined(
+    session: VetSession, examiner: Examiner, samples: Sequence[Sample], first: int
+) -> None:
     """Make faults undecided that arise at an operation which the standard does not define.
 
     Kernels may compute anything there, so an optimizer may move or fold the operation. It excuses
@@ -48,10 +71,12 @@ def excuse_undefined(session: VetSession, examiner: Examiner, samples: Sequence[
         words = _open_on(session, finding, sample)
         return words and f"the original is undefined by the ONNX standard: {words}"
 
-    _excuse(session, examiner, samples, "definedness", why)
+    _excuse(session, examiner, samples, "definedness", why, first)
 
 
-def excuse_misread(session: VetSession, examiner: Examiner, samples: Sequence[Sample]) -> None:
+def _excuse_misread(
+    session: VetSession, examiner: Examiner, samples: Sequence[Sample], first: int
+) -> None:
     """Make faults undecided that only the runtime shows: the standard's evaluator finds none.
 
     Then the passes may have made a right model that the runtime computes wrongly. Asked of models
@@ -67,10 +92,12 @@ def excuse_misread(session: VetSession, examiner: Examiner, samples: Sequence[Sa
     def why(finding: Finding, sample: Sample) -> str:
         return next((w for j in judges if (w := _misread_on(session, finding, sample, j))), "")
 
-    _excuse(session, examiner, samples, "second reading", why)
+    _excuse(session, examiner, samples, "second reading", why, first)
 
 
-def excuse_underflow(session: VetSession, examiner: Examiner, samples: Sequence[Sample]) -> None:
+def _excuse_underflow(
+    session: VetSession, examiner: Examiner, samples: Sequence[Sample], first: int
+) -> None:
     """Make faults undecided that weights bring about of which no pass may multiply two.
 
     Their product underflows, and all of it is lost. A fault that the model in usual sizes shows too
@@ -86,7 +113,7 @@ def excuse_underflow(session: VetSession, examiner: Examiner, samples: Sequence[
         usual = replace(sample, feeds=found.feeds)
         return "" if _shows_on(session, finding, found.data, usual) else found.words
 
-    _excuse(session, examiner, samples, "underflow", why)
+    _excuse(session, examiner, samples, "underflow", why, first)
 
 
 def excuse_exact(session: VetSession, examiner: Examiner, samples: Sequence[Sample]) -> None:
@@ -105,7 +132,7 @@ def excuse_exact(session: VetSession, examiner: Examiner, samples: Sequence[Samp
     _excuse(session, examiner, samples, "each operator", why)
 
 
-def excuse_misdeclared(session: VetSession, samples: Sequence[Sample]) -> None:
+def _excuse_misdeclared(session: VetSession, samples: Sequence[Sample], first: int) -> None:
     """Make faults undecided that are gone where the original declares no wrong shape of a value.
 
     Passes may rely on what a model declares, and checkers complain of a shape that contradicts
@@ -113,7 +140,7 @@ def excuse_misdeclared(session: VetSession, samples: Sequence[Sample]) -> None:
     """
     by_id = {sample.id: sample for sample in samples}
     ledger, runner = session.ledger, session.runner
-    for i, finding in enumerate(ledger.findings):
+    for i, finding in enumerate(ledger.findings[first:], first):
         sample = by_id.get(finding.witness.sample) if finding.witness else None
         if finding.severity != "fault" or sample is None:
             continue
@@ -134,10 +161,11 @@ def _excuse(
     samples: Sequence[Sample],
     control: str,
     why: Excuse,
+    first: int = 0,
 ) -> None:
     by_id = {sample.id: sample for sample in samples}
     ledger = session.ledger
-    for i, finding in enumerate(ledger.findings):
+    for i, finding in enumerate(ledger.findings[first:], first):
         if finding.severity != "fault" or not finding.symptom.info.of_values:
             continue
         sample = by_id.get(finding.witness.sample) if finding.witness else None
