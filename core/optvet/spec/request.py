@@ -166,7 +166,7 @@ class VetRequest(BaseModel):
     cross_check: Names = option((), group=_HOW, metavar="R1,R2,…")
     """Runtimes on which to judge every finding again."""
     as_deployed: bool = option(False, group=_HOW)
-    """Judge a second time under the runtime's own defaults."""
+    """Judge the verified pipeline's model under the runtime's own defaults too."""
     measure: bool = option(False, group=_HOW)
     """Time the optimized model beside the original, under the runtime's own defaults; a slower one
     is a finding."""

@@ -224,6 +224,8 @@ class Traits:
             same runtime. "empty pipeline": the result of import and export without any pass. That
             is first compared with the original on another runtime, so that a fault of the import
             is not attributed to a pass.
+        runtime_options: Options of the runtime under which both models are run, as pairs, unless
+            the user gives others: what its users' sessions have, where it decides what is computed.
     """
 
     ordered: bool = True
@@ -237,6 +239,7 @@ class Traits:
     consumes: str = "onnx"
     produces: str = "onnx"
     reference: Reference = "original"
+    runtime_options: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,9 @@ class OrtOptimizerOptions(BaseModel):
     mode: Literal["online", "offline"] = "online"
     """online: the session optimizes as it loads. offline: the optimized model is saved, and run
     with optimization off."""
-    prepacking: bool = False
-    """Let kernels lay their weights out anew (changes the order of sums)."""
+    prepacking: bool = True
+    """Online: let kernels lay their weights out anew, as a session does by default. Some compute
+    something else then: MatMulNBits rounds its inputs to 8 bits."""
     config: Annotated[
         dict[str, str],
         Sensitive(
@@ -89,7 +90,12 @@ class OrtOptimizer:
         ours = copy.copy(self)
         ours.options = options
         if options.mode == "offline":
-            ours.traits = replace(self.traits, optimizes_on_load=False, produces="onnx")
+            ours.traits = replace(
+                self.traits, optimizes_on_load=False, produces="onnx", runtime_options=()
+            )
+        else:
+            session = (("prepacking", options.prepacking),)
+            ours.traits = replace(self.traits, runtime_options=session)
         return ours
 
     def version(self) -> str:
@@ -161,7 +167,7 @@ class OrtOptimizer:
         """A session that has only ``passes`` on; offline, the model that it saves."""
         settings = self._settings(passes, options)
         entries = dict(settings["config"])
-        if not options.prepacking:
+        if not options.prepacking or options.mode == "offline":
             entries = {"session.disable_prepacking": "1", **entries}
         save = options.mode == "offline"
         # Names of other releases, and of higher levels, would only raise questions.
@@ -176,7 +182,7 @@ class OrtOptimizer:
                 "options = ort.SessionOptions()",
                 f"options.graph_optimization_level = ort.GraphOptimizationLevel."
                 f"{optimization_level(settings['level']).name}",
-                "# For judging alone, to compare bits: leave both lines out of a deployment.",
+                "# For judging alone, to compare bits: leave it out of a deployment.",
                 "options.intra_op_num_threads = 1",
                 *(f"options.add_session_config_entry({k!r}, {v!r})" for k, v in entries.items()),
                 *(["file = tempfile.NamedTemporaryFile(suffix='.onnx')"] if save else []),

@@ -157,8 +157,9 @@ class ReproContext:
 
         A session that an optimizer opens has none of the options that the runtime was given.
         """
-        in_session = self.optimizer.traits.optimizes_on_load
-        as_given = not in_session or self.runtime_options == self.runtime.options
+        traits = self.optimizer.traits
+        own = self.runtime.options.model_copy(update=dict(traits.runtime_options))
+        as_given = not traits.optimizes_on_load or self.runtime_options == own
         return as_given and isinstance(self.optimizer, Explains)
 
     @property

@@ -1,7 +1,8 @@
-"""A second comparison, under the runtime's own defaults."""
+"""A second comparison: what the user will run, beside the original in the clean room."""
 
 from __future__ import annotations
 
+from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.find.eliminate import clear
 from optvet.engine.vet.observe.examine import Examiner
@@ -14,24 +15,37 @@ from optvet.spec.types import Failure
 def judge_as_deployed(
     session: VetSession, detected: Detected, safe: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Report faults of ``safe`` that only the runtime's defaults show; returns its safe part."""
+    """Report faults of ``safe`` that only the runtime's defaults show; returns its safe part.
+
+    The optimized model under the runtime's defaults is compared with the original in the clean
+    room: both under the defaults would be wrong alike wherever the runtime optimizes both.
+    """
     samples, ledger = detected.samples, session.ledger
-    deployed = session.case.as_deployed()
     runner = session.runner.on(
-        deployed.under(full=False, ignored_complaint=Checks().ignored_complaint)
+        session.case.shipped().under(full=False, ignored_complaint=Checks().ignored_complaint)
     )
-    reference, candidate = runner.both(safe, samples, "detect")
-    failures = [r for r in reference.runs.values() if isinstance(r, Failure)]
-    if failures or candidate is None:
+    examiner = Examiner(
+        runner, samples, tolerance=runner.case.passes.tolerance, thresholds=OTHER_KERNELS
+    )
+    examiner.learn_reference(runner.reference(samples))
+    found = examiner.examine(runner.trial(safe, samples, "detect"), samples)
+    share = detected.share(samples)
+    if found.observation is None:
+        ledger.control("as deployed", "passed", f"agrees{share}")
+        return safe
+    # Whose fault is it? The runtime's, where its defaults are wrong on the original too.
+    original = session.runner.on(runner.case.run_by(runner.case.candidate)).reference(samples)
+    failures = [r for r in original.runs.values() if isinstance(r, Failure)]
+    if failures:
         words = f"the original itself fails: {describe(failures[0])}"
         ledger.control("as deployed", "limited", words)
         return safe
-    examiner = Examiner(runner, samples, tolerance=deployed.passes.tolerance)
-    examiner.learn_reference(reference)
-    found = examiner.examine(candidate, samples)
+    if examiner.examine(original, samples).observation is not None:
+        words = f"the runtime is wrong on the original too{share}; vet it as an optimizer"
+        ledger.control("as deployed", "limited", words)
+        return safe
     before = len(ledger.findings)
     safe = clear(session.at(runner), examiner, samples, safe, found, as_deployed=True).passes
     faults = len(ledger.findings) - before
-    words = f"{faults} more findings" if faults else "agrees"
-    ledger.control("as deployed", "failed" if faults else "passed", words + detected.share(samples))
+    ledger.control("as deployed", "failed", f"{faults} more findings{share}")
     return safe

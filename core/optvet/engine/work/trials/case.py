@@ -144,10 +144,10 @@ class Case:
         """The same with original and optimized model run by one ``candidate``."""
         return replace(self, candidate=candidate, reference=candidate)
 
-    def as_deployed(self) -> Case:
-        """The same case under the runtime's own defaults."""
+    def shipped(self) -> Case:
+        """The same case with the optimized model under the runtime's own defaults."""
         runtime = self.candidate.runtime
-        return self.run_by(RuntimeConfig(runtime, runtime.deployed))
+        return replace(self, candidate=RuntimeConfig(runtime, runtime.deployed))
 
 
 def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
@@ -164,8 +164,9 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     large.check_size(model.source, model.size_bytes, optimizer, ())
     optimizer = fit_to_model(optimizer, options, model)
     runtime = choose_runtime(plugins, optimizer, request.runtime)
+    runtime_options = {**dict(optimizer.traits.runtime_options), **request.runtime_options}
     candidate = RuntimeConfig(
-        runtime, parse_options(runtime.name, runtime.options, request.runtime_options)
+        runtime, parse_options(runtime.name, runtime.options, runtime_options)
     )
     pipeline = parse_pipeline(request.pipeline, optimizer, request.exclude)
     reference = reference_for(plugins, optimizer, candidate)
@@ -216,7 +217,7 @@ def case_from(
             raise UnknownName("pass", name, passes.passes, hint)
     runtime = plugins.runtime(record.runtime)
     candidate = RuntimeConfig(runtime, options_of(runtime, "runtime_options"))
-    deployed = record.finding.as_deployed
-    reference = candidate if deployed else reference_for(plugins, optimizer, candidate)
+    clean = RuntimeConfig(runtime, runtime.options) if record.finding.as_deployed else candidate
+    reference = reference_for(plugins, optimizer, clean)
     checks = Checks(mends=tuple(record.finding.mended))
     return Case(model, optimizer, options, candidate, reference, passes, checks)

@@ -1,0 +1,106 @@
+"""The optimized model as its users run it, beside the original in the clean room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.parser
+import pytest
+from pydantic import BaseModel
+from tests.answers import detail
+
+import optvet
+from optvet import VetResult
+from optvet.engine.discovery import Plugins
+from optvet.engine.models.opening import open_model
+from optvet.engine.vet.run import vet_model
+from optvet.spec.request import VetRequest
+from optvet.spec.types import Artifact
+from optvet.testing import Planted
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+INTEGERS = "g (int32[4] a, int32[4] b) => (int32[4] y) <int32 one = {1}> "
+FUSED = HEAD + INTEGERS + "{ d = Div(one, a)  y = Mul(d, b) }"
+"""ONNX Runtime makes one division of it by default, which is another number."""
+APART = HEAD + INTEGERS + "{ d = Div(one, a)  m = Max(d)  y = Mul(m, b) }"
+"""It does not where another operator stands between the two."""
+
+
+@dataclass
+class Tidying(Planted):
+    """Removes Max of one value, which is right."""
+
+    name: str = "tidying"
+    preload: Sequence[str] = ("onnx", __name__)
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        model = onnx.load_from_string(source.data)
+        if "heal" in passes:
+            (found,) = (n for n in model.graph.node if n.op_type == "Max")
+            model.graph.node.remove(found)
+            for node in model.graph.node:
+                node.input[:] = [found.input[0] if i == found.output[0] else i for i in node.input]
+        return Artifact("onnx", model.SerializeToString())
+
+
+def vet(text: str, optimizer: Planted, place: Path) -> VetResult:
+    path = place / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    plugins = Plugins().register("optimizer", optimizer)
+    asked: dict[str, Any] = {"limit": 3, "optimizer": optimizer.name, "cache_dir": place / "cache"}
+    request = VetRequest(model=str(path), as_deployed=True, **asked)
+    return vet_model(open_model(path, str(path), place / "cache"), request, plugins)
+
+
+def test_a_pass_after_which_the_runtime_is_wrong_is_named(tmp_path: Path) -> None:
+    passes = ("identity", "heal")
+    result = vet(APART, Tidying(default=passes, offered=passes), tmp_path)
+    assert result.verdict == "faulty"
+    (found,) = [f for f in result.findings if f.severity == "fault"]
+    assert (found.culprit, found.as_deployed) == (["heal"], True)
+    assert result.safe_pipeline == ["identity"]
+
+
+def test_a_runtime_that_is_wrong_on_the_original_too_is_no_fault_of_a_pass(tmp_path: Path) -> None:
+    result = vet(FUSED, Planted(default=("identity",)), tmp_path)
+    assert "the runtime is wrong on the original too" in detail(result, "as deployed")
+    assert [f for f in result.findings if f.severity == "fault"] == []
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_a_session_that_optimizes_packs_weights_as_it_does_by_default(
+    tmp_path: Path, packs: bool
+) -> None:
+    # 4-bit weights that the session multiplies in 8 bits, which only packed kernels do.
+    text = """
+    <ir_version: 10, opset_import: ["" : 21]>
+    g (float[8,64] x) => (float[8,4] y) <uint4[64,4] w, float[2,4] s, uint4[2,4] z>
+    { d = DequantizeLinear<axis = 0, block_size = 32>(w, s, z)  y = MatMul(x, d) }
+    """
+    model = onnx.parser.parse_model(
+        text.replace(" <uint4[64,4] w, float[2,4] s, uint4[2,4] z>", "")
+    )
+    values = [(i * 7 + 3) % 16 for i in range(64 * 4)]
+    packed = bytes(a | b << 4 for a, b in zip(values[::2], values[1::2], strict=True))
+    for name, dims, raw in (("w", (64, 4), packed), ("z", (2, 4), b"\x88" * 4)):
+        model.graph.initializer.add(
+            name=name, data_type=onnx.TensorProto.UINT4, dims=dims, raw_data=raw
+        )
+    scales = onnx.helper.make_tensor(
+        "s", onnx.TensorProto.FLOAT, (2, 4), [0.013 * i for i in range(1, 9)]
+    )
+    model.graph.initializer.append(scales)
+    onnx.save(model, tmp_path / "int4.onnx")
+    result = optvet.vet(
+        tmp_path / "int4.onnx",
+        optimizer="onnxruntime",
+        optimizer_options={} if packs else {"prepacking": False},
+        limit=2,
+        cache_dir=tmp_path / "cache",
+    )
+    blamed = [f.culprit for f in result.findings if f.severity == "fault"]
+    assert blamed == ([["QDQSelectorActionTransformer"]] if packs else [])
