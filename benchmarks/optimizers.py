@@ -41,10 +41,10 @@ def changed(plugins: Plugins, name: str, reference: str) -> str:
         ).build.changing_passes or runner.changing_passes(passes.pipeline)
         if told is not None:
             return str(len(set(told)))
-        base = runner.trial(passes.base, (), "walk").build
+        base = runner.trial(passes.base, (), "walk")
         sequences = [passes.complete((p,)) for p in set(passes.pipeline)]
-        builds = [runner.trial(sequence, (), "walk").build for sequence in sequences]
-        return str(sum(b.canonical != base.canonical for b in builds))
+        trials = [runner.trial(sequence, (), "walk") for sequence in sequences]
+        return str(sum(not runner.are_equal(trial, base) for trial in trials))
 
 
 def row(plugins: Plugins, name: str, reference: str, limit: int) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ _MODULES = {
     "spec.request": "VetRequest",
     "spec.runtime_protocols": """
         ChecksOperands ExplainsRuntime ExplainsRuntimeSimply LoadsFiles Profiles ReadsFiles Runtime
-        Session TellsInnerValues
+        Session TellsInnerValues TellsWhatItReads
     """,
     "spec.sensitive": "Harmless Sensitive",
     "spec.significance": "KEPT_BITS may_be_rounded",
@@ -91,9 +91,9 @@ _MODULES = {
     "spec.symptoms": "NOTES Stage Symptom",
     "spec.task_memory": "allow_reservations",
     "spec.types": """
-        Artifact Comparison Deferred Failure Inner InterfaceChange KnownLimit LogFormat
-        Model ModelCard ModelConfig NodeTime Pass Profile Reference Sample Suggestion
-        Summary Traits ValueInfo
+        MODEL_PARTS Artifact Comparison Deferred Failure Inner InterfaceChange KnownLimit
+        LogFormat Model ModelCard ModelConfig ModelPart NodeTime Pass Profile Reference Sample
+        Suggestion Summary Traits ValueInfo
     """,
     "spec.user_model": "UserModel",
     "spec.versions": "version_of",

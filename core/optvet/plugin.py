@@ -157,6 +157,7 @@ if TYPE_CHECKING:
         Runtime,
         Session,
         TellsInnerValues,
+        TellsWhatItReads,
     )
     from optvet.spec.sensitive import Harmless, Sensitive
     from optvet.spec.significance import KEPT_BITS, may_be_rounded
@@ -178,6 +179,7 @@ if TYPE_CHECKING:
     from optvet.spec.symptoms import NOTES, Stage, Symptom
     from optvet.spec.task_memory import allow_reservations
     from optvet.spec.types import (
+        MODEL_PARTS,
         Artifact,
         Comparison,
         Deferred,
@@ -189,6 +191,7 @@ if TYPE_CHECKING:
         Model,
         ModelCard,
         ModelConfig,
+        ModelPart,
         NodeTime,
         Pass,
         Profile,
@@ -219,7 +222,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Inner", "LogFormat", "Comparison", "Reference", "Summary", "Suggestion", "Deferred",
     "Probe", "Run", "ModelCard", "ConversionStage", "Factory", "FactoryResult", "SourceFacts",
     "SourceOperand", "SourceOperator", "SourceValue", "SourceInside", "SourcePart", "SourceStep",
-    "PartScript",
+    "PartScript", "MODEL_PARTS", "ModelPart",
     "Reading", "Meter", "KernelLaunch", "Candidate", "Fragment", "Pattern",
     "PoolRequest", "Vocabulary", "Report", "Workers", "WorkerLost",
     "PythonEnvironment", "ReleasedPackage", "Installation", "Collision",
@@ -237,7 +240,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "TakesFiles", "ReportsChanges", "Saves",
     "DependsOnOptions", "DependsOnModel", "VariesInHunts", "QuickInHunts", "LowersPrecision",
     "Explains", "ExplainsSimply", "ExplainsTogether", "TellsCode", "CarriesFiles", "Evaluates",
-    "LoadsFiles", "ChecksOperands",
+    "LoadsFiles", "TellsWhatItReads", "ChecksOperands",
     "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",
     "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",
     "TakesSuggestions",

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet.plugin import Artifact, Feeds, Runtime, Session, hookimpl
+from optvet.plugin import Artifact, Feeds, ModelPart, Runtime, Session, hookimpl
 
 
 class ReferenceOptions(BaseModel):
@@ -34,6 +34,8 @@ class ReferenceRuntime:
     options: ReferenceOptions = ReferenceOptions()
     deployed: ReferenceOptions = ReferenceOptions()
     evaluates = True
+    # Declared types say which values are floats, where onnx infers none.
+    reads: frozenset[ModelPart] = frozenset({"names", "inner types"})
 
     def version(self) -> str:
         """Version of onnx."""

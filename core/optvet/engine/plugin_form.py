@@ -25,7 +25,8 @@ from optvet.spec.protocols import (
     Wants,
 )
 from optvet.spec.provides import members_of, provides
-from optvet.spec.types import LogFormat, Suggestion, Traits
+from optvet.spec.runtime_protocols import TellsWhatItReads
+from optvet.spec.types import MODEL_PARTS, LogFormat, Suggestion, Traits
 
 
 def describe_missing(protocol: type, plugin: Any) -> str:
@@ -83,6 +84,8 @@ def describe_wrong_attribute(family: str, plugin: Any) -> str | None:
         expected["environment"] = (Mapping, "a mapping to texts")
     if provides(plugin, Logs):
         expected["log_format"] = (LogFormat, "LogFormat")
+    if provides(plugin, TellsWhatItReads):
+        expected["reads"] = (Set, "a frozenset of parts of a model")
     for name, (types, words) in expected.items():
         wrong = mismatch(f"attribute {name!r}", getattr(plugin, name), types, words)
         if wrong is not None:
@@ -91,6 +94,8 @@ def describe_wrong_attribute(family: str, plugin: Any) -> str | None:
         for item in plugin.suggestions:
             if wrong := mismatch("attribute 'suggestions'", item, Suggestion, "Suggestion"):
                 return wrong.replace(" gave ", " holds ", 1)
+    if provides(plugin, TellsWhatItReads) and (unknown := sorted(plugin.reads - MODEL_PARTS)):
+        return f"attribute 'reads' holds {unknown[0]!r}, expected some of {sorted(MODEL_PARTS)}"
     if provides(plugin, SetsEnvironment) and (wrong := _variables(plugin.environment)):
         return wrong
     return _describe_outdated(plugin) if family == "optimizer" else None

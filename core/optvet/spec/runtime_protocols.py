@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from optvet.spec.generics import OptionsT, OptionsT_contra
-from optvet.spec.types import Artifact, Inner, Profile
+from optvet.spec.types import MODEL_PARTS, Artifact, Inner, ModelPart, Profile
 
 if TYPE_CHECKING:
     # Documents take a fifth of a second to import, which workers would spend for nothing.
@@ -64,6 +64,27 @@ class LoadsFiles(Protocol[OptionsT_contra]):
     def load_file(self, artifact: Artifact, options: OptionsT_contra) -> Session:
         """The same as ``load``, for an artifact that has a ``path`` and no ``data``."""
         ...
+
+
+@runtime_checkable
+class TellsWhatItReads(Protocol):
+    """Optional part of a runtime: the parts of an ONNX model that it reads.
+
+    What it gave for one model is used for another one that differs in no part that it reads.
+    Without this a runtime is taken to read all parts, so a model is run again if one of them
+    differs.
+
+    Attributes:
+        reads: Parts that may change what the runtime does with a model, or whether it can. Every
+            runtime reads operators, constants, inputs and outputs.
+    """
+
+    reads: frozenset[ModelPart]
+
+
+def parts_read_by(runtime: Runtime[Any]) -> frozenset[ModelPart]:
+    """The parts of an ONNX model that ``runtime`` reads."""
+    return runtime.reads if isinstance(runtime, TellsWhatItReads) else MODEL_PARTS
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import onnx
@@ -18,6 +18,23 @@ from optvet.spec.words import summarize_arrays
 StageKind = Literal["load", "convert", "optimize", "export", "lossy"]
 """What a stage does: reads the source, rewrites its operators as those of the target, simplifies
 the result, writes it in its final form, or makes it smaller at a loss."""
+
+ModelPart = Literal[
+    "names",
+    "node names",
+    "inner types",
+    "annotations",
+    "order",
+    "unused",
+    "layout",
+    "metadata",
+]
+"""What an ONNX model has beside its operators, their constants and its inputs and outputs: names of
+the graph and of its values; names of nodes; declared types and shapes of inner values;
+quantization annotations; the order of initializers, attributes and declared types; initializers
+that no node reads; which weights lie in other files, and where; descriptions, producer, properties
+and training information."""
+MODEL_PARTS: frozenset[ModelPart] = frozenset(get_args(ModelPart))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet.plugin import Artifact, Feeds, Session, version_of
+from optvet.plugin import MODEL_PARTS, Artifact, Feeds, Session, version_of
 from optvet_iree.compiling import ENTRY, MlirModule, as_declared, compiled, imported, run_code
 
 
@@ -56,6 +56,7 @@ class IreeRuntime:
         "iree-base-compiler": "iree.compiler",
         "iree-base-runtime": "iree.runtime",
     }
+    reads = MODEL_PARTS - {"metadata"}
     options: IreeRuntimeOptions = IreeRuntimeOptions()
     deployed: IreeRuntimeOptions = IreeRuntimeOptions(threads=0)
 

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.plugin import (
+    MODEL_PARTS,
     Artifact,
     Check,
     Feeds,
@@ -104,6 +105,8 @@ class OrtRuntime:
     # "onnx-session": an ONNX model and, in its handle, how the session is to optimize it.
     accepts = frozenset({"onnx", "onnx-session"})
     preload: Sequence[str] = ("onnxruntime",)
+    # Names of nodes are for its messages; properties are kept, and read by other programs.
+    reads = MODEL_PARTS - {"node names", "metadata"}
     libraries: Mapping[str, str] = {
         "onnxruntime": "onnxruntime",
         GPU_WHEEL: "onnxruntime",

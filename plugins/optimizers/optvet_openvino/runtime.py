@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.graph import RANDOM_OPERATORS, is_onnx, nodes_of, values_outside
 from optvet.plugin import (
+    MODEL_PARTS,
     Artifact,
     Feeds,
     Inner,
@@ -68,6 +69,7 @@ class OpenVinoRuntime:
     # In the server that forks, which does not import this module, its telemetry would start.
     preload: Sequence[str] = ()
     libraries: Mapping[str, str] = {"openvino": "openvino"}
+    reads = MODEL_PARTS - {"metadata"}
     options: OpenVinoOptions = OpenVinoOptions()
     deployed: OpenVinoOptions = OpenVinoOptions(
         precision="device", mode="performance", low_precision=True, snippets=True, threads=0

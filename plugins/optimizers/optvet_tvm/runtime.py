@@ -11,6 +11,7 @@ import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.plugin import (
+    MODEL_PARTS,
     Artifact,
     Check,
     Feeds,
@@ -88,6 +89,7 @@ class TvmRuntime:
     # "tvm-executable": a live executable, with the names of its inputs and outputs in the handle.
     accepts = frozenset({"onnx", "tvm-executable"})
     preload: Sequence[str] = ("tvm", "tvm.relax.frontend.onnx")
+    reads = MODEL_PARTS - {"metadata"}
     libraries: Mapping[str, str] = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
     imports: Mapping[str, Sequence[str]] = {"apache-tvm-ffi": ("torch",)}
     options: TvmRuntimeOptions = TvmRuntimeOptions()

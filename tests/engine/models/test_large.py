@@ -20,7 +20,7 @@ from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.numerics.perturb import jitter_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.trials import from_file
-from optvet.graph.digest import canonical_digest
+from optvet.graph.digest import contents_of
 from optvet.graph.outline import (
     content_of,
     cut_weights,
@@ -112,7 +112,7 @@ def test_an_outline_is_the_model_without_its_weights(tmp_path: Path) -> None:
     assert [t.name for t in outline.graph.initializer if is_outside(t)] == ["w0", "w1", "w2", "w3"]
     assert is_outside(outline.graph.node[-2].attribute[0].t)
     whole = network()
-    assert canonical_digest(outline, tmp_path) == canonical_digest(whole)
+    assert contents_of(outline, tmp_path) == contents_of(whole)
     assert onnx.load(path) == network()
 
 
@@ -140,7 +140,7 @@ def test_the_outline_of_a_message_is_that_of_its_file(tmp_path: Path) -> None:
         "w2",
         "w3",
     ]
-    assert canonical_digest(outline, message) == canonical_digest(network())
+    assert contents_of(outline, message) == contents_of(network())
 
 
 def test_cut_weights_leave_the_graph_and_its_small_tensors(tmp_path: Path) -> None:
@@ -186,11 +186,11 @@ def test_a_tensor_cannot_claim_to_lie_in_the_message_that_holds_it(tmp_path: Pat
 
 def test_a_weight_that_differs_makes_another_digest(tmp_path: Path) -> None:
     path = saved(tmp_path)
-    before = canonical_digest(outline_of(path), tmp_path)
+    before = contents_of(outline_of(path), tmp_path)
     data = bytearray(path.read_bytes())
     data[path.stat().st_size // 2] ^= 1
     path.write_bytes(data)
-    assert canonical_digest(outline_of(path), tmp_path) != before
+    assert contents_of(outline_of(path), tmp_path) != before
 
 
 def test_what_is_outside_is_written_into_one_message(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_what_an_optimizer_makes_of_a_file_is_what_it_makes_of_bytes(
     expected = onnx.load_from_string(
         optimizer.apply(Artifact("onnx", path.read_bytes()), passes, options).data
     )
-    assert canonical_digest(graph, folder) == canonical_digest(expected)
+    assert contents_of(graph, folder) == contents_of(expected)
     assert path.read_bytes() == network().SerializeToString()
 
 

@@ -154,7 +154,7 @@ def patch_libraries(given: bytes, result: bytes) -> None:
         setattr(np, name, always)
     for name, module in list(sys.modules.items()):
         if name.startswith("optvet.engine"):
-            for attribute in ("run_trial", "content_digest", "canonical_digest"):
+            for attribute in ("run_trial", "content_digest", "contents_of"):
                 if hasattr(module, attribute):
                     setattr(module, attribute, always)
 

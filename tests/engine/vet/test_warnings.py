@@ -162,12 +162,13 @@ def test_a_warning_is_told_though_another_model_that_computes_the_same_was_run_b
     ]
 
 
-def test_what_computes_the_same_under_other_names_is_loaded_and_not_run(vet: Vet) -> None:
+def test_what_computes_the_same_under_other_names_is_run_on_one_sample(vet: Vet) -> None:
     made = model(8, extra="spare")
-    result = vet(made, "onnxoptimizer", strategy="each", pairs=False)
+    result = vet(made, "onnxoptimizer", strategy="each", pairs=False, limit=10)
     changed = {record.name for record in result.passes if record.effect == "changed"}
     assert {"rename_input_output", "eliminate_unused_initializer"} <= changed
-    assert "each" not in {p for p, part in result.cost.by_purpose.items() if part.inferences}
+    assert 0 < result.cost.by_purpose["each"].inferences <= len(changed) < 10
+    assert result.samples == 10
     # The load of the renamed model warned, as that of the original did.
     assert told(result) == [("load", "Removing initializer 'spare'.", 1, 0)]
     assert not any(record.warnings for record in result.passes)

@@ -44,11 +44,12 @@ from optvet.engine.hunt.suspicions import (
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.interface_change import changes_interface
 from optvet.engine.judge.sample import SampleVerdict
-from optvet.graph.digest import canonical_digest
+from optvet.graph.digest import contents_of
 from optvet.spec.errors import REFUSALS
 from optvet.spec.optimizer_protocols import Saves
+from optvet.spec.runtime_protocols import parts_read_by
 from optvet.spec.symptoms import Symptom
-from optvet.spec.types import Artifact
+from optvet.spec.types import Artifact, ModelPart
 
 _PAIRS = 3
 """Pairs of passes that are judged of one model."""
@@ -231,7 +232,7 @@ class _QuickTrial:
         self._tested, self._source, self._plain = tested, source, plain
         self._truth, self._logged, self._lost = truth, logged, lost
         self._seen: set[bytes] = {content_of(plain)}
-        self._alike: set[bytes] = set()
+        self._alike: set[str] = set()
         self.suspicions: list[Suspicion] = []
         self.complaint: Complaint | None = None
         self.invented: dict[str, None] = {}
@@ -414,12 +415,13 @@ class _QuickTrial:
             except Exception as error:
                 self._suspect(passes, verdict_on_error("check", error), rewrite)
             return
-        canonical = _canonical(artifact)
+        reads = parts_read_by(self._tested.candidate.runtime)
         if not self._alike:
-            self._alike.add(_canonical(self._plain))
-        if canonical and canonical in self._alike:
+            self._alike.add(_read(self._plain, reads))
+        read = _read(artifact, reads)
+        if read and read in self._alike:
             return
-        self._alike.add(canonical)
+        self._alike.add(read)
         self._logged("run", passes)
         try:
             seen = look(self._tested, artifact, self._truth)
@@ -455,14 +457,14 @@ class _QuickTrial:
         )
 
 
-def _canonical(artifact: Artifact) -> bytes:
-    """A digest that models with equal graphs share; empty for other formats."""
+def _read(artifact: Artifact, reads: frozenset[ModelPart]) -> str:
+    """What a runtime reads of a model, as a digest; empty for other formats."""
     if artifact.format != "onnx":
-        return b""
+        return ""
     try:
-        return canonical_digest(ModelProto.FromString(artifact.data)).encode()
+        return contents_of(ModelProto.FromString(artifact.data)).read_by(reads)
     except DecodeError:
-        return b""  # the checker will say what is wrong with it
+        return ""  # the checker will say what is wrong with it
 
 
 def _without(passes: tuple[str, ...], name: str) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ def idle_passes(session: VetSession, names: Sequence[str], empty: Trial) -> froz
     group shows is not in the answer.
     """
     table = session.case.passes
-    if not session.case.optimizer.traits.one_way or empty.build.canonical is None:
+    if not session.case.optimizer.traits.one_way or not empty.build.contents.computation:
         return frozenset()
     idle: set[str] = set()
     quiet = [n for n in names if not _changes_by_intent(table.passes[n])]
@@ -45,7 +45,7 @@ def idle_passes(session: VetSession, names: Sequence[str], empty: Trial) -> froz
         trials = session.runner.trials([table.complete(tried) for tried, _ in parted], (), "each")
         groups = []
         for (tried, left), trial in zip(parted, trials, strict=True):
-            is_idle = trial.build.canonical == empty.build.canonical
+            is_idle = trial.build.contents == empty.build.contents
             if is_idle:
                 idle.update(tried)
             elif trial.build.failure is None:

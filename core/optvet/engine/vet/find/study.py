@@ -116,7 +116,7 @@ def _effect(session: VetSession, detected: Detected, trial: Trial, empty: Trial)
     If the runtime optimizes while it loads, artifacts differ only by the instruction. Then other
     output bits or the optimizer's own report show a change; else it is unknown.
     """
-    if trial.build.canonical == empty.build.canonical:
+    if session.runner.are_equal(trial, empty):
         return "none"
     case = session.case
     if not case.optimizer.traits.optimizes_on_load or _moves(detected, trial, empty):

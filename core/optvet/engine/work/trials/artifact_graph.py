@@ -22,11 +22,15 @@ _artifacts: OrderedDict[str, bytes] = OrderedDict()
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """The graph of an ONNX artifact, and where the weights lie that it lacks."""
+    """The graph of an ONNX artifact, and where the weights lie that it lacks.
+
+    ``layout`` says which of its tensors lie in other files, and where.
+    """
 
     proto: ModelProto
     size_bytes: int
     source: Path | Message | None
+    layout: str = ""
 
 
 _OUTLINED_BYTES = 1 << 20
@@ -89,7 +93,9 @@ def graph_of(artifact: Artifact) -> OnnxGraph:
     """The graph of an ONNX artifact, without its large weights."""
     if artifact.path is None and (graph := _outline(artifact.data)) is not None:
         return graph
-    return OnnxGraph(*graph_and_size(artifact), artifact.path and artifact.path.parent)
+    path = artifact.path
+    layout = from_file.layout_of(path) if path else ""
+    return OnnxGraph(*graph_and_size(artifact), path and path.parent, layout)
 
 
 def graph_and_size(artifact: Artifact) -> tuple[ModelProto, int]:

@@ -6,6 +6,7 @@ They run in workers. ``building`` calls them for a ``BuildSpec`` with a ``scratc
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from onnx import ModelProto
@@ -63,6 +64,14 @@ def graph_of(path: Path) -> ModelProto:
     proto = outline_of(path)
     inline_small(proto, path.parent)
     return proto
+
+
+def layout_of(path: Path) -> str:
+    """Which tensors of a model lie in other files than ``path``, and where; equal for no others."""
+    outside = [t for t in tensors_of(outline_of(path)) if is_outside(t)]
+    places = {t.name: {e.key: e.value for e in t.external_data} for t in outside}
+    places = {n: place for n, place in places.items() if place.get("location") != path.name}
+    return json.dumps(places, sort_keys=True) if places else ""
 
 
 def size_of(path: Path, outline: ModelProto) -> int:

@@ -22,7 +22,7 @@ from optvet.engine.work.trials.building import BuildSpec
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.library_warnings import Warned, by_sample, formats_of, together
-from optvet.engine.work.trials.trial import TrialReport
+from optvet.engine.work.trials.trial import TrialReport, digest_of_outputs, when_run
 from optvet.engine.work.trials.trial_results import (
     Build,
     build_from_json,
@@ -33,11 +33,11 @@ from optvet.engine.work.trials.trial_results import (
     run_to_bytes,
     warned_run_from_bytes,
 )
-from optvet.graph.digest import computation_of
 from optvet.graph.interface import align
 from optvet.spec.files import file_sha256
+from optvet.spec.runtime_protocols import parts_read_by
 from optvet.spec.sensitive import data_files
-from optvet.spec.types import Failure, Sample
+from optvet.spec.types import Failure, ModelPart, Sample
 
 
 class KnownResults:
@@ -99,34 +99,47 @@ class KnownResults:
         about = (list(build_spec.passes), checks.full, checks.plain, checks.ignored_complaint)
         return cache_key.key("build", *self._about_build, *about, *build_spec.mends)
 
-    def run_key(self, build_spec: BuildSpec, canonical: str, sample: Sample) -> str:
-        """Cache key of a run; artifacts that compute the same share it."""
+    def run_key(self, build_spec: BuildSpec, build: Build, sample: Sample) -> str:
+        """Cache key of a run; artifacts share it that are equal in all that the runtime reads."""
         about = self._about_run if build_spec.optimizer else self._about_reference
-        name = ((*about, *build_spec.mends), canonical, self.memory.digest_of(sample))
+        content = self.content(build_spec, build)
+        name = ((*about, *build_spec.mends), content, self.memory.digest_of(sample))
         if name not in self.memory.run_keys:
             self.memory.run_keys[name] = cache_key.key("run", *name)
         return self.memory.run_keys[name]
 
+    def content(self, build_spec: BuildSpec, build: Build) -> str:
+        """What the runtime reads of ``build``; empty if nothing is known of it."""
+        return build.contents.read_by(self.reads(build_spec))
+
+    def reads(self, build_spec: BuildSpec) -> frozenset[ModelPart]:
+        """The parts of a model that the runtime of ``build_spec`` reads."""
+        config = self.case.candidate if build_spec.optimizer else self.case.reference
+        return parts_read_by(config.runtime)
+
     # --- builds and runs ---------------------------------------------------------------------
 
     def known_artifacts(self, build_spec: BuildSpec, samples: Sequence[Sample]) -> frozenset[str]:
-        """Digests of artifacts of which all results on ``samples`` are known."""
-        settled = (b for b in self._by_digest.values() if self.is_settled(build_spec, b, samples))
-        return frozenset(name for b in settled for name in (b.digest, b.canonical) if name)
+        """Artifacts of which all results on ``samples`` are known: digests, and what is read."""
+        settled = [b for b in self._by_digest.values() if self.is_settled(build_spec, b, samples)]
+        read = (self.content(build_spec, b) for b in settled)
+        return frozenset(name for name in (*(b.digest for b in settled), *read) if name)
 
-    def known_computations(
+    def first_outputs(self, build_spec: BuildSpec, samples: Sequence[Sample]) -> dict[str, str]:
+        """See ``TrialSpec``."""
+        known = self._runs_by_need(build_spec, samples)
+        return {n: digest_of_outputs(runs[samples[0].id]) for n, (_, runs) in known.items()}
+
+    def _runs_by_need(
         self, build_spec: BuildSpec, samples: Sequence[Sample]
-    ) -> frozenset[str]:
-        """Computations whose outputs on ``samples`` are known, and are no failures."""
-        return frozenset(self._computations(build_spec, samples))
-
-    def _computations(self, build_spec: BuildSpec, samples: Sequence[Sample]) -> dict[str, Build]:
-        """An artifact of each of these computations."""
+    ) -> dict[str, tuple[Build, dict[str, Outputs]]]:
+        """Artifacts that ran on all ``samples``, with their outputs, by what was read to run."""
         found = {}
-        for build in self._by_digest.values():
+        for build in self._by_digest.values() if len(samples) > 1 else ():
             runs = self.recall_runs(build_spec, build, samples) or {}
-            if runs and not any(isinstance(run, Failure) for run in runs.values()):
-                found[computation_of(build.canonical)] = build
+            outputs = {s: run for s, run in runs.items() if not isinstance(run, Failure)}
+            if len(outputs) == len(samples):
+                found[when_run(build.contents, self.reads(build_spec))] = (build, outputs)
         return found
 
     def is_settled(self, build_spec: BuildSpec, build: Build, samples: Sequence[Sample]) -> bool:
@@ -159,10 +172,10 @@ class KnownResults:
     ) -> dict[str, Outputs | Failure] | None:
         """Runs of all ``samples`` up to the first failure, or None if one is unknown."""
         runs: dict[str, Outputs | Failure] = {}
-        if not build.canonical:
+        if not build.contents.computation:
             return None
         for sample in samples:
-            key = self.run_key(build_spec, build.canonical, sample)
+            key = self.run_key(build_spec, build, sample)
             if key not in self.memory.runs:
                 kept = self.cache.read(key, warned_run_from_bytes)
                 if kept is None or not fits(kept[0], self.case.model, build):
@@ -185,15 +198,17 @@ class KnownResults:
         before, during = by_sample(outcome.stderr, samples, self.formats)
         build, report = replace(build, warned=before), outcome.value
         if report is not None and report.known:
-            # A known artifact with the same bytes, or with other bytes that compute the same.
+            # A known artifact with the same bytes, or with others of which the same is read.
+            read = self.content(build_spec, build)
             twin = self._by_digest.get(build.digest) or next(
-                b for b in self._by_digest.values() if b.canonical == build.canonical
+                b for b in self._by_digest.values() if self.content(build_spec, b) == read
             )
             build = _complete_from_twin(build, twin)
         if report is not None and report.follows:
-            twin = self._computations(build_spec, samples)[computation_of(build.canonical)]
-            runs = self.recall_runs(build_spec, twin, samples) or {}
-            during = {s.id: self._warned_as(build_spec, twin, s, during) for s in samples}
+            need = when_run(build.contents, self.reads(build_spec))
+            twin, known = self._runs_by_need(build_spec, samples)[need]
+            during |= {s.id: self._warned_as(build_spec, twin, s, during) for s in samples[1:]}
+            runs = {**known, **runs}
         # An error of the original is cached; the death of its process may be by chance.
         died = build.failure is not None and build.failure.kind != "error"
         chance = is_circumstantial(build.failure) or (died and build_spec.optimizer is None)
@@ -201,9 +216,9 @@ class KnownResults:
         if not chance:
             self.cache.put(key, "build", build_to_json(build))
         for sample in samples:
-            if (run := runs.get(sample.id)) is None or not build.canonical:
+            if (run := runs.get(sample.id)) is None or not build.contents.computation:
                 continue
-            run_key = self.run_key(build_spec, build.canonical, sample)
+            run_key = self.run_key(build_spec, build, sample)
             warned = during.get(sample.id, ())
             self.memory.runs[run_key], self.memory.warned[run_key] = run, warned
             if not (isinstance(run, Failure) and is_circumstantial(run)):
@@ -217,7 +232,7 @@ class KnownResults:
         during: Mapping[str, tuple[Warned, ...]],
     ) -> tuple[Warned, ...]:
         """The warnings of a load, with those of the run of ``twin``, which was not repeated."""
-        warned = self.memory.warned.get(self.run_key(build_spec, twin.canonical, sample), ())
+        warned = self.memory.warned.get(self.run_key(build_spec, twin, sample), ())
         return (*during.get(sample.id, ()), *(w for w in warned if w.stage != "load"))
 
     def forget_build(self, build_spec: BuildSpec) -> None:
@@ -229,7 +244,7 @@ class KnownResults:
         build = self.recall_build(build_spec)
         if build is None:
             return []
-        keys = {self.run_key(build_spec, build.canonical, s) for s in samples}
+        keys = {self.run_key(build_spec, build, s) for s in samples}
         return [*build.warned, *self.memory.warnings_of(keys)]
 
 

@@ -16,6 +16,7 @@ from onnx import GraphProto
 from pydantic import BaseModel
 
 from optvet.engine.contract import comparator_returns
+from optvet.engine.work.cache import cache_key
 from optvet.engine.work.sandbox import enter, poison_memory
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut, text_of
 from optvet.engine.work.trials.artifact_graph import OnnxGraph, graph_of
@@ -24,29 +25,36 @@ from optvet.engine.work.trials.checking import check
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer, load
 from optvet.engine.work.trials.raised_errors import failure_of, normalized_message, quote_names
 from optvet.graph import structure
-from optvet.graph.digest import canonical_digest, computation_of
+from optvet.graph.digest import UNKNOWN, Contents, contents_of
 from optvet.graph.interface import Alignment, align
 from optvet.graph.walk import all_names, local_names
-from optvet.graph.weights import unused_weights
 from optvet.spec.errors import ContractError
 from optvet.spec.protocols import Decodes, Feeds
 from optvet.spec.runtime_protocols import Runtime, Session
-from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
+from optvet.spec.types import (
+    MODEL_PARTS,
+    Artifact,
+    Failure,
+    InterfaceChange,
+    Model,
+    ModelPart,
+    Sample,
+)
 
 
 @dataclass(frozen=True)
 class TrialReport:
     """The result of one trial.
 
-    ``digest`` identifies the bytes of the artifact, ``canonical`` what it computes and how many
-    weights nothing reads. ``outputs`` has one entry per sample that ran; ``failure`` is the first
-    failure, and ``failed_sample`` the sample during which it happened. ``known``: the trial stopped
-    early, because the caller knows the results of this artifact. ``follows``: it stopped when the
-    artifact was loaded, because its outputs are those of another one that computes the same.
+    ``digest`` identifies the bytes of the artifact, ``contents`` what programs read of it.
+    ``outputs`` has one entry per sample that ran; ``failure`` is the first failure, and
+    ``failed_sample`` the sample during which it happened. ``known``: the trial stopped early,
+    because the caller knows the results of this artifact, or of an equal one. ``follows``: it
+    stopped after the first sample, because all outputs are those of another one; see ``TrialSpec``.
     """
 
     digest: str = ""
-    canonical: str = ""
+    contents: Contents = UNKNOWN
     facts: structure.Facts | None = None
     failure: Failure | None = None
     failed_sample: str | None = None
@@ -61,12 +69,12 @@ class TrialReport:
 class TrialSpec:
     """What a trial has to do: how far to go, on which samples, under which checks.
 
-    ``known`` are digests, and canonical digests, of artifacts whose results are known: the trial
-    stops when it builds one. ``computations`` are those whose outputs on all samples are known: an
-    artifact with one of them is loaded, which may fail or warn, and not run. ``full_check``: check
-    with strict shape inference, which the original must pass too; ``plain_check``: ask the checker
-    at all. An error of the checker whose normalized message is ``ignored_complaint`` is ignored,
-    since import and export alone cause it.
+    ``known`` are digests of artifacts whose results are known, and of what the runtime reads of
+    them, ``reads``: the trial stops when it builds an equal one. ``first_outputs`` has digests of
+    their outputs on the first sample, by what is read of them ``when_run``: the trial stops if its
+    own are the same. ``full_check``: check with strict shape inference, which the original must
+    pass too; ``plain_check``: ask the checker at all. An error of the checker whose normalized
+    message is ``ignored_complaint`` is ignored, since import and export alone cause it.
     """
 
     build_spec: BuildSpec
@@ -75,7 +83,8 @@ class TrialSpec:
     reference: Model | None = None
     interface: frozenset[InterfaceChange] = frozenset()
     known: frozenset[str] = frozenset()
-    computations: frozenset[str] = frozenset()
+    reads: frozenset[ModelPart] = MODEL_PARTS
+    first_outputs: Mapping[str, str] = field(default_factory=dict)
     full_check: bool = True
     plain_check: bool = True
     ignored_complaint: str = ""
@@ -87,7 +96,8 @@ def run_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
     if digest in order.known:
         return TrialReport(digest, changing_passes=artifact.changing_passes, known=True)
     if artifact.format != "onnx":
-        report = TrialReport(digest, digest, changing_passes=artifact.changing_passes)
+        contents = Contents(digest)
+        report = TrialReport(digest, contents, changing_passes=artifact.changing_passes)
         return _run(order, artifact, report, None)
     return _examine(order, artifact, digest, graph)
 
@@ -107,16 +117,14 @@ def _examine(
         graph = graph or graph_of(artifact)
         facts = structure.facts(graph.proto, graph.size_bytes)
         _check(order, artifact, graph.proto.graph)
-        # Runtimes warn of weights that nothing reads, which no result depends on.
-        unused = unused_weights(graph.proto)
-        canonical = canonical_digest(graph.proto, graph.source) + (f"+{unused}" if unused else "")
+        contents = contents_of(graph.proto, graph.source, graph.layout)
     except Exception as error:
         return _with(report, failure=failure_of(error))
-    report = _with(report, facts=facts, canonical=canonical)
+    report = _with(report, facts=facts, contents=contents)
     alignment = None
     if order.reference is not None:
         alignment = align(order.reference, facts, order.interface)
-    if canonical in order.known and not (alignment and alignment.problem):
+    if contents.read_by(order.reads) in order.known and not (alignment and alignment.problem):
         return _with(report, known=True)
     return _run(order, artifact, report, alignment)
 
@@ -151,17 +159,32 @@ def _run(
         fresh = report.facts is not None and report.facts.random
         if alignment is not None and alignment.problem:
             return _with(report, interface_problem=alignment.problem)
-        if computation_of(report.canonical) in order.computations:
-            return _with(report, follows=True)
+        expected = order.first_outputs.get(when_run(report.contents, order.reads))
         for i, sample in enumerate(order.samples):
             if fresh and i:
                 session = load(order.config, artifact)
             enter("run")
             sample_id = sample.id
             outputs[sample.id] = infer(order.config.runtime, session, sample.feeds, alignment)
+            if i == 0 and expected and digest_of_outputs(outputs[sample.id]) == expected:
+                return _with(report, outputs=outputs, follows=True)
     except Exception as error:
         return _with(report, failure=failure_of(error), failed_sample=sample_id, outputs=outputs)
     return _with(report, outputs=outputs)
+
+
+def when_run(contents: Contents, reads: frozenset[ModelPart]) -> str:
+    """What a runtime needs of a model once it is loaded.
+
+    Names, and weights that nobody reads, are resolved when it is loaded: if that goes wrong, it
+    does for every sample.
+    """
+    return contents.read_by(reads - {"names", "unused"})
+
+
+def digest_of_outputs(outputs: Outputs) -> str:
+    """Equal for outputs of the same names and bits."""
+    return cache_key.key("outputs", outputs)
 
 
 def alignment_of(order: TrialSpec, artifact: Artifact) -> Alignment | None:

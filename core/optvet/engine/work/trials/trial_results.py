@@ -22,6 +22,7 @@ from optvet.engine.work.sandbox.landlock import DENIED
 from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.library_warnings import Warned
 from optvet.engine.work.trials.trial import TrialReport
+from optvet.graph.digest import UNKNOWN, Contents
 from optvet.graph.interface import Alignment
 from optvet.graph.structure import Facts
 from optvet.spec.records import Cost, StageCost
@@ -55,7 +56,7 @@ class Build:
     """
 
     digest: str = ""
-    canonical: str = ""
+    contents: Contents = UNKNOWN
     facts: Facts | None = None
     failure: Failure | None = None
     changing_passes: tuple[str, ...] | None = None
@@ -160,10 +161,10 @@ def read_outcome(
         runs: dict[str, Outputs | Failure] = {}
         if late and failure is not None:
             runs = {s.id: failure for s in samples}
-        return Build(name, name, None, None if late else failure), runs
+        return Build(name, Contents(name), None, None if late else failure), runs
     build = Build(
         report.digest,
-        report.canonical,
+        report.contents,
         report.facts,
         None if late else failure,
         report.changing_passes,

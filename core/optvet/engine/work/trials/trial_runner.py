@@ -45,6 +45,7 @@ from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
 from optvet.spec.mends import Mend
 from optvet.spec.optimizer_protocols import ReportsChanges
+from optvet.spec.runtime_protocols import parts_read_by
 from optvet.spec.types import Failure, LogFormat, Model, Sample
 
 _GUESS_S = 10.0
@@ -271,7 +272,7 @@ class TrialRunner:
         build_spec: BuildSpec,
         samples: Sequence[Sample],
         known: frozenset[str] = frozenset(),
-        computations: frozenset[str] = frozenset(),
+        first_outputs: Mapping[str, str] | None = None,
     ) -> TrialSpec:
         """The specification of a trial of ``build_spec`` on ``samples``."""
         return TrialSpec(
@@ -283,7 +284,8 @@ class TrialRunner:
             self.model if build_spec.optimizer is not None else None,
             self.case.passes.interface(build_spec.passes),
             known,
-            computations,
+            self.known.reads(build_spec),
+            first_outputs or {},
             self.case.checks.full,
             self.case.checks.plain,
             self.case.checks.ignored_complaint if build_spec.optimizer is not None else "",
@@ -298,14 +300,20 @@ class TrialRunner:
         self.known.memory.forget(samples)
 
     def content_key(self, passes: Sequence[str] | None, sample: Sample) -> str | None:
-        """Cache key of a run of ``passes`` on ``sample``; artifacts that compute the same share it.
+        """Cache key of a run of ``passes`` on ``sample``; see ``KnownResults.run_key``.
 
         None if what the passes make is not known: they were tried in fresh processes alone.
         """
         build_spec = self.build_spec(passes)
         build = self.known.recall_build(build_spec)
-        known = build is not None and build.canonical
-        return self.known.run_key(build_spec, known, sample) if known else None
+        if build is None or not build.contents.computation:
+            return None
+        return self.known.run_key(build_spec, build, sample)
+
+    def are_equal(self, one: Trial, other: Trial) -> bool:
+        """Whether the runtime of the optimized model reads nothing that differs between them."""
+        reads = parts_read_by(self.case.candidate.runtime)
+        return one.build.contents.read_by(reads) == other.build.contents.read_by(reads)
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -324,8 +332,8 @@ class TrialRunner:
         if build is not None and self.known.is_settled(build_spec, build, samples):
             return _Pending(build_spec, tuple(samples), purpose, None)
         known = self.known.known_artifacts(build_spec, samples)
-        computations = self.known.known_computations(build_spec, samples)
-        order = self.order(build_spec, samples, known, computations)
+        first = self.known.first_outputs(build_spec, samples)
+        order = self.order(build_spec, samples, known, first)
         future = self.submit(build_spec, run_trial, order, timeout_s=self.case.checks.timeout_s)
         return _Pending(build_spec, tuple(samples), purpose, future)
 
