@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import onnx
@@ -33,12 +34,43 @@ contained = pytest.mark.skipif(
 )
 
 
-def recipe(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in the container."""
+def is_for_others(path: Path) -> bool:
+    """Whether other users may enter all folders of a path."""
+    return all(p.stat().st_mode & 0o001 for p in path.parents)
+
+
+SYSTEM = Path("/usr/bin/python3")
+NOBODY = 65534
+STARTED_BY = [
+    None,
+    pytest.param(
+        NOBODY,
+        marks=pytest.mark.skipif(
+            os.getuid() != 0 or not SYSTEM.exists() or not is_for_others(SCRIPT),
+            reason="needs root, which becomes another user, and the system's own Python",
+        ),
+    ),
+]
+"""Users that start the container: this one, and from root another one."""
+
+
+def recipe(
+    folder: Path, *command: str, user: int | None = None, **given: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in the container, started by ``user``."""
+    environment = os.environ | {"OPTVET_ENGINE": "bwrap"} | given
+    if user is not None:
+        folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+        os.chown(folder, user, user)
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python").symlink_to(SYSTEM)
+        environment |= {"PATH": f"{folder / 'bin'}:/usr/bin:/bin:/usr/sbin", "HOME": "/nonexistent"}
+        environment.pop("TMPDIR", None)
     return subprocess.run(
         [SCRIPT, *command],
         cwd=folder,
-        env=os.environ | {"OPTVET_ENGINE": "bwrap"},
+        user=user,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=300,
@@ -69,15 +101,33 @@ def test_a_model_is_vetted_in_the_container(tmp_path: Path) -> None:
         ),
         ('python -c "bytearray(17 << 30)"', "MemoryError"),
         ("python -c \"import os; os.environ['SECRET']\"", "KeyError"),
+        ("mount -o remount,rw /", "superuser|ermission denied|not permitted"),
+        ("mount -o remount,rw,bind .", "superuser|ermission denied|not permitted"),
+        ("unshare --user --map-root-user true", "No space left|not permitted|Invalid"),
+        ("chown 0 out", "not permitted|Invalid argument"),
+        ("chroot / true", "not permitted"),
     ],
 )
+@pytest.mark.parametrize("user", STARTED_BY)
 def test_the_container_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: str, user: int | None
 ) -> None:
     monkeypatch.setenv("SECRET", "told to nobody")
-    done = recipe(tmp_path, "--run", *shlex.split(command))
+    done = recipe(tmp_path, "--run", *shlex.split(command), user=user)
     assert done.returncode != 0
-    assert words in done.stderr
+    assert re.search(words, done.stderr), done.stderr
+
+
+@contained
+@pytest.mark.parametrize("user", STARTED_BY)
+def test_nothing_in_the_container_has_rights(tmp_path: Path, user: int | None) -> None:
+    done = recipe(tmp_path, "--run", "cat", "/proc/self/status", user=user)
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
+    for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(told[kind], 16) == 0, kind
+    assert told["NoNewPrivs"] == "1"
+    assert "0" not in told["Uid"].split()
 
 
 @pytest.mark.parametrize("engine", ["docker", "podman"])
@@ -112,7 +162,10 @@ def test_an_engine_gets_every_limit_and_the_arguments(tmp_path: Path, engine: st
     assert (work / "out").is_dir()
 
 
-@pytest.mark.parametrize("out", ["../out", "/etc", "a/../../b", "."])
+STRANGE = ["../out", "/etc", "a/../../b", ".", "-v", "a:/etc", "a,b", "a\nb", "a//b", "$(id)"]
+
+
+@pytest.mark.parametrize("out", STRANGE)
 def test_only_a_folder_below_the_current_one_is_writable(tmp_path: Path, out: str) -> None:
     command = [str(SCRIPT), "vet"]
     given = {"PATH": os.environ["PATH"], "OPTVET_OUT": out, "OPTVET_ENGINE": "docker"}
@@ -121,3 +174,23 @@ def test_only_a_folder_below_the_current_one_is_writable(tmp_path: Path, out: st
     )
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert "name a folder below the current one" in done.stderr
+
+
+@pytest.mark.parametrize("engine", ["bwrap", "docker"])
+def test_no_link_is_made_writable_or_given_away(tmp_path: Path, engine: str) -> None:
+    mine, work = tmp_path / "mine", tmp_path / "work"
+    mine.mkdir()
+    work.mkdir()
+    (work / "out").symlink_to(mine)
+    for out in ("out", "out/deeper"):
+        done = recipe(work, "vet", OPTVET_ENGINE=engine, OPTVET_OUT=out)
+        assert done.returncode == 2
+        assert "is a link, or lies behind one" in done.stderr
+    assert mine.stat().st_uid == os.getuid()
+
+
+@pytest.mark.parametrize("given", [{"OPTVET_MEMORY": "1 --privileged"}, {"OPTVET_IMAGE": "-v/:/x"}])
+def test_settings_become_no_options_of_an_engine(tmp_path: Path, given: dict[str, str]) -> None:
+    done = recipe(tmp_path, "vet", **{"OPTVET_ENGINE": "docker", **given})
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert next(iter(given)) in done.stderr
