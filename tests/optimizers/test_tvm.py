@@ -691,3 +691,22 @@ def test_values_inside_of_an_executable_are_told_behind_fusions_too() -> None:
         assert known.issuperset(name for i in inside for name in i.reads)
     # Unfused, the sum of products is a value of its own; ReLU is fused where passes fuse.
     assert [inside[0].operator, inside[-1].operator] == ["conv2d", "relu"]
+
+
+KEPT = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[1] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}> {
+    a, b = Split<axis: int = 0, num_outputs: int = 2>(w)
+    s = Concat<axis: int = 0>(b, a)
+    y = Add(s, x)
+}"""
+
+
+def test_an_executable_that_adds_to_its_own_constant_is_wrong_from_the_second_run_on(
+    vet: Vet,
+) -> None:
+    """Each trial by itself is right on one sample, so the culprit needs one that ran before."""
+    result = vet(KEPT, limit=3)
+    assert result.verdict == "faulty"
+    (finding,) = [f for f in result.findings if f.severity == "fault"]
+    assert {"FoldConstant", "DataflowUseInplaceCalls"} <= {*finding.culprit}
+    assert "right in the first run of a session, and wrong after others" in finding.message

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from optvet.engine.judge.second_opinion import is_contradicted
+from optvet.engine.judge.second_opinion import explains_no, is_contradicted
 
 F32 = np.float32
 RUNTIME, REFERENCE = 4.99996e-6, 5.00679e-6  # of one Sigmoid, by ONNX Runtime and by the standard
@@ -46,3 +46,19 @@ def test_what_has_no_size_contradicts_in_any_case() -> None:
     for opinion in ({}, values(1, 2), values(np.nan), {"y": np.array([1])}):
         assert is_contradicted(values(1), [opinion], 1.0, 0.1)
     assert is_contradicted({"y": np.array([1])}, [{"y": np.array([2])}], None, None)
+
+
+@pytest.mark.parametrize(
+    ("stray", "error", "explains"),
+    [
+        (1e-4, 0.3, False),
+        (0.14, 0.3, False),
+        (0.2, 0.3, True),
+        (None, 0.3, True),
+        (1e-4, None, True),
+    ],
+)
+def test_another_opinion_explains_no_more_than_twice_what_it_strays(
+    stray: float | None, error: float | None, explains: bool
+) -> None:
+    assert explains_no(stray, error) is not explains

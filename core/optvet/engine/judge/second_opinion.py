@@ -48,6 +48,13 @@ def is_contradicted(
     return any(s > far for s in strays) or (bool(strays) and min(strays) > tolerated)
 
 
+def explains_no(stray: float | None, error: float | None) -> bool:
+    """Whether another opinion strays too little to explain an error, in units of one output."""
+    if stray is None or error is None or not error < math.inf:
+        return False
+    return stray <= _SHARE * error
+
+
 def _stray(expected: Values, opinion: Values) -> float:
     """The largest difference, relative to the largest magnitude; infinite where it has no size."""
     if expected.keys() != opinion.keys():

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from optvet.engine.judge.second_opinion import explains_no
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.runtime_target import RuntimeTarget, lacks_kernel
 from optvet.engine.vet.ledger import FindingsLedger
@@ -210,7 +211,7 @@ def _ask_of(
         unable = _unable(name, f"cannot run the original: {words}")
         refuses = _refuses_operands(config.runtime, words)
         return unable.model_copy(update={"refuses_operands": refuses})
-    same = _agrees(session, reference, sample)
+    same = _agrees(session, reference, finding, sample)
     examiner = Examiner(runner, [sample], tolerance=case.passes.tolerance)
     examiner.learn_reference(reference)
     culprit = finding.culprit
@@ -229,8 +230,12 @@ def _ask_of(
     )
 
 
-def _agrees(session: VetSession, reference: Trial, sample: Sample) -> bool:
-    """Whether another runtime's trial of the original gives what the vet's own reference does."""
+def _agrees(session: VetSession, reference: Trial, finding: Finding, sample: Sample) -> bool:
+    """Whether another runtime gives of the original what the vet's own reference does.
+
+    Or strays from it in other outputs than the finding, or by less than half of its error: that
+    does not explain the finding.
+    """
     case = session.case
     gate = Examiner(
         session.runner.on(case.run_by(case.reference).under(ignored_complaint="")),
@@ -238,7 +243,14 @@ def _agrees(session: VetSession, reference: Trial, sample: Sample) -> bool:
         thresholds=OTHER_KERNELS,
     )
     gate.learn_reference(gate.runner.reference([sample]))
-    return gate.examine(reference, [sample]).observation is None
+    seen = gate.examine(reference, [sample]).observation
+    if seen is None:
+        return True
+    if not (seen.symptom.info.of_values and finding.symptom.info.of_values):
+        return False
+    if finding.outputs and not {*seen.outputs} & {*finding.outputs}:
+        return True
+    return explains_no(seen.error, finding.error)
 
 
 def _unable(name: str, why: str) -> CrossCheck:

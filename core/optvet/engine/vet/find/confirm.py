@@ -73,11 +73,20 @@ def report_fault(
             session.ledger.add_undecided_reason(
                 f"{' then '.join(culprit) or 'import and export'}: {words}"
             )
+    if finding.confirmed and fault.before and _is_right_alone(session, fault, passes):
+        words = f"{finding.message}; right in the first run of a session, and wrong after others"
+        finding = finding.model_copy(update={"message": words})
     if finding.confirmed:
         session.ledger.add(finding)
     elif undecided:
         session.ledger.add_undecided_reason(explain_no_repeat(finding))
     return finding
+
+
+def _is_right_alone(session: VetSession, fault: Fault, passes: tuple[str, ...]) -> bool:
+    """Whether nothing is wrong in a session of its own, in which no other sample ran before."""
+    alone = fault.samples[-1:]
+    return fault.examiner.examine(session.runner.fresh(passes, alone), alone).observation is None
 
 
 def _find_limit(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optvet.engine.vet.find.blame import blame, search_timeout
 from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
@@ -63,6 +63,8 @@ def clear(
     while found.observation is not None:
         rounds += 1
         fault = Fault(examiner, found.observation)
+        if runner.isolated:
+            fault = replace(fault, before=_before(samples, fault))
         if ledger.is_unexplained(fault.observation) or ledger.ends_search(fault.observation):
             return Cleared(table.required_of(pipeline), runner)
         runner.progress(f"localizing {fault.symptom}", rounds, None)
@@ -102,6 +104,18 @@ def clear(
         if found.observation is None and rest is not None:
             found = rest(session.at(runner), pipeline)
     return Cleared(pipeline, runner, found)
+
+
+def _before(samples: Sequence[Sample], fault: Fault) -> tuple[Sample, ...]:
+    """A sample to run before the one that shows a fault, where that is not the first.
+
+    By itself it may be right: an executable that writes into its own constants is wrong from its
+    second run on.
+    """
+    shown = fault.observation.sample
+    first = samples[0] if samples else None
+    kept = shown is not None and first is not None and shown.id != first.id
+    return (first,) if kept and first is not None else ()
 
 
 def _alone(

@@ -20,12 +20,14 @@ class Fault(Property):
     """The fault ``observation``, in any trial.
 
     A trial shows it if the symptom is the same and, for wrong outputs, at least one of them is. If
-    ``exact``, the messages must be equal too, except for names and numbers.
+    ``exact``, the messages must be equal too, except for names and numbers. Samples of ``before``
+    run in the same session first: what an optimized model keeps of them may be what is wrong.
     """
 
     examiner: Examiner
     observation: Observation
     exact: bool = False
+    before: tuple[Sample, ...] = ()
     _seen: dict[tuple[str, ...], Observation | None] = field(default_factory=dict, compare=False)
 
     @property
@@ -35,9 +37,9 @@ class Fault(Property):
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """The sample that shows it; empty if no run is needed."""
+        """Those before, and the sample that shows it; empty if no run is needed."""
         sample = self.observation.sample
-        return () if sample is None else (sample,)
+        return () if sample is None else (*self.before, sample)
 
     def observe(self, trial: Trial) -> Observation | None:
         """The fault of ``trial``, this or another one; None if there is none."""
