@@ -22,7 +22,7 @@ _MODULES = {
         ConversionStage Converter ConvertsOnInputs CutsSource ExplainsConverter Factory MakesSources
         PartScript Perturbs RunsInDouble ShowsInside SourceFacts SourceInside SourceOperand
         SourceOperator SourcePart SourceStep SourceValue SplitsSource TakesOperators
-        TellsLastOperators TellsSettings TellsSource TellsSourceRisks
+        TakesRegistered TellsLastOperators TellsSettings TellsSource TellsSourceRisks
     """,
     "spec.devices": "HasExactKernels KernelLaunch Meter Meters ProfilesKernels Reading",
     "spec.environment": "Collision Installation Ran Unimportable Unmet",

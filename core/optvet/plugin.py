@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         SourceValue,
         SplitsSource,
         TakesOperators,
+        TakesRegistered,
         TellsLastOperators,
         TellsSettings,
         TellsSource,
@@ -246,7 +247,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "TakesSuggestions",
     "TellsMetrics", "Suits", "TellsProvenance", "NeedsNetwork", "RunsCode", "Pins",
     "ConvertsOnInputs",
-    "ExplainsConverter", "TakesOperators",
+    "ExplainsConverter", "TakesOperators", "TakesRegistered",
     "TellsSource", "TellsSourceRisks", "Perturbs", "RunsInDouble", "ShowsInside", "SplitsSource",
     "CutsSource", "MakesSources", "TellsLastOperators", "TellsSettings",
     # Files, which are untrusted, and text from models.

@@ -55,6 +55,7 @@ class Skl2Onnx:
     preload: Sequence[str] = ("skl2onnx",)
     libraries: Mapping[str, str] = {"skl2onnx": "skl2onnx"}
     options: SklOptions = SklOptions()
+    registers = "skl2onnx.update_registered_converter"
 
     def version(self) -> str:
         """Version of skl2onnx."""
@@ -158,7 +159,12 @@ def _wishes(model: Any, options: SklOptions) -> list[dict[int, dict[str, bool]]]
 
 
 def _opsets(options: SklOptions) -> dict[str, int]:
-    versions = {"": options.opset, "ai.onnx.ml": options.ml_opset}
+    from skl2onnx import __max_supported_opset__
+
+    opset = options.opset
+    if options.ml_opset is not None and opset is None:
+        opset = __max_supported_opset__  # Converters that are registered read both.
+    versions = {"": opset, "ai.onnx.ml": options.ml_opset}
     return {domain: version for domain, version in versions.items() if version is not None}
 
 

@@ -67,6 +67,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
         converters.ConvertsOnInputs,
         converters.ExplainsConverter,
         converters.TakesOperators,
+        converters.TakesRegistered,
     ),
     "generator": (Pool, Mutator),
 }

@@ -87,6 +87,8 @@ def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> No
     user_model = request.get("user_model")
     if isinstance(user_model, str) and ":" in user_model:
         raise _refusal(file, "user_model", user_model, "runs the code of that file")
+    if registered := request.get("registered"):
+        raise _refusal(file, "registered", registered, "names code that is executed")
     if wheels := request.get("wheels"):
         raise _refusal(file, "wheels", wheels, "holds code that is executed")
     if environments := request.get("environments"):

@@ -41,6 +41,9 @@ class ConvertRequest(BaseModel):
     """A model that was converted elsewhere, to judge instead of using `--via`."""
     converter_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the converters; `NAME.KEY=VALUE` for one of several."""
+    registered: Names = option((), group=_HOW, metavar="MODULE:FUNCTION", also="--register")
+    """A function that registers your converters of operators or estimators with the library; it is
+    called in the converter's process. Needs `--trust`."""
     runtime: str | None = option(
         None, group=_HOW, metavar="NAME", shown="one that runs the last converter's format"
     )

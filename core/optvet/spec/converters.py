@@ -129,6 +129,17 @@ class ConvertsOnInputs(Protocol[OptionsT_contra]):
 
 
 @runtime_checkable
+class TakesRegistered(Protocol):
+    """Optional part of a converter: its library lets users register converters of their own.
+
+    Attributes:
+        registers: The functions of the library that register them, in words.
+    """
+
+    registers: str
+
+
+@runtime_checkable
 class TakesOperators(Protocol):
     """Optional part of a converter: it refuses sources of other operators than it lists."""
 

@@ -5,6 +5,7 @@ The file is executed, so this is called in worker processes alone.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import random
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from optvet.spec.converters import Factory, SourceFacts
-from optvet.spec.errors import InputError
+from optvet.spec.errors import InputError, UsageError
 from optvet.spec.foreign import read_file
 from optvet.spec.types import Artifact
 
@@ -42,6 +43,31 @@ class FactoryResult:
     named: bool
     facts: SourceFacts
     call: Callable[..., Any] | None
+
+
+def call_registering(reference: str) -> None:
+    """Call ``MODULE:FUNCTION`` or ``FILE.py:FUNCTION``, which registers converters with a library.
+
+    Raises:
+        UsageError: It cannot be found, or fails.
+    """
+    place, _, name = reference.rpartition(":")
+    try:
+        is_file = place.endswith(".py")
+        module = execute_file(Path(place)) if is_file else importlib.import_module(place)
+        function = getattr(module, name)
+    except Exception as error:
+        raise UsageError(
+            f"--register {reference}: {_words(error)}; write it as MODULE:FUNCTION or "
+            "FILE.py:FUNCTION"
+        ) from error
+    try:
+        function()
+    except Exception as error:
+        raise UsageError(
+            f"--register {reference}: {name}() fails: {_words(error)}; it takes no arguments and "
+            "registers converters with their library"
+        ) from error
 
 
 def load_factory(

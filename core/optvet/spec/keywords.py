@@ -127,6 +127,7 @@ class _ConversionKeywords(TypedDict, total=False):
     via: Strings
     converted: PathLike | None
     converter_options: Options
+    registered: Strings
     runtime: str | None
     cross_check: Strings
     environments: Mapping[str, str]

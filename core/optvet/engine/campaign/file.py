@@ -55,6 +55,7 @@ _ELSEWHERE: Mapping[JobKind, Mapping[str, str]] = {
         "via": "chains are listed by 'via', beside 'models'",
         "converted": "a campaign converts; use `optvet convert --converted` for a single model",
         "out": "say --out to `optvet convert` for a single source",
+        "registered": "a file cannot name code; say --register to `optvet convert`",
     },
     "precision": {
         **_ON_THE_COMMAND_LINE,

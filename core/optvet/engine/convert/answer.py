@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,11 @@ from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.guilty_stage import Blame, StageResult
 from optvet.engine.convert.session import Conversion
 from optvet.engine.judge.failures import CONVERTER, symptom_of
+from optvet.engine.judge.judgement import OTHER_PLACES
 from optvet.engine.judge.sample import STATES, SampleVerdict
 from optvet.engine.work.sandbox.messages import cut
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.spec.converters import TakesRegistered
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import (
     ConversionFinding,
@@ -101,7 +104,7 @@ def result_of(
     findings = [_finding(answer, found) for found in answer.blames]
     if answer.refused is not None:
         findings.append(_refusal(answer, *answer.refused))
-    verdict, reason = _verdict(answer, findings)
+    verdict, reason = _verdict(conversion, answer, findings)
     files = _keep_artifacts(conversion, answer)
     return ConversionResult(
         schema="optvet.convert/1",
@@ -186,8 +189,8 @@ def _finding(answer: ConversionEvidence, found: FoundFault) -> ConversionFinding
         culprit=culprit,
         confirmed=found.confirmed,
         outputs=list(seen.outputs),
-        error=None if found.further else seen.error,
-        noise=None if found.further else seen.noise,
+        error=None if found.further or _in_other_places(seen) else seen.error,
+        noise=None if found.further or _in_other_places(seen) else seen.noise,
         message=cut(_message(found, seen), _MESSAGE_CHARS),
         witness=ConversionWitness(
             sample=witness.sample.id, origin=witness.origin, about=witness.about
@@ -225,13 +228,13 @@ def _refusal(answer: ConversionEvidence, index: int, failure: Failure | None) ->
 
 
 def _verdict(
-    answer: ConversionEvidence, findings: Sequence[ConversionFinding]
+    conversion: Conversion, answer: ConversionEvidence, findings: Sequence[ConversionFinding]
 ) -> tuple[ConversionVerdict, str]:
     severities = {f.severity for f in findings}
     if "fault" in severities:
         return "faulty", ""
     if "refusal" in severities:
-        return "refused", "the converter does not support this source; this is not a fault"
+        return "refused", _why_refused(conversion, answer)
     undecided = [s for s in answer.stage_results[-1].seen.values() if s.state == "undecided"]
     if undecided:
         return "undecided", undecided[0].message or "the noise could not be measured"
@@ -241,6 +244,24 @@ def _verdict(
     if not answer.stage_results[-1].seen:
         return "undecided", f"no runtime here runs {answer.stage_results[-1].stage.format}"
     return "right", ""
+
+
+def _why_refused(conversion: Conversion, answer: ConversionEvidence) -> str:
+    """What the refusal means, and how a source that the library does not know is converted."""
+    words = "the converter does not support this source; this is not a fault"
+    if conversion.request.registered or answer.refused is None:
+        return words
+    plugins, index = conversion.plugins, answer.refused[0]
+    refusing = [link.converter for link in conversion.links for _ in link.stages][index]
+    every = [refusing, *map(plugins.converter, plugins.names("converter"))]
+    for converter in every:
+        if converter.consumes & refusing.consumes and isinstance(converter, TakesRegistered):
+            via = "" if converter is refusing else f" --via {converter.name}"
+            return (
+                f"{words}. Convert it with a converter of your own: a function calls "
+                f"{converter.registers}, and{via} --register FILE.py:FUNCTION --trust runs it"
+            )
+    return words
 
 
 def _stage(answer: ConversionEvidence, index: int, file: str | None) -> StageRecord:
@@ -258,6 +279,8 @@ def _stage(answer: ConversionEvidence, index: int, file: str | None) -> StageRec
         noise=_largest(usual, "noise"),
         edge_error=_largest(edges, "error"),
         edge_noise=_largest(edges, "noise"),
+        places=any(map(_in_other_places, usual)),
+        edge_places=any(map(_in_other_places, edges)),
         quantized=answer.quantized[index] if answer.quantized else None,
         checker=answer.complaints[index],
         detail=cut(detail, _MESSAGE_CHARS),
@@ -307,7 +330,13 @@ def _state_of(worst: SampleVerdict) -> State:
 
 
 def _largest(seen: Sequence[SampleVerdict], what: Literal["error", "noise"]) -> float | None:
-    return max((v for s in seen if (v := getattr(s, what)) is not None), default=None)
+    """The largest size; NaN where numbers should be has none, nor has its noise."""
+    sized = (getattr(s, what) for s in seen if not _in_other_places(s))
+    return max((v for v in sized if v is not None and math.isfinite(v)), default=None)
+
+
+def _in_other_places(seen: SampleVerdict) -> bool:
+    return any(j.detail == OTHER_PLACES for j in seen.faults)
 
 
 def _controls(answer: ConversionEvidence) -> list[Control]:

@@ -49,12 +49,38 @@ class ConversionSource:
     digest: str
 
 
+def in_full(registered: str) -> str:
+    """A function that registers converters, with the path of its file if it lies here.
+
+    Workers run in folders of their own.
+    """
+    place, _, name = registered.rpartition(":")
+    file = Path(place if place.endswith(".py") else f"{place.replace('.', '/')}.py")
+    return f"{file.resolve()}:{name}" if file.is_file() else registered
+
+
+def _refuse_registered(request: ConvertRequest) -> None:
+    """Refuse functions to register converters with that nothing calls, or nobody trusts.
+
+    Raises:
+        UsageError: They are refused.
+    """
+    listed = ", ".join(request.registered)
+    if request.registered and request.converted is not None:
+        raise UsageError(f"--register {listed}: --converted converts nothing; leave one out")
+    if request.registered and not request.trust:
+        raise UsageError(
+            f"--register {listed} runs the code that it names; add --trust to allow it"
+        )
+
+
 def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
     """The converters of the request in order.
 
     Raises:
         UsageError: There is none, formats do not meet, or an option is wrong.
     """
+    _refuse_registered(request)
     if request.converted is not None:
         return [_link_of_request(request, plugins)]
     via = request.via or choose_converter(request.model, plugins)

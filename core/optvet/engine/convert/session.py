@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from optvet.engine.convert import worker_steps
-from optvet.engine.convert.chain import ConversionSource, Link
+from optvet.engine.convert.chain import ConversionSource, Link, in_full
 from optvet.engine.convert.from_onnx import facts_of_onnx
 from optvet.engine.convert.worker_steps import Converted, Observed
 from optvet.engine.discovery import Plugins
@@ -146,8 +146,11 @@ class Conversion:
         place = self.folder / f"{number}-{link.converter.name}"
         place.mkdir()
         examples = inputs if isinstance(link.converter, ConvertsOnInputs) else ()
+        about = (link.converter, source, link.options, place, examples)
+        registered = [in_full(function) for function in self.request.registered]
+        # What is registered lasts as long as the process.
         outcome = self.sandbox_of(link.converter).call(
-            worker_steps.convert, link.converter, source, link.options, place, examples, fresh=fresh
+            worker_steps.convert, *about, registered, fresh=fresh or bool(registered)
         )
         refuse_misuse(outcome.failure)
         lines = [w.text for w in warnings_in(outcome.stderr, {})]

@@ -39,6 +39,7 @@ from optvet.spec.converters import (
     TellsSource,
 )
 from optvet.spec.errors import InfrastructureError, PluginError, UsageError
+from optvet.spec.factory import call_registering
 from optvet.spec.foreign import load_model
 from optvet.spec.protocols import Feeds
 from optvet.spec.runtime_protocols import Runtime, Session
@@ -101,12 +102,16 @@ def convert(
     options: BaseModel,
     folder: Path,
     inputs: Sequence[Feeds] = (),
+    registered: Sequence[str] = (),
 ) -> Converted:
     """The artifacts of all stages; an exception of the converter is its answer.
 
-    ``inputs`` are for a converter that takes them.
+    ``inputs`` are for a converter that takes them; ``registered`` are the user's functions, which
+    are called first.
     """
     enter("build")
+    for function in registered:
+        call_registering(function)
     formats = [stage.format for stage in converter.stages(options)]
     artifacts: list[Artifact] = []
     try:

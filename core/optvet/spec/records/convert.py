@@ -30,6 +30,8 @@ class StageRecord(Record):
     "not-reached" lies behind a stage that refused. ``error`` and ``noise`` are the largest over
     samples, relative to the source's largest magnitude; ``edge_error`` and ``edge_noise`` are those
     of edge values, which ``error`` and ``noise`` leave out where the source ran on others too.
+    ``places`` and ``edge_places``: NaN or infinity stands where the source has numbers, or the
+    reverse, which has no size and is in none of these numbers.
     ``quantized`` is the number of operators of the source that compute with quantized weights or
     values, where the stage quantizes. ``checker`` is the complaint of
     onnx.checker, empty if there is none. ``warnings`` are what its converter wrote while it made
@@ -46,6 +48,8 @@ class StageRecord(Record):
     noise: float | None = None
     edge_error: float | None = None
     edge_noise: float | None = None
+    places: bool = False
+    edge_places: bool = False
     quantized: int | None = None
     checker: str = ""
     detail: str = ""
