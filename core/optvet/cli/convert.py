@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,10 +16,11 @@ from rich.text import Text
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED
 from optvet.cli.options import Debug
 from optvet.cli.output import Json, check_folder, write_document
-from optvet.cli.render import count, node_line, number, table_of, text
+from optvet.cli.render import LABEL_COLUMNS, count, node_line, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.request import arguments_of
 
 if TYPE_CHECKING:
     from optvet.spec.records.convert import ConversionFinding, ConversionResult, ReducedSource
@@ -30,6 +32,8 @@ _LINE_CHARS = 240
 _WARNINGS = 5
 _NODES = 4
 _LEAST_WIDTH = 5
+_NO_SIZE = "NaN/inf"
+"""In place of an error: what is no number where it should be one differs by no size."""
 
 
 @takes(ConvertRequest, "model")
@@ -76,7 +80,21 @@ def command(
         terminal.show(headline(result), soft_wrap=True)
         if not quiet:
             terminal.show(*screen(result))
+            if (command := _next_command(result, request)) is not None:
+                terminal.show(command, soft_wrap=True)
     raise typer.Exit(_CODES[result.verdict])
+
+
+def _next_command(result: ConversionResult, request: ConvertRequest) -> Text | None:
+    """The command that leads on from a fault, on one line; None where none does."""
+    faults = [f for f in result.findings if f.severity == "fault"]
+    if all(f.kind == "target-runtime" for f in faults):
+        return None  # There is nothing to mend in the model.
+    words = ["optvet", "repair", *arguments_of(request, request.model, ("out",))]
+    if result.stages[-1].format != "onnx":
+        words = ["optvet", "convert", *arguments_of(request, request.model), "--reduce", "part"]
+    line = Text(f"{'next':<{LABEL_COLUMNS}}", style="dim")
+    return line.append_text(text(shlex.join(words), "not dim bold"))
 
 
 def headline(result: ConversionResult) -> Text:
@@ -132,20 +150,21 @@ def _stages(result: ConversionResult) -> Table:
         table.add_column(
             header, style=style, min_width=_LEAST_WIDTH, no_wrap=alone, overflow="fold"
         )
-    edges = any(s.edge_error is not None for s in result.stages)
+    edges = any(s.edge_error is not None or s.edge_places for s in result.stages)
     counted = any(s.quantized is not None for s in result.stages)
     headers = ["error", "noise", *["edge\nerror", "edge\nnoise"] * edges, *["quantized"] * counted]
     for header in headers:
         table.add_column(header, justify="right", no_wrap=True)
     for stage in result.stages:
-        more = [number(stage.edge_error), number(stage.edge_noise)] if edges else []
+        edge_error = _NO_SIZE if stage.edge_places else number(stage.edge_error)
+        more = [edge_error, number(stage.edge_noise)] if edges else []
         nodes = "" if stage.quantized is None else count(stage.quantized, "node")
         table.add_row(
             text(stage.name if alone else f"{stage.converter}/{stage.name}"),
             text(stage.format),
             text(stage.runtime),
             Text(stage.state, _STATES.get(stage.state, "yellow")),
-            number(stage.error),
+            _NO_SIZE if stage.places else number(stage.error),
             number(stage.noise),
             *more,
             *[nodes] * counted,

@@ -93,6 +93,8 @@ def _screen(result: RepairResult, request: RepairRequest) -> Iterator[Renderable
             result.needless
         )
         yield text(f"{count(result.tried, 'model')} tried{left}", "dim")
+    if result.right_via:
+        yield text(f"--via {','.join(result.right_via)} is right", "green")
     if result.files:
         yield text(f"wrote {', '.join(result.files)} in {request.out}")
 

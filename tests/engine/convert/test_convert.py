@@ -447,3 +447,12 @@ def test_a_failure_behind_wrong_values_is_the_later_stages_own_fault(convert: Co
         ("wrong-output", ("read",)),
         ("invalid-model", ("rewrite",)),
     ]
+
+
+def test_nan_in_place_of_numbers_has_no_size(convert: Convert) -> None:
+    lost = "g (float[n,3] x) => (float[n,3] y) { a = Sqrt(x) y = Mul(a, a) }"
+    result = convert(lost, function="lambda x: x")
+    stage = result.stages[-1]
+    assert stage.state == "fault"
+    assert (stage.places, stage.error, stage.noise) == (True, None, None)
+    assert [(f.error, f.noise) for f in result.findings] == [(None, None)]

@@ -50,6 +50,11 @@ def references_of(
     return found
 
 
+def other_chains(conversion: Conversion) -> Iterator[tuple[Link, ...]]:
+    """Other ways from the source to ONNX, with the converters' own defaults."""
+    yield from _chains(conversion, None)
+
+
 def _made_by(
     conversion: Conversion, link: Link, source: Artifact, number: int, usual: Sequence[Feeds]
 ) -> Artifact | None:

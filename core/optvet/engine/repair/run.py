@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optvet.engine.convert.answer import result_of
+from optvet.engine.convert.chain import Link
 from optvet.engine.convert.compare_outputs import Judge
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.inside import shows_inside
@@ -28,16 +29,15 @@ from optvet.engine.repair.propose.rank import (
     proposals,
     proposals_beside,
 )
-from optvet.engine.repair.propose.templates import KNOWN_OPERATORS
 from optvet.engine.repair.propose.tried_candidates import count_worker_deaths
-from optvet.engine.repair.reference_models import references_of
+from optvet.engine.repair.reference_models import other_chains, references_of
 from optvet.engine.repair.repair_search import Propose, RepairSearch, load_model
 from optvet.engine.work.sandbox.outcome import Outcome, describe
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceInside
-from optvet.spec.errors import UsageError
+from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.records.repair import Patch, RepairNumbers, RepairResult
@@ -87,6 +87,7 @@ def repair_model(
             result = repair.lossy()
         else:
             result = repair.result([d for d in inputs if d.sample.id in seen], wrong)
+        result = repair.or_another_converter(result)
         return result.model_copy(update={"wall_s": time.perf_counter() - started})
 
 
@@ -133,6 +134,46 @@ class _Repair:
     progress: Progress
     recorded: dict[str, tuple[SourceInside, ...]] = field(default_factory=dict)
     references: dict[str, bytes] = field(default_factory=dict)
+
+    def or_another_converter(self, result: RepairResult) -> RepairResult:
+        """The answer; where the model is not repaired, with the converter whose model is right."""
+        if result.verdict not in ("not-repaired", "improved") or self.request.optimizer:
+            return result
+        if self.conversion.source.artifact.format == "onnx":
+            return result
+        for number, chain in enumerate(other_chains(self.conversion), 1):
+            names = [link.converter.name for link in chain]
+            self.progress(f"judging what {','.join(names)} makes", 0, None)
+            data = self._made_right(chain, number)
+            if data is None:
+                continue
+            file = f"{'-'.join(names)}.onnx"
+            os.makedirs(self.request.out, exist_ok=True)
+            advice = "make room, or choose another folder with --out"
+            write_file(self.request.out / file, data, advice=advice)
+            return result.model_copy(update={"right_via": names, "files": [*result.files, file]})
+        return result
+
+    def _made_right(self, chain: tuple[Link, ...], number: int) -> bytes | None:
+        """What another chain makes of the source, if that is right as a whole."""
+        folder = self.conversion.folder / f"other-{number}"
+        folder.mkdir()
+        asked = self.conversion.request.model_copy(
+            update={"via": tuple(link.converter.name for link in chain), "converter_options": {}}
+        )
+        other = replace(
+            self.conversion, request=asked, links=chain, folder=folder, output_names=[], warnings=[]
+        )
+        try:
+            inputs, judge, _ = prepare_inputs(other)
+            made = converted_by(other, inputs, self.progress)
+            artifact = made[-1].artifact
+            if artifact is None or not artifact.data:
+                return None
+            judged = result_of(other, judge_stages(other, made, inputs, judge), 0.0)
+        except OptvetError:
+            return None
+        return artifact.data if judged.verdict == "right" else None
 
     def nothing(self) -> RepairResult:
         """The answer where there is no fault to repair."""
@@ -210,8 +251,7 @@ class _Repair:
         places = [words for place in self._places() if (words := place.words())]
         where = f" at {places[0]}" if places else ""
         others = " and no other converter's result has this part" if self.references else ""
-        known = ", ".join(KNOWN_OPERATORS)
-        return f"no known edit fits{where}{others}; templates are known of {known}"
+        return f"no known edit fits{where}{others}"
 
     def _places(self) -> list[ConversionPlace]:
         """Where the model breaks, in order, each place once."""

@@ -177,7 +177,8 @@ class RepairResult(Result):
     ``witnesses`` are inputs that the edits were chosen on, ``held_out`` those that no edit was
     chosen by, ``fresh`` those that were drawn after the last edit; each before and after.
     ``places`` are where the model broke, mended or not, and ``place`` the first of them. ``edits``
-    are those of the patch; ``needless`` were left out again.
+    are those of the patch; ``needless`` were left out again. ``right_via``: of a model that is not
+    repaired, the converters whose model of the source is right as a whole, with their defaults.
     """
 
     schema_: Literal["optvet.repair/1"] = Field("optvet.repair/1", alias="schema")
@@ -190,6 +191,7 @@ class RepairResult(Result):
     places: list[ConversionPlace] = Field(default_factory=list)
     edits: list[Edit] = Field(default_factory=list)
     needless: list[str] = Field(default_factory=list)
+    right_via: list[str] = Field(default_factory=list)
     steps: list[RepairStep] = Field(default_factory=list)
     before: dict[InputPart, RepairNumbers] = Field(default_factory=dict)
     after: dict[InputPart, RepairNumbers] = Field(default_factory=dict)

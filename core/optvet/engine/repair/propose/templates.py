@@ -24,9 +24,6 @@ _NODES = 4
 _LEAST_SET = 11
 """Operator set below which forms are not written: their operators mean something else."""
 
-KNOWN_OPERATORS = tuple(sorted(FORMS))
-"""Names of the operators that a form is known of."""
-
 
 def templates(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """The first missing operators that are known, in place of a wrong value of their form."""
