@@ -22,11 +22,12 @@ from optvet.graph.walk import (
     local_names,
     nodes_of,
     opset_versions,
+    reads,
 )
 
 _CONTROL = frozenset({"If", "Loop", "Scan"})
 _DEPTH = 8
-_MOST_NODES = 4096
+_MOST_NODES = 512
 """Nodes that the iterations of one loop may become; a longer loop stays as it is."""
 _AXES_AS_INPUT = 13
 _SCAN_WITHOUT_BATCH = 9
@@ -182,12 +183,17 @@ class _Laying:
         if not self._is_short(body, count):
             return None
         before = list(self._node.input[2 : 2 + states])
+        read = {name for node in body.node for name in reads(node)}
+        read |= {output.name for output in body.output}
         collected: list[list[str]] = [[] for _ in body.output[1 + states :]]
         nodes: list[NodeProto] = []
         for k in range(count):
             names = self._numbered(body, k)
-            self._constant(names[body.input[0].name], np.array(k, np.int64))
-            self._constant(names[body.input[1].name], np.array(True))
+            for value, fixed in zip(
+                body.input, (np.array(k, np.int64), np.array(True)), strict=False
+            ):
+                if value.name in read:
+                    self._constant(names[value.name], fixed)
             given = zip(body.input[2:], before, strict=True)
             nodes += [self._joined(old, names[i.name]) for i, old in given]
             nodes += self._copies(body, self._iteration(k), names, first=k == 0)

@@ -243,6 +243,7 @@ class SourceValue:
         alike: The operator of ONNX that computes the same, with its attributes; empty if unknown.
         attributes: Those attributes.
         inputs: The arguments that are inputs of that operator, in its order; empty if unknown.
+        output: Which output of that operator it is.
         operands: What is given for each argument, as far as it is known.
         settings: What it is given besides tensors that is not the default, such as an estimator's
             parameters, the most telling first.
@@ -266,6 +267,7 @@ class SourceValue:
     alike: str = ""
     attributes: Mapping[str, object] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
+    output: int = 0
     operands: tuple[SourceOperand, ...] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     open_ties: bool = False

@@ -35,10 +35,24 @@ GRU = (
     s, y = GRU <hidden_size = 2> (x, w, r, "", "", u)
 }""".replace('""', "")
 )
+LSTM = (
+    HEAD
+    + """g (float[5, 3, 1] x) => (float[1, 3, 1] y)
+<float[1, 4, 1] w = {1, 2, -1, 0.5}, float[1, 4, 1] r = {1, 0.2, -1, 0.5}> {
+    s, h, c = LSTM <hidden_size = 1> (x, w, r)
+    y = Tanh(c)
+}"""
+)
 LOST = {
     "an optional input": (CLIP, "m, low, high", "m, low", "Clip: input max is gone"),
     "an input as a constant": (CLIP, "Add(c, b)", "Add(c, low)", "Add: input B became a constant"),
     "an input too many": (CLIP, "m, low, high)", "m, low, low)", None),
+    "an output": (
+        LSTM,
+        "s, h, c = LSTM <hidden_size = 1> (x, w, r)\n    y = Tanh(c)",
+        "s, h = LSTM <hidden_size = 1> (x, w, r)\n    y = Tanh(h)",
+        "LSTM: output Y_c is gone",
+    ),
     "an input with what computes it": (
         GRU,
         "r, , , u)",
@@ -90,7 +104,7 @@ def test_what_is_lost_is_named_and_put_back(
     from onnx.reference import ReferenceEvaluator
 
     outputs = [
-        ReferenceEvaluator(model).run(None, feeds)[0]
+        next(iter(ReferenceEvaluator(model).run(None, feeds)))
         for model in (onnx.load(tmp_path / "good.onnx"), repaired)
     ]
     np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-6)

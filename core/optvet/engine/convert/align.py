@@ -118,6 +118,7 @@ def _pairs(
     by_size: dict[tuple[int, str], list[int]] = {}
     for i, each in enumerate(source.values):
         by_size.setdefault((each.value.size, _sort(each.value)), []).append(i)
+    ranges = [_range(each.value) for each in source.values]
     target: dict[K, int] = {}
     seen: set[int] = set()
     inputs: set[K] = set()
@@ -126,13 +127,26 @@ def _pairs(
             _sort(g) == _sort(value) and equal_up_to_layout(g, value, 0.0) for g in input_values
         ):
             inputs.add(name)
+        low, high = _range(value)
         for i in by_size.get((value.size, _sort(value)), ()):
+            # In whichever layout, equal values have one range: iterations have many values.
+            if max(abs(ranges[i][0] - low), abs(ranges[i][1] - high)) > allowed.values[i]:
+                continue
             if name in fixed and not source.values[i].constant:
                 continue
             if equal_up_to_layout(source.values[i].value, value, allowed.values[i]):
                 target.setdefault(name, i)
                 seen.add(i)
     return target, frozenset(seen), frozenset(inputs)
+
+
+def _range(value: np.ndarray) -> tuple[float, float]:
+    """The least and the largest finite number; zeros of what has none."""
+    if value.dtype.kind in "OSU":
+        return 0.0, 0.0
+    wide = value.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
 
 
 def _sort(value: np.ndarray) -> str:

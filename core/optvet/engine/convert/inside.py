@@ -75,11 +75,11 @@ def _of_onnx(
             operands=operands,
             decides=None if joint is None else places.get(joint.condition),
         )
-        for name in node.output:
+        for number, name in enumerate(node.output):
             value = values.get(name)
             if value is not None and value.dtype != object:
                 places[name] = len(found)
-                found.append(replace(about, value=value))
+                found.append(replace(about, value=value, output=number))
     return SourceInside(
         tuple(found),
         tuple(places.get(o.name) for o in model.graph.output),

@@ -27,7 +27,7 @@ from optvet.engine.convert.align import (
     plain_name,
 )
 from optvet.engine.convert.inside import inside_of, shows_inside
-from optvet.engine.convert.lost_inputs import other_inputs
+from optvet.engine.convert.lost_inputs import lost_output, other_inputs
 from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.convert.preparing import prepares_input
 from optvet.engine.numerics.texts import is_text
@@ -266,6 +266,10 @@ def describe_region(run: LocatedRun) -> ConversionPlace:
         others = other_inputs(inside, first, entry, constants, opset_versions(model))
         difference = ", ".join(other.words() for other in others)
         alike = True
+    elif region.first is not None:
+        lost = lost_output(inside, region.first, run.known, model.graph, opset_versions(model))
+        if lost is not None:
+            entry, difference = lost
     found = _parameters(model, inside)
     if attributes and entry is not None:
         # What another node reads is another fault.

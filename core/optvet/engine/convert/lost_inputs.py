@@ -1,4 +1,4 @@
-"""Inputs of a node that the source's operator has and the node lacks, and the reverse."""
+"""Inputs and outputs of a node that differ from those of the source's operator."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from onnx import NodeProto
+from onnx import GraphProto, NodeProto
 
+from optvet.engine.convert.align import Known
 from optvet.graph.walk import domain_of, schema_of
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
 
@@ -63,6 +64,32 @@ def other_inputs(
     for index in range(len(source.inputs), len(node.input) if source.inputs else 0):
         if node.input[index]:
             yield OtherInput(index, _input_name(node, index, versions), "was added")
+
+
+def lost_output(
+    inside: SourceInside, place: int, known: Known, graph: GraphProto, versions: Mapping[str, int]
+) -> tuple[NodeProto, str] | None:
+    """The node that gives other outputs of the source's operator but not that at ``place``.
+
+    With the difference in words; None where there is no such node.
+    """
+    first = inside.values[place]
+    beside = {
+        i
+        for i, each in enumerate(inside.values)
+        if i != place and each.alike == first.alike and each.operands == first.operands
+    }
+    for node in graph.node if first.alike else ():
+        if node.op_type != first.alike or not any(
+            known.target.get(o) in beside for o in node.output
+        ):
+            continue
+        if first.output >= len(node.output) or not node.output[first.output]:
+            schema = schema_of(domain_of(node), node.op_type, versions)
+            named = schema is not None and first.output < len(schema.outputs)
+            name = schema.outputs[first.output].name if schema and named else first.output
+            return node, f"output {name} is gone"
+    return None
 
 
 def is_given(operand: SourceOperand) -> bool:

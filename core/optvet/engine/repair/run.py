@@ -137,7 +137,8 @@ class _Repair:
 
     def or_another_converter(self, result: RepairResult) -> RepairResult:
         """The answer; where the model is not repaired, with the converter whose model is right."""
-        if result.verdict not in ("not-repaired", "improved") or self.request.optimizer:
+        mended = result.verdict not in ("not-repaired", "improved", "refused")
+        if mended or self.request.optimizer:
             return result
         if self.conversion.source.artifact.format == "onnx":
             return result
