@@ -6,8 +6,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.data import DATA
 
-from optvet.engine.vet.observe.divergence import compare_models
+from optvet.engine.vet.observe.divergence import compare_models, compare_values
+from optvet.engine.vet.observe.recorded_values import RecordedValues
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.errors import InputError, UsageError
@@ -146,3 +148,64 @@ def test_a_model_that_does_not_run_is_no_comparison(sandbox: Sandbox) -> None:
     b = onnx.parser.parse_model(HEAD + NORMALISED.replace("4,4] x", "4,4,4] x"))
     with pytest.raises(InputError, match="the second model does not run"):
         compared(a, b, sandbox)
+
+
+# --- a single node that was rewritten -------------------------------------------------------------
+
+IDENTITY = """g (float[1,2,4,4] x) => (float[1,2,2,2] z)
+    <float[2,2,1,1] w = {1, -2, 3, -4}> {
+    c = Conv(x, w)  r = Relu(c)  p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(r)
+    z = Tanh(p) }"""
+AMPLIFIED = """g (float[1,8] x) => (float[1,8] z) <float two = {2}> {
+    b = Mul(x, two)  s = Exp(b)  z = Identity(s) }"""
+MODELS = DATA / "models"
+REAL = ("mnist-8", "resnet8-cifar10", "kws-dscnn-fp32", "go1-policy", "self-attention-mnist")
+ACTIVATIONS = frozenset("Relu LeakyRelu Sigmoid Tanh Clip Softmax".split())
+
+
+def test_an_activation_that_became_an_identity_is_named_and_not_its_reader(
+    sandbox: Sandbox,
+) -> None:
+    a = onnx.parser.parse_model(HEAD + IDENTITY)
+    b = onnx.parser.parse_model(HEAD + IDENTITY.replace("Relu(c)", "Identity(c)"))
+    found = compared(a, b, sandbox)
+    assert found.diverges_at == "r"
+    assert (found.before, found.after) == (["r = Relu (c)"], ["r = Identity (c)"])
+
+
+def test_where_equal_nodes_differ_the_rewrite_before_them_is_shown() -> None:
+    a = onnx.parser.parse_model(HEAD + AMPLIFIED)
+    b = onnx.parser.parse_model(HEAD + AMPLIFIED.replace("Mul(x, two)", "Add(x, x)"))
+    x = np.linspace(1, 2, 8, dtype=np.float32).reshape(1, 8)
+    # By a rounding only, which the next node makes more of than its own noise.
+    first = {"b": x, "s": np.exp(x), "z": np.exp(x)}
+    second = {"b": np.nextafter(x, np.float32(9)), "s": np.exp(x) + 1, "z": np.exp(x) + 1}
+    found = compare_values(a, b, RecordedValues(first), RecordedValues(second))
+    assert found.diverges_at == "s"
+    assert any("b = Mul" in line for line in found.before)
+    assert any("b = Add" in line for line in found.after)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_rewritten_node_of_a_real_model_is_named(name: str, sandbox: Sandbox) -> None:
+    if not (file := MODELS / f"{name}.onnx").is_file():
+        pytest.skip(f"no {file}")
+    model = onnx.load(file)
+    weights = {t.name for t in model.graph.initializer}
+    (given,) = [i for i in model.graph.input if i.name not in weights]
+    shape = [d.dim_value or 1 for d in given.type.tensor_type.shape.dim]
+    feeds = {given.name: np.random.default_rng(0).normal(size=shape).astype(np.float32)}
+    runtime = OrtRuntime()
+    config = RuntimeConfig(runtime, runtime.options)
+    places = [i for i, n in enumerate(model.graph.node) if n.op_type in ACTIVATIONS][:6]
+    assert places
+    for place in places:
+        other = onnx.ModelProto()
+        other.CopyFrom(model)
+        node = other.graph.node[place]
+        node.op_type = "Identity"
+        del node.input[1:], node.attribute[:]
+        found = compare_models(model, other, feeds, config, sandbox)
+        assert found.diverges_at == node.output[0]
+        assert len(found.before) == len(found.after) == 1
+        assert found.before != found.after

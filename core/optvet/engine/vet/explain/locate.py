@@ -45,7 +45,7 @@ from optvet.spec.runtime_protocols import TellsInnerValues
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Sample
 
-VERSION = 7
+VERSION = 8
 """Increased when the meaning of a cached divergence changes."""
 _DIVERGENCE: TypeAdapter[Divergence] = TypeAdapter(Divergence)
 

@@ -192,10 +192,13 @@ def comparison_of(
     after: list[NodeProto] = []
     agreeing: set[str] = set()
     if found is not None:
-        before, reached = _region(a, found.a, {p.a for p in sound})
-        after, reached_b = _region(b, found.b, {p.b for p in sound})
-        back = {p.b: p.a for p in sound}
-        agreeing = reached | {back.get(name, name) for name in reached_b}
+        before, after, agreeing = _regions(a, b, found, sound)
+        weights = layers[pairs.index(found)].parameters
+        if _texts(a, before) == _texts(b, after) and not any(p.differs for p in weights):
+            # Equal nodes make another value of values that agree up to rounding, as behind a
+            # decision: then what was rewritten lies before the values that are equal to the bit.
+            equal = [p for p in sound if p.judgement.call == "same" and not p.judgement.error]
+            before, after, agreeing = _regions(a, b, found, equal)
     return ModelComparison(
         schema="optvet.compare/1",
         nodes=(len(a.graph.node), len(b.graph.node)),
@@ -205,10 +208,26 @@ def comparison_of(
         only_in_a=[n for n in node_outputs(a) if n not in paired_a],
         only_in_b=[n for n in node_outputs(b) if n not in paired_b],
         diverges_at=None if found is None else found.a,
-        before=[node_text(n, constants_of(a)) for n in before],
-        after=[node_text(n, constants_of(b)) for n in after],
+        before=_texts(a, before),
+        after=_texts(b, after),
         agreeing=sorted(agreeing),
     )
+
+
+def _texts(model: ModelProto, nodes: Sequence[NodeProto]) -> list[str]:
+    """Nodes as text, with constants."""
+    constants = constants_of(model)
+    return [node_text(node, constants) for node in nodes]
+
+
+def _regions(
+    a: ModelProto, b: ModelProto, found: ValuePair, sound: Sequence[ValuePair]
+) -> tuple[list[NodeProto], list[NodeProto], set[str]]:
+    """Nodes of both models between a pair of values and ``sound`` ones; and the values reached."""
+    before, reached = _region(a, found.a, {p.a for p in sound})
+    after, reached_b = _region(b, found.b, {p.b for p in sound})
+    back = {p.b: p.a for p in sound}
+    return before, after, reached | {back.get(name, name) for name in reached_b}
 
 
 def _ancestors(b: ModelProto, outputs: Collection[str], a: ModelProto) -> set[str]:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.outputs import judge
 from optvet.engine.vet.observe.recorded_values import RecordedValues
+from optvet.graph.walk import operator_of, reads
 
 _LOOKED_AT = 1 << 22
 """Values with more elements than this are not searched under other names."""
@@ -45,6 +46,7 @@ def find_pairs(
     by_shape = _Index(a, first)
     # Two runtimes were given one graph.
     alike = list(a.graph.node) == list(b.graph.node)
+    kept = _names_kept(a, b)
     for name in node_outputs(b):
         value = second.values.get(name)
         if value is None or (wanted is not None and name not in wanted):
@@ -54,11 +56,24 @@ def find_pairs(
         if twin in first.values:
             by: Literal["name", "position"] = "name" if twin == name else "position"
             pair = ValuePair(twin, name, by, judge_value(twin, value, first))
-        # Outputs are matched by name only; inner names may be reused in another graph.
-        if (pair is None or pair.judgement.call == "fault") and name not in outputs and not alike:
+        # Outputs are matched by name only; inner names may be reused in another graph. But what the
+        # same reader still reads is the same value, and wrong: a Relu that became an Identity
+        # gives what the Convolution before it gives, and is no new name of that.
+        wrong = pair is not None and pair.judgement.call == "fault" and name not in kept
+        if (pair is None or wrong) and name not in outputs and not alike:
             pair = by_shape.find(name, value) or pair
         if pair is not None:
             yield pair
+
+
+def _names_kept(a: ModelProto, b: ModelProto) -> set[str]:
+    """Values of ``b`` that a node reads which ``a`` has too: its operator, and all of its names."""
+
+    def about(node: NodeProto) -> tuple[object, ...]:
+        return *operator_of(node), tuple(node.input), tuple(node.output)
+
+    known = {about(node) for node in a.graph.node}
+    return {name for node in b.graph.node if about(node) in known for name in reads(node)}
 
 
 class _Index:
