@@ -75,8 +75,10 @@ class TensorComparator:
             k: (min if k == "cosine" else max)(c.metrics[k] for c in comparisons if k in c.metrics)
             for k in keys
         }
-        changed = sum(c.changed for c in comparisons)
+        unjudged = sum(c.changed and bool(c.detail.get("not judged")) for c in comparisons)
+        changed = sum(c.changed for c in comparisons) - unjudged
         headline = f"{changed} of {len(comparisons)} samples differ beyond noise"
+        headline += f"; {unjudged} differ and were not judged" if unjudged else ""
         moved = [c.metrics["max_change"] for c in comparisons if c.sensitive]
         if moved:
             known = [value for value in moved if np.isfinite(value)]

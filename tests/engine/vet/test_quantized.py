@@ -174,3 +174,12 @@ def test_what_is_not_quantized_has_no_layers(vet: Vet) -> None:
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => (float[2,3] y) {y = Relu(x)}'
     )
     assert vet(onnx.parser.parse_model(text), "onnxoptimizer", "default").quantized is None
+
+
+def test_all_wrong_samples_are_counted_as_wrong_and_none_as_moved_within_the_noise(
+    vet: Vet,
+) -> None:
+    result = vet(quantized_model(1), Rewriter(), "scale_of_weight", limit=10, comparator="tensor")
+    assert result.verdict == "faulty"
+    assert result.impact is not None
+    assert (result.impact.changed, result.impact.sensitive) == (10, 0)

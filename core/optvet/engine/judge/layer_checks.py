@@ -11,7 +11,7 @@ tensors whose values are not available. If none explains it, the layer is faulty
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from onnx import ModelProto
@@ -52,11 +52,16 @@ class _End:
     share: float | None = None
     mean: float = 0.0
     sample: int = 0
-    bad: bool = False
     beyond: int = 0
+    bad_on: list[tuple[int, float, float | None]] = field(default_factory=list)
     detail: str = ""
     outcome: Outcome = "sound"
     skipped: tuple[str, ...] = ()
+
+    @property
+    def bad(self) -> bool:
+        """Whether it is beyond the limit on some sample."""
+        return bool(self.bad_on)
 
 
 def check(
@@ -142,11 +147,12 @@ class _LayerCheck:
         value = values[source] if source in values else self._feeds[index][source]
         errors = self._errors_in_steps(end.name, index, quantizer.grid.unrounded_steps(value))
         worst = float(np.max(np.abs(errors), initial=0.0))
+        share = float(np.mean(np.abs(errors) > HALF)) if errors.size else 0.0
         if worst > end.steps or index == 0:
-            end.steps, end.sample = worst, index
-            end.share = float(np.mean(np.abs(errors) > HALF)) if errors.size else 0.0
+            end.steps, end.sample, end.share = worst, index, share
             end.mean = float(np.mean(errors)) if errors.size else 0.0
-        end.bad = end.bad or worst > HALF
+        if worst > HALF:
+            end.bad_on.append((index, worst, share))
         end.beyond += int(np.sum(np.abs(errors) > HALF))
 
     def _errors_in_steps(self, name: str, index: int, exact: Array) -> Array:
@@ -170,9 +176,11 @@ class _LayerCheck:
             return
         (j,) = judge({name: values[name]}, {name: self._inner[index].outputs[name]}, noise)
         size = j.exceeds if j.call == "fault" else j.error or 0.0
-        if (j.call not in ("same", "drift"), size) > (end.bad, end.steps):
+        bad = j.call not in ("same", "drift")
+        if (bad, size) > (end.bad, end.steps):
             end.steps, end.sample, end.detail = size, index, j.detail
-            end.bad = j.call not in ("same", "drift")
+        if bad:
+            end.bad_on.append((index, size, None))
 
     # --- what explains what is off ---------------------------------------------------------------
 
@@ -380,6 +388,7 @@ def _layer(end: _End) -> LayerJudgement:
         end.region.node,
         end.region.begins,
         end.detail,
+        tuple(end.bad_on),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Outcome = Literal["sound", "skipped", "noise", "coarse", "open", "saturation", "fault"]
@@ -17,6 +17,8 @@ class LayerJudgement:
         name: The quantized tensor at its end, or the output.
         outcome: The judgement.
         sample: Index of the sample on which it is worst.
+        beyond: Indices of all samples on which it is beyond the limit, each with its steps there
+            and the share of elements.
         steps: Distance from the exact result of its own inputs, in steps; for an output, its error.
         share: Share of elements beyond the limit; None for an output.
         skipped: Quantizers within it whose rounding was left out.
@@ -38,6 +40,14 @@ class LayerJudgement:
     node: str = ""
     begins: tuple[str, ...] = ()
     detail: str = ""
+    beyond: tuple[tuple[int, float, float | None], ...] = ()
+
+    def on(self, sample: int) -> LayerJudgement | None:
+        """The same as it is on one sample; None if it is within the limit there."""
+        for index, steps, share in self.beyond:
+            if index == sample:
+                return replace(self, sample=index, steps=steps, share=share)
+        return None
 
 
 WRONG: tuple[Outcome, ...] = ("saturation", "fault")

@@ -358,3 +358,12 @@ def test_a_requirement_on_values_that_are_not_there_is_undecided(vet: Vet) -> No
     words = "the two models share no value of the name, operator or type"
     for reading, name in zip(result.requirements, ("Conv", "float16"), strict=True):
         assert f"{words} {name!r}" in reading.detail
+
+
+def test_differences_that_the_passes_declare_are_said_to_be_declared(vet: Vet) -> None:
+    result = vet(BIASED, Biasing(steps=(0, 5, 0)))
+    assert (result.verdict, result.impact is not None) == ("drift", True)
+    assert result.impact is not None
+    assert "differ beyond noise; within the tolerance that the passes declare" in (
+        result.impact.headline
+    )

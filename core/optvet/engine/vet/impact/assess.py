@@ -15,6 +15,7 @@ from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.inputs import Inputs
+from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.errors import ContractError, InputError, UsageError
 from optvet.spec.protocols import Decodes
@@ -60,7 +61,7 @@ class Assessor:
         try:
             if not self._assessment.begun:
                 self._calibrate(self._assessment, runner, samples)
-            _add(self._assessment, examiner, samples, reference, runs)
+            _add(self._assessment, examiner, samples, reference, runs, trial)
         except (InputError, ContractError) as error:
             if self._request.comparator is not None and not unsteady:
                 raise
@@ -70,7 +71,7 @@ class Assessor:
             if self._assessment.begun or plain is None:
                 return
             self._assessment = Assessment(plain, plain.comparator.options, runner.model)
-            _add(self._assessment, examiner, samples, reference, runs)
+            _add(self._assessment, examiner, samples, reference, runs, trial)
 
     def _calibrate(self, to: Assessment, runner: TrialRunner, samples: Sequence[Sample]) -> None:
         """Settle what is one for all samples, which are made twice where they are many."""
@@ -92,6 +93,11 @@ class Assessor:
         # The impact can be attributed to a finding only if there is one finding of wrong output.
         findings = self._ledger.findings
         wrong = [i for i, f in enumerate(findings) if f.symptom.info.of_values]
+        passes = self._session.case.passes
+        allowed = passes.tolerance(passes.pipeline)
+        if impact.changed and allowed is not None and not wrong:
+            words = f"{impact.headline}; within the tolerance that the passes declare, {allowed:g}"
+            return impact.model_copy(update={"headline": words})
         if len(wrong) == 1 and impact.changed:
             self._ledger.amend(wrong[0], {"consequence": impact.headline})
         return impact
@@ -146,11 +152,13 @@ def _add(
     samples: Sequence[Sample],
     reference: Mapping[str, Outputs],
     runs: Mapping[str, Outputs],
+    trial: Trial,
 ) -> None:
     runner = examiner.runner
     usable = [s for s in samples if s.id in reference and s.id in runs]
     answers = decode_answers(runner, runner.case.passes.pipeline, usable, assessment)
-    assessment.add(samples, reference, runs, examiner.levels(runs), answers)
+    unjudged = examiner.judge_rest(trial, usable)
+    assessment.add(samples, reference, runs, examiner.levels(runs), answers, unjudged)
 
 
 def decode_answers(

@@ -7,7 +7,7 @@ in place of its metrics.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,6 +28,8 @@ from optvet.spec.types import Comparison, Failure, Model, Sample, Summary
 
 Answers = tuple[Mapping[str, Outputs | Failure], Mapping[str, Outputs | Failure]]
 """Decoded outputs of reference and candidate, by sample id; a Failure where decoding failed."""
+UNJUDGED = "not judged"
+"""Key of the details of a sample of which it is open whether noise explains the difference."""
 MAX_DETAILS = 100
 """Per-sample records kept in a result; changed samples first."""
 
@@ -114,6 +116,7 @@ class Assessment:
         candidate: Mapping[str, Outputs],
         noise: Mapping[str, Mapping[str, float]],
         answers: Answers | None = None,
+        unjudged: Collection[str] = (),
     ) -> None:
         """Compare each sample that both models ran on; if one comparison raises, none is added.
 
@@ -123,6 +126,7 @@ class Assessment:
             candidate: Outputs of the optimized model by sample id.
             noise: Absolute noise of each output, by sample id and output.
             answers: Decoded outputs of both, to be compared in place of the outputs.
+            unjudged: Ids of samples of which it is open whether noise explains the difference.
 
         Raises:
             InputError: The comparator rejects these outputs.
@@ -137,6 +141,8 @@ class Assessment:
                 compared = self._compare(
                     sample, expected, actual, noise.get(sample.id, {}), answers
                 )
+                if compared is not None and sample.id in unjudged:
+                    compared = replace(compared, detail={**compared.detail, UNJUDGED: True})
                 if compared is not None:
                     comparisons.append(pack_comparison(replace(compared, sample=sample.id)))
         except (InputError, ContractError) as error:

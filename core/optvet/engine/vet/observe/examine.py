@@ -52,6 +52,8 @@ from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
 
 _LISTED_INPUTS = 4
+REST, REST_BYTES = 32, 16 << 20
+"""Samples that are judged after a fault was found, and bytes of a model that is run for them."""
 GROSS = 1e-3
 """Relative difference beyond which the reference is first compared with itself."""
 
@@ -367,12 +369,34 @@ class Examiner:
         """Whether the reference is NaN wherever it could be compared numerically."""
         return self._numbers == {True}
 
+    def judge_rest(self, trial: Trial, samples: Sequence[Sample]) -> set[str]:
+        """Judge the samples that a fault on another one left open; those that still are, by id.
+
+        One failing sample is enough for a verdict, and no noise was measured on the others. How
+        many are wrong is another question, and answered by little work: layers and a few runs.
+        """
+        left = [s for s in samples if self._doubtful(trial, s)][:REST]
+        if not left:
+            return set()
+        if self.tolerance(trial.passes) is None:
+            sized = [(-self._size(trial, s), s) for s in left]
+            self.layers.inspect(trial, sized, most=REST)
+        left = [s for s in left if self._open(trial, s)]
+        if left and self.runner.model.size_bytes <= REST_BYTES:
+            self._measure(trial, left)
+        return {s.id for s in samples if self._open(trial, s)}
+
+    def _open(self, trial: Trial, sample: Sample) -> bool:
+        return any(j.call == "unsure" for j in self._judge(trial, sample))
+
     def levels(self, runs: Mapping[str, Outputs]) -> dict[str, dict[str, float]]:
         """Absolute uncertainty per sample and output, where it is known.
 
-        At least the differences in ``runs``, the candidate's outputs, that were judged as drift:
-        exact results may have decided where the reference's spread could not.
+        At least the differences in ``runs``, the candidate's outputs, that were judged right: exact
+        results or layers may have decided where the reference's spread could not. What an optimizer
+        declares to change is no noise.
         """
+        review = partial(self.layers.refine_judgement, self.runner.case.passes.pipeline)
         levels: dict[str, dict[str, float]] = {}
         for sample, outputs in self.reference.items():
             noise, run = self._noise.get(sample), runs.get(sample)
@@ -380,15 +404,14 @@ class Examiner:
                 level = uncertainty(name, value, noise) if noise is not None else None
                 if run is not None and is_float(value.dtype):
                     (j,) = judge({name: value}, run, noise, self.thresholds)
-                    if self._settle_by_layers(sample, j).call == "drift":
+                    j = review(sample, j)
+                    if j.call == "fault" and j.layered:
+                        continue  # a layer is wrong, however far rounding moves what follows it
+                    if j.call in ("drift", "sensitivity"):
                         level = max(level or 0.0, largest_difference(value, run[name]))
                 if level is not None:
                     levels.setdefault(sample, {})[name] = level
         return levels
-
-    def _settle_by_layers(self, sample: str, j: Judgement) -> Judgement:
-        """The judgement by the layers of the whole pipeline, in place of ``j``."""
-        return self.layers.refine_judgement(self.runner.case.passes.pipeline, sample, j)
 
     # --- summary -----------------------------------------------------------------------------
 

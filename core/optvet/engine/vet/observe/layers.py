@@ -7,7 +7,7 @@ model are compared on some samples, and their judgement replaces that of the out
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,18 +49,21 @@ class Layers:
             return False
         return measuring.analysis(self.runner).quantizers > 0
 
-    def inspect(self, trial: Trial, doubtful: Sequence[tuple[float, Sample]]) -> None:
+    def inspect(
+        self, trial: Trial, doubtful: Sequence[tuple[float, Sample]], most: int = SAMPLES
+    ) -> None:
         """Compare the layers of the model of ``trial``, on the samples whose outputs differ most.
 
         Args:
             trial: Runs of the optimized model.
             doubtful: Samples whose outputs may be wrong, each with the size of the difference.
+            most: How many samples may be compared, those of former calls included.
         """
         if not doubtful or not self.applies():
             return
         seen = self._seen.setdefault(trial.passes, {})
         ordered = sorted(doubtful, key=lambda d: -d[0])
-        room, top = max(SAMPLES - len(seen), 0), self._largest.get(trial.passes, -1.0)
+        room, top = max(most - len(seen), 0), self._largest.get(trial.passes, -1.0)
         chosen = [s for i, (size, s) in enumerate(ordered) if i < room or (not i and size > top)]
         runs = {s.id: r for s in chosen if isinstance(r := trial.runs.get(s.id), dict)}
         new = [s for s in chosen if s.id in runs and not _same(seen.get(s.id), runs[s.id])]
@@ -78,12 +81,13 @@ class Layers:
         answers = [k for k in self._inspections.get(passes, ()) if k.answer is not None]
         if not answers or not all(_covers(k.answer, j.output) for k in answers if k.answer):
             return j
-        wrong = [
-            layer
-            for inspection in answers
-            for layer in _layers(inspection, j.output)
-            if layer.outcome in WRONG and inspection.samples[layer.sample] == sample
-        ]
+        wrong = list(_wrong_on(answers, j.output, sample))
+        inspected = any(sample in k.samples for k in answers)
+        if not inspected and any(
+            layer.outcome in WRONG for k in answers for layer in _layers(k, j.output)
+        ):
+            # A layer is wrong on other samples: that it is right on this one is not known.
+            return j
         if wrong:
             worst = max(wrong, key=_size)
             return replace(
@@ -108,13 +112,8 @@ class Layers:
         self, passes: tuple[str, ...], outputs: Collection[str], sample: str
     ) -> LayerRecord | None:
         """The worst layer before ``outputs`` on a sample; None if all are correct."""
-        found = [
-            layer
-            for inspection in self._inspections.get(passes, ())
-            for output in outputs
-            for layer in _layers(inspection, output)
-            if layer.outcome in WRONG and inspection.samples[layer.sample] == sample
-        ]
+        inspections = self._inspections.get(passes, ())
+        found = [layer for output in outputs for layer in _wrong_on(inspections, output, sample)]
         return _record(max(found, key=_size), sample) if found else None
 
     def place(self, passes: tuple[str, ...], layer: str) -> Divergence | None:
@@ -276,6 +275,18 @@ def _layers(inspection: Inspection, output: str) -> list[LayerJudgement]:
         return []
     names = answer.reaching.get(output, frozenset())
     return [each for each in (*answer.layers, *answer.ends) if each.name in names]
+
+
+def _wrong_on(
+    inspections: Iterable[Inspection], output: str, sample: str
+) -> Iterator[LayerJudgement]:
+    """Wrong layers before an output, as they are on one sample."""
+    for inspection in inspections:
+        for layer in _layers(inspection, output):
+            if layer.outcome in WRONG and sample in inspection.samples:
+                there = layer.on(inspection.samples.index(sample))
+                if there is not None:
+                    yield there
 
 
 def _size(layer: LayerJudgement) -> float:

@@ -14,6 +14,7 @@ from optvet.engine.work.trials.trial_results import Trial
 from optvet.graph import structure
 from optvet.graph.interface import ShapeChange, lost_inputs, shape_changes
 from optvet.graph.structure import Facts
+from optvet.spec.memory import in_units
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Pass
@@ -108,8 +109,8 @@ class LargerFile(Structural):
         facts = trial.build.facts
         if facts is None or not self.shows(facts):
             return None
-        before, after = (size / 2**20 for size in (self.original.size_bytes, facts.size_bytes))
-        return self._note(culprit, f"{before:.1f} MiB became {after:.1f} MiB")
+        before, after = (in_units(s) for s in (self.original.size_bytes, facts.size_bytes))
+        return self._note(culprit, f"{before} became {after}")
 
 
 GROWN: Sequence[Callable[[Facts], Structural]] = (Bloat, LargerFile)
