@@ -76,7 +76,7 @@ def summary(found: CampaignSummary, *, quiet: bool) -> Iterator[RenderableType]:
             yield text(f"unseen  {words}", "dim")
         if refused := [t for t in found.trials if t.verdict == "refused"]:
             yield Padding(_reasons("refused", "yellow", refused), (1, 0, 0, 0))
-        if errors := [t for t in found.trials if t.error]:
+        if errors := [t for t in found.trials if t.error and t.verdict != "refused"]:
             yield Padding(_reasons("no result", "magenta", errors), (1, 0, 0, 0))
         yield Text()
     yield _totals(found)

@@ -70,7 +70,8 @@ def report(error: Exception, terminal: Terminal) -> int:
         terminal.complain("\n".join(f"  {one_line(reason)}" for reason in error.reasons))
         return error.exit_code
     if isinstance(error, OptvetError):
-        terminal.error(f"{error}{_advice(error)}")
+        label = "refused: " if isinstance(error, Unsupported) else "error: "
+        terminal.error(f"{error}{_advice(error)}", label)
         return error.exit_code
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         terminal.error(f"{error.filename}: no file can have so long a name; check it")

@@ -215,10 +215,7 @@ class _VetScreen:
         """Show the findings of several models."""
         if not (self.silent or self.quiet):
             several = self.names_optimizers([a.request for a in answers])
-            rows = [
-                (a.request.model, str(a.request.optimizer), a.result or str(a.error))
-                for a in answers
-            ]
+            rows = [(a.request.model, str(a.request.optimizer), a.document()) for a in answers]
             self.terminal.show(folder_table(rows, several))
             results = [(a.request.model.rpartition("/")[2], a.result) for a in answers if a.result]
             self.terminal.show(*distinct(results))

@@ -10,11 +10,12 @@ from rich.text import Text
 
 from optvet.cli.render import VERDICT_COLOURS, table_of, text
 from optvet.cli.terminal import one_line
+from optvet.spec.records.error import ErrorRecord
 from optvet.spec.records.vet import Finding, VetResult
 
 
 def folder_table(
-    rows: Sequence[tuple[str, str, VetResult | str]], optimizers: bool = False
+    rows: Sequence[tuple[str, str, VetResult | ErrorRecord]], optimizers: bool = False
 ) -> RenderableType:
     """One line per model and optimizer: verdict, what was found, seconds.
 
@@ -28,8 +29,9 @@ def folder_table(
     table.add_column("seconds", justify="right", no_wrap=True)
     for model, optimizer, result in rows:
         name = [text(model.rpartition("/")[2]), *([text(optimizer)] * optimizers)]
-        if isinstance(result, str):
-            table.add_row(Text("error", "red"), *name, text(one_line(result, 90)), "")
+        if isinstance(result, ErrorRecord):
+            verdict = Text(result.symptom or "error", "yellow" if result.symptom else "red")
+            table.add_row(verdict, *name, text(one_line(result.message, 90)), "")
             continue
         verdict = Text(result.verdict, VERDICT_COLOURS[result.verdict])
         found = [f for f in result.findings if f.severity != "note"]

@@ -18,8 +18,8 @@ _KERNELS = "kernels"
 
 
 _LACK = re.compile(
-    r"not[ _]?implemented|not supported|unsupported|only supports?\b|(does|do) not support\b|"
-    r"no conversion rule|"
+    r"not[ _]?implemented|not supported|unsupported|only supports?\b|"
+    r"(does|do) not support\b|(does|do)n't support\b|no conversion rule|"
     r"no corresponding \w+ type|provider type for .{1,200} is not set|"
     r"support for (this|domain \S+) is (limited|till)",
     re.I | re.S,
@@ -27,7 +27,7 @@ _LACK = re.compile(
 
 
 def lacks_kernel(error_type: str, message: str) -> bool:
-    """Whether an error says that a runtime lacks an operator or a type, which is no fault."""
+    """Whether an error says that a program lacks an operator or a type, which is no fault."""
     return _LACK.search(f"{error_type}: {message}") is not None
 
 

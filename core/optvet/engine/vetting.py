@@ -26,6 +26,7 @@ from optvet.spec.errors import (
     InputError,
     NothingTested,
     OptvetError,
+    Unsupported,
     UsageError,
 )
 from optvet.spec.protocols import Feeds, Probe
@@ -33,6 +34,7 @@ from optvet.spec.records import VetResult
 from optvet.spec.records.error import ErrorRecord, ErrorSource
 from optvet.spec.request import VetRequest
 from optvet.spec.scratch import temporary_folder
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Model, Sample
 from optvet.spec.words import summarize_arrays
 
@@ -107,6 +109,7 @@ def error_of(model: str, error: OptvetError) -> ErrorRecord:
         error=type(error).__name__,
         message=str(error),
         exit_code=error.exit_code,
+        symptom=Symptom.REFUSED if isinstance(error, Unsupported) else None,
     )
 
 

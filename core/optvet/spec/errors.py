@@ -16,7 +16,7 @@ A crash, hang or divergence of the software under test is never an exception her
     ├── InfrastructureError the sandbox, cache or disk failed       (exit code 3)
     └── NothingTested       no sample could be judged               (exit code 5)
         ├── NoneTried       no release could be tried; has a reason for each
-        └── Unsupported     an optimizer says that it does not take the model
+        └── Unsupported     a program under test says that it does not take the model
 """
 
 from __future__ import annotations
@@ -194,12 +194,15 @@ class NoneTried(NothingTested):
 
 
 class Unsupported(NothingTested):
-    """An importer states that it does not support the model; this is not a finding.
+    """The program under test does not take the model: this is refused, and not a finding.
 
-    For optimizers that convert to another format, and name the operator or type that they do not
-    support. An optimizer from ONNX to ONNX could leave the model unchanged, so its refusal is a
-    finding.
+    It says which operator, type or domain it does not support, or the model is not valid.
+    ``of_runtime`` is false if no other runtime would change that.
     """
+
+    def __init__(self, text: str = "", *, of_runtime: bool = True) -> None:
+        super().__init__(text)
+        self.of_runtime = of_runtime
 
 
 REFUSALS = (ContractError, InfrastructureError, InputError, PluginError, Unsupported, UsageError)

@@ -185,8 +185,8 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         frozenset({"conversion"}),
         "refusal",
         ScriptCheck.ERROR,
-        "the converter does not support the model",
-        "The converter supports the model.",
+        "the program does not support the model",
+        "The program supports the model.",
     ),
     Symptom.OPTIMIZER_ERROR: SymptomInfo(
         ("build",),

@@ -135,7 +135,8 @@ def _side(store: CampaignStore, campaign: StoredCampaign, release: str) -> _Camp
     for trial in trials(store, campaign):
         names = _names_of(trial)
         known |= dict.fromkeys(names)
-        if (not release or release in names) and trial.verdict not in (None, "error"):
+        judged_here = trial.verdict is not None and trial.error is None
+        if (not release or release in names) and judged_here:
             judged[_question_of(trial, release)] = trial
     if release and release not in known:
         raise UnknownName("release", release, known, f"(of campaign {campaign.name!r})")

@@ -41,6 +41,7 @@ from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.records.reading import read_document
 from optvet.spec.request import VetRequest
+from optvet.spec.symptoms import Symptom
 
 JobAnswered = VetResult | ConversionResult | PrecisionResult | ErrorRecord
 """What a job is answered with."""
@@ -84,7 +85,8 @@ class JobResult:
     converters, of a search for precision what is converted to.
     ``model``, ``optimizer``, ``pipeline``, ``dataset``, ``runtime`` and ``comparator`` are those of
     the request; empty if the request leaves the choice open: the answer has what was chosen.
-    ``verdict`` is that of the answer, "error" if it is an ``ErrorRecord``, None without an answer.
+    ``verdict`` is that of the answer, None without one; of an ``ErrorRecord`` it is "refused" if
+    the program under test does not take the model, else "error".
     ``attempts`` is how often it was started, ``wall_s`` the seconds of the last attempt.
     """
 
@@ -206,7 +208,9 @@ def _decompress(compressed: bytes) -> bytes:
 
 def verdict_of(answer: JobAnswered) -> str:
     """What the row of a job says of its answer."""
-    return "error" if isinstance(answer, ErrorRecord) else answer.verdict
+    if not isinstance(answer, ErrorRecord):
+        return answer.verdict
+    return "refused" if answer.symptom is Symptom.REFUSED else "error"
 
 
 def request_from(kind: JobKind, document: str) -> JobRequest:

@@ -33,7 +33,7 @@ from optvet.engine.work.cache.environment_fingerprint import modules_of
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.trial_results import FINDING
 from optvet.engine.work.trials.trial_runner import Progress
-from optvet.spec.errors import CannotLoad, OptvetError, Unsupported, UsageError
+from optvet.spec.errors import CannotLoad, Unsupported, UsageError
 from optvet.spec.records import Control, Finding, PassRecord, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
@@ -111,10 +111,12 @@ def vetted_model(
         yield vetted
 
 
-def _is_of_runtime(error: OptvetError, request: VetRequest, plugins: Plugins) -> bool:
+def _is_of_runtime(error: CannotLoad | Unsupported, request: VetRequest, plugins: Plugins) -> bool:
     """Whether a runtime, which may be replaced, does not take the original."""
     if isinstance(error, CannotLoad):
         return True
+    if not error.of_runtime:
+        return False
     optimizer = plugins.optimizer_without_passes(request.optimizer or plugins.default("optimizer"))
     own = optimizer.traits.consumes != optimizer.traits.produces
     return not (own or isinstance(optimizer, RuntimeTarget))
@@ -137,7 +139,8 @@ def _vet_model(
         try:
             result = _run(session, started)
         except Unsupported as error:
-            raise Unsupported(f"{model.source}: {error}; nothing was tested") from None
+            words = f"{model.source}: {error}; nothing was tested"
+            raise Unsupported(words, of_runtime=error.of_runtime) from None
         if keep and not session.runner.sandbox.used:
             modules = _modules(session)
             whole_answers.keep(

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record
+from optvet.spec.symptoms import Symptom
 
 
 class ErrorSource(Record):
@@ -16,10 +17,14 @@ class ErrorSource(Record):
 
 
 class ErrorRecord(Record):
-    """An error in place of a result; ``exit_code`` is what the model alone would have given."""
+    """An error in place of a result; ``exit_code`` is what the model alone would have given.
+
+    ``symptom`` is "refused" if the program under test does not take the model, as of conversions.
+    """
 
     schema_: Literal["optvet.error/1"] = Field("optvet.error/1", alias="schema")
     model: ErrorSource
     error: str
     message: str
     exit_code: int
+    symptom: Symptom | None = None

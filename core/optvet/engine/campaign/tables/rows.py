@@ -18,6 +18,7 @@ from optvet.spec.records import Finding, VetResult
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.request import VetRequest
 from optvet.spec.studies import FaultRow, Outcome, TrialParts, TrialRow
+from optvet.spec.symptoms import Symptom
 
 
 def row_of(trial: JobResult) -> TrialRow:
@@ -122,7 +123,9 @@ def _worst(result: VetResult, faults: Sequence[FaultRow]) -> tuple[float | None,
 def _without_result(trial: JobResult) -> Outcome:
     if trial.error is None:
         return "waits"
-    return "not taken" if trial.error.error == "Unsupported" else "no result"
+    # Stores of old know the name of the error only.
+    refused = trial.error.symptom is Symptom.REFUSED or trial.error.error == "Unsupported"
+    return "not taken" if refused else "no result"
 
 
 def _reason(trial: JobResult) -> str:

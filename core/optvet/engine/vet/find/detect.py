@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
-from optvet.engine.runtime_target import RuntimeTarget, lacks_kernel
 from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
 from optvet.engine.vet.find.probing import cannot_load, no_answer
+from optvet.engine.vet.find.refusal import refuse_what_it_does_not_take
 from optvet.engine.vet.impact.assess import Assessor
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination, Observation
@@ -18,7 +18,7 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.engine.work.trials.trial_results import Trial, is_late
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.spec.errors import InfrastructureError, InputError, NothingTested, Unsupported
+from optvet.spec.errors import InfrastructureError, InputError, NothingTested
 from optvet.spec.protocols import Evaluates
 from optvet.spec.types import Failure, Sample
 
@@ -131,7 +131,8 @@ def _run_both(session: VetSession, samples: Sequence[Sample]) -> tuple[TrialRunn
             "the original passes onnx.checker but not strict shape inference, "
             "so candidates are checked without it",
         )
-        return _run_both(session.at(runner.under(full=False)), samples)
+        complaint = reference.build.failure.message
+        return _run_both(session.at(runner.under(full=False, complaint=complaint)), samples)
     if reference.build.failure is not None and case.checks.plain:
         return _run_unchecked(session, samples, reference.build.failure)
     return runner, reference
@@ -142,7 +143,8 @@ def _run_unchecked(
 ) -> tuple[TrialRunner, Trial]:
     """The same for an original that the checker refuses but a runtime runs."""
     words = " ".join(refusal.message.partition("==> Context")[0].split())
-    runner, reference = _run_both(session.at(session.runner.under(plain=False)), samples)
+    unchecked = session.runner.under(plain=False, complaint=words)
+    runner, reference = _run_both(session.at(unchecked), samples)
     failure = reference.build.failure
     loaded = next(iter(reference.runs.values()), None)
     if failure is None and isinstance(loaded, Failure) and loaded.stage == "load":
@@ -200,7 +202,7 @@ def _fault_of_lowering(
     examination = gate.examine(base, samples)
     observation = examination.observation
     if observation is not None:
-        _refuse_missing_kernel(session, base)
+        refuse_what_it_does_not_take(session, base)
         if ledger.is_unexplained(observation):
             return observation
         words = f"{session.case.optimizer.name}'s import and lowering"
@@ -222,16 +224,6 @@ def _fault_of_lowering(
         ledger.control("empty pipeline", "passed", words)
     examiner.learn_reference(base)
     return None
-
-
-def _refuse_missing_kernel(session: VetSession, base: Trial) -> None:
-    """Raise Unsupported where a runtime under test says that it lacks an operator or a type."""
-    optimizer = session.case.optimizer
-    if not isinstance(optimizer, RuntimeTarget):
-        return
-    for run in base.runs.values():
-        if isinstance(run, Failure) and lacks_kernel(run.error_type, run.message):
-            raise Unsupported(f"{optimizer.runtime.name} says that it lacks it: {describe(run)}")
 
 
 def _usable(

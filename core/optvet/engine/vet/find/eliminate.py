@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from optvet.engine.vet.find.blame import blame, search_timeout
 from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
+from optvet.engine.vet.find.refusal import refuse_what_it_does_not_take
 from optvet.engine.vet.find.set_aside import set_aside
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination
@@ -148,6 +149,8 @@ def _control(session: VetSession, fault: Fault) -> tuple[Fault | None, VetSessio
     started = time.perf_counter()
     base = runner.trial(session.case.passes.base, fault.samples, "control")
     inherited = fault.find_in_base(base)
+    if inherited is not None:
+        refuse_what_it_does_not_take(session, base)
     if "empty pipeline" not in ledger.controls:
         if inherited is None:
             ledger.control("empty pipeline", "passed", "shows no fault")

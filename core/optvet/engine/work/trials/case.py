@@ -89,6 +89,7 @@ class Checks:
         plain: Whether onnx.checker is asked at all. False if it refuses the original.
         ignored_complaint: Normalized message of an error of the checker that is no finding, because
             import and export alone cause it; empty if there is none.
+        complaint: What onnx.checker says of the original, if that fails one of the two.
         mends: What every model that the optimizer makes gets back before it is checked, since
             import and export alone lose it.
         timeout_s: Limit of one trial; None for the sandbox's own.
@@ -97,6 +98,7 @@ class Checks:
     full: bool = True
     plain: bool = True
     ignored_complaint: str = ""
+    complaint: str = ""
     mends: tuple[Mend, ...] = ()
     timeout_s: float | None = None
 
