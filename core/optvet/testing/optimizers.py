@@ -326,6 +326,14 @@ def _forget_shapes(model: ModelProto, options: PlantedOptions) -> None:
         output.type.tensor_type.ClearField("shape")
 
 
+def _misdeclare(model: ModelProto, options: PlantedOptions) -> None:
+    """Declare a shape of the first node's result that it does not have."""
+    name = model.graph.node[0].output[0]
+    model.graph.value_info.append(
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 2, 3])
+    )
+
+
 def _lose_type(model: ModelProto, options: PlantedOptions) -> None:
     """Lose the type of the last output, as importers do that know tensors only."""
     model.graph.output[-1].ClearField("type")
@@ -391,6 +399,7 @@ _REWRITES: dict[str, Rewrite] = {
     "add_to_sub": _add_to_sub,
     "forget_shapes": _forget_shapes,
     "lose_type": _lose_type,
+    "misdeclare": _misdeclare,
     "fold_norm_too_far": _fold_norm_too_far,
     **dict.fromkeys(FILLERS, _identity),
 }

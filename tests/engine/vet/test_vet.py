@@ -577,6 +577,14 @@ def test_a_malformed_round_trip_that_cannot_be_loaded_is_told_once(vet: Vet) -> 
     )
 
 
+def test_what_strict_inference_alone_refuses_is_a_note_if_it_runs_and_is_right(vet: Vet) -> None:
+    result = vet(NET, planted("misdeclare"))
+    assert result.verdict == "clean"
+    (note,) = [f for f in result.findings if f.symptom == "invalid-model"]
+    assert (note.severity, note.culprit) == ("note", ["misdeclare"])
+    assert note.message.startswith("strict shape inference fails, but the model runs: ")
+
+
 def test_a_pass_may_be_malformed_in_its_own_way_beside_the_round_trip(vet: Vet) -> None:
     """The checker tells the first complaint only, so the other shows when that is mended."""
     result = vet(NET, planted("invalid_model", round_trip=("forget_shapes",)))

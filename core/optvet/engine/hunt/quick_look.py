@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import onnx
+import onnx.checker
+import onnx.shape_inference
 from onnx import ModelProto
 
 from optvet.engine.hunt.expected import ExpectedOutput, Values, outputs_of
@@ -50,11 +51,15 @@ QUICK_RUNS = 48
 
 @dataclass(frozen=True)
 class Look:
-    """First verdict on an optimized model, and the metadata that it lost."""
+    """First verdict on an optimized model, and the metadata that it lost.
+
+    ``strict`` is the verdict if the runtime does not load what strict shape inference refuses.
+    """
 
     verdict: SampleVerdict
     lost: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     alignment: Alignment | None = None
+    strict: SampleVerdict | None = None
 
 
 def look(
@@ -71,6 +76,8 @@ def look(
     if not graph.verdict.right:
         return graph
     verdict = _look_at_outputs(tested, artifact, truth, setting, graph.alignment)
+    if verdict.symptom is Symptom.LOAD_FAILURE and graph.strict is not None:
+        verdict = graph.strict
     return replace(graph, verdict=verdict)
 
 
@@ -177,10 +184,13 @@ def _kind(fault: Judgement, expected: Values) -> str:
 
 
 def _look_at_graph(tested: TestedOptimizer, data: bytes, truth: ExpectedOutput) -> Look:
+    strict = None
     try:
         proto = ModelProto.FromString(data)
         if not tested.optimizer.traits.dialect:
             onnx.checker.check_model(data, full_check=True)
+    except onnx.shape_inference.InferenceError as error:
+        strict = verdict_on_error("check", error)
     except Exception as error:
         return Look(verdict_on_error("check", error))
     interface = interface_of(proto)
@@ -192,6 +202,5 @@ def _look_at_graph(tested: TestedOptimizer, data: bytes, truth: ExpectedOutput) 
         words = structure.growth(truth.facts, facts)
         return Look(SampleVerdict("fault", Symptom.BLOAT, "build", words))
     lost = structure.lost_metadata(truth.facts, facts)
-    return Look(
-        SampleVerdict("same"), {**lost, **find_weaker_shapes(truth.interface, interface)}, alignment
-    )
+    weaker = find_weaker_shapes(truth.interface, interface)
+    return Look(SampleVerdict("same"), {**lost, **weaker}, alignment, strict)

@@ -7,6 +7,7 @@ from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.observe.observation import first_notes
 from optvet.engine.vet.properties import (
     GROWN,
+    FailsInference,
     LostInputs,
     LostMetadata,
     NotedValue,
@@ -32,6 +33,9 @@ def take_notes(session: VetSession, detected: Detected) -> None:
         for grown in (of(original) for of in GROWN):
             if grown.shows(result):
                 note(session, grown)
+    strict = runner.trial(table.pipeline, samples, "detect").build.strict
+    if strict is not None:
+        note(session, FailsInference(strict))
     for sample, noted in first_notes(detected.found.notes):
         note(session, NotedValue(detected.examiner, sample, noted))
 

@@ -1,6 +1,7 @@
 """Properties of a pass sequence; ``blame`` finds the culprit of each in the same way."""
 
 from optvet.engine.vet.properties.base import Property
+from optvet.engine.vet.properties.fails_inference import FailsInference
 from optvet.engine.vet.properties.fault import Fault
 from optvet.engine.vet.properties.noted_value import NotedValue
 from optvet.engine.vet.properties.structural import (
@@ -15,6 +16,7 @@ from optvet.engine.vet.properties.structural import (
 __all__ = [
     "GROWN",
     "Bloat",
+    "FailsInference",
     "Fault",
     "LostInputs",
     "LostMetadata",

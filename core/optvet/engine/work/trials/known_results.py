@@ -255,6 +255,7 @@ def _complete_from_twin(build: Build, twin: Build) -> Build:
         digest=build.digest,
         changing_passes=build.changing_passes,
         facts=build.facts or twin.facts,
+        strict=build.strict or twin.strict,
         warned=(*build.warned, *(w for w in twin.warned if w.stage == "check")),
     )
 

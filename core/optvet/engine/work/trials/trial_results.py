@@ -52,7 +52,8 @@ FINDING: AbstractSet[Purpose] = frozenset(
 class Build:
     """The result of applying a pass sequence to the model.
 
-    ``warned`` is what came before the model was loaded.
+    ``warned`` is what came before the model was loaded, ``strict`` what strict shape inference says
+    of a model that loads all the same.
     """
 
     digest: str = ""
@@ -62,6 +63,7 @@ class Build:
     changing_passes: tuple[str, ...] | None = None
     loads: bool = False
     warned: tuple[Warned, ...] = ()
+    strict: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ def read_outcome(
         None if late else failure,
         report.changing_passes,
         bool(report.interface_problem),
+        strict=report.strict,
     )
     runs = dict(report.outputs)
     if late and failure is not None:
