@@ -173,7 +173,8 @@ def _screen(summary: HuntSummary, folder: Path) -> list[RenderableType]:
         f"{len(summary.known)} known found again" if summary.known else "",
         f"{count(summary.refuted, 'suspicion')} not confirmed" if summary.refuted else "",
         f"{count(summary.deaths, 'worker')} killed" if summary.deaths else "",
-        f"{summary.refused:,} models not supported" if summary.refused else "",
+        *(f"{name} tried on few, having killed {n}" for name, n in summary.left_out.items()),
+        f"{summary.refused:,} models refused" if summary.refused else "",
         f"{summary.pending} not vetted yet" if summary.pending else "",
     ]
     ways = f"{count(summary.signatures, 'kind')} of changes"

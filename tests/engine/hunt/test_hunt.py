@@ -112,6 +112,17 @@ def test_a_pass_that_kills_its_process_is_blamed_and_no_model_is_lost(tmp_path: 
 
 
 @pytest.mark.long
+def test_a_pass_that_always_kills_hides_no_pair_of_others(tmp_path: Path) -> None:
+    plugins = plugins_with("abort", "mark", "keep_01", "exploit")
+    summary = hunt(asked(tmp_path / "out", "80"), plugins)
+    found = {tuple(f.culprit) for f in summary.findings if f.severity == "fault"}
+    assert found == {("abort",), ("mark", "exploit")}
+    # One of all passes and two of this one, of each of two batches.
+    assert summary.deaths <= 6
+    assert summary.left_out == {"abort": 4}
+
+
+@pytest.mark.long
 def test_an_optimizer_without_faults_has_no_findings(tmp_path: Path) -> None:
     passes = ("keep_01", "benign_reassociate", "round_weights", "rename_declared")
     plugins = plugins_with(*passes, repeatable=False)

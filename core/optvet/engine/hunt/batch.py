@@ -25,7 +25,13 @@ from optvet.engine.hunt.make_candidates import (
     Spent,
 )
 from optvet.engine.hunt.probable_causes import contrived_parts, needs
-from optvet.engine.hunt.progress_log import CandidateOutcome, ProgressLog, Seed, write_record
+from optvet.engine.hunt.progress_log import (
+    CandidateOutcome,
+    LoggedStep,
+    ProgressLog,
+    Seed,
+    write_record,
+)
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.reached_code import ReachedCode
 from optvet.engine.hunt.rewrites import changing_passes, rewrite_of
@@ -90,6 +96,7 @@ class Batch:
         seeded: Rewrites of which there is a seed, with its way.
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
+        left_out: Those that have killed workers of this batch; they are tried no more.
         tried: Digests of edits that were judged; see ``digests_of_edit``.
         reached: Lines of the passes' code that some model has reached; None if that is not asked.
         journal: The file that gets a record for each candidate.
@@ -112,10 +119,29 @@ class Batch:
     seeded: frozenset[tuple[Rewrite, str]]
     settled: frozenset[SuspicionKey]
     avoided: frozenset[str]
+    left_out: frozenset[str]
     tried: frozenset[int]
     reached: frozenset[str] | None
     journal: Path
     log: Path
+
+
+_KILLED = 2
+"""Workers that a pass may kill in a batch; one, if it killed some before."""
+
+
+def without_killers(batch: Batch, results: Sequence[CandidateOutcome | LoggedStep]) -> Batch:
+    """The rest of a batch without the passes that killed its workers; see ``Batch.left_out``.
+
+    Each of these deaths costs a worker, and hides what other passes do to the same model. Of passes
+    that were tried together, each is tried alone from then on, so that it is known which it was.
+    """
+    died = [r.passes for r in results if isinstance(r, LoggedStep)]
+    killed = Counter(passes[0] for passes in died if len(passes) == 1)
+    many = {name for name, count in killed.items() if count >= _KILLED or name in batch.avoided}
+    together = () if any(len(p) > 2 for p in died) else batch.tested.together  # more than a pair
+    tested = replace(batch.tested, together=together)
+    return replace(batch, tested=tested, left_out=batch.left_out | many)
 
 
 def run_batch(batch: Batch, start: int) -> float:
@@ -241,7 +267,7 @@ def _judge_candidate(
     log: ProgressLog,
     code: ReachedCode,
 ) -> CandidateOutcome:
-    skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
+    skip = batch.left_out | (batch.avoided if random.random() >= 0.1 else frozenset[str]())
     tested = batch.tested.for_candidate(batch.seed, number)
     if tested is not batch.tested:
         tried = random.sample(tested.each, math.ceil(_TRIED_RARELY * len(tested.each)))
@@ -390,7 +416,8 @@ def _seeds(
         explored, known = _needless(batch, recipe, small.model)
         if rewrite.label in explored or rewrite in known:
             continue  # what was new about it does not matter to the pass
-        found = examine(batch.tested, small.model, small.feeds, log.note, batch.avoided, Random(0))
+        skip = batch.avoided | batch.left_out
+        found = examine(batch.tested, small.model, small.feeds, log.note, skip, Random(0))
         hidden = _wrong(found) | explored
         if found.valid and _unhidden((rewrite,), hidden):
             alike = (r for r in examined.rewrites if r.change == rewrite.change)

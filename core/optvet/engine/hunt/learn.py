@@ -103,19 +103,26 @@ _OFTEN = 20
 """A pass that looked wrong on so many models, which were vetted, is tried on few."""
 
 
+def deadly_passes(state: HuntState) -> dict[str, int]:
+    """Passes that kill workers, and how many each has killed."""
+    no_pass = {"", ANY, "reference"}
+    counts = {n: c for n, c in state.deaths.items() if n not in no_pass and "+" not in n}
+    return {name: count for name, count in counts.items() if count >= _DEADLY}
+
+
 def avoided_passes(state: HuntState, tested: TestedOptimizer) -> frozenset[str]:
     """Passes that are tried on few models: they kill workers, or hide what others do.
 
     The latter are only known where passes are left out of a set to find the one that is wrong.
     """
-    deadly = {n for n, count in state.deaths.items() if count >= _DEADLY and n}
+    deadly = deadly_passes(state)
     if not tested.takes_sets:
         return frozenset(deadly)
     often = Counter[str]()
     for key, sign in state.signs.items():
         if len(key.passes) == 1 and is_settled(key, sign):
             often[key.passes[0]] += sign.seen
-    return frozenset(deadly | {n for n, count in often.items() if count >= _OFTEN and n != ANY})
+    return frozenset({*deadly} | {n for n, count in often.items() if count >= _OFTEN and n != ANY})
 
 
 _SELDOM = 0.05

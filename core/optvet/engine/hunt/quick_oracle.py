@@ -44,6 +44,7 @@ from optvet.engine.hunt.suspicions import (
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.interface_change import changes_interface
 from optvet.engine.judge.sample import SampleVerdict
+from optvet.engine.runtime_target import lacks_kernel
 from optvet.graph.digest import contents_of
 from optvet.spec.errors import REFUSALS
 from optvet.spec.optimizer_protocols import Saves
@@ -168,6 +169,10 @@ def _examine_passes(
     except Exception as error:
         seen = Look(verdict_on_error("build", error))
     if seen.verdict.symptom is not None:
+        # Of its own: what an optimizer to ONNX makes fails in a runtime that ran the original.
+        own = seen.verdict.stage == "build" or tested.lowers
+        if own and lacks_kernel("", seen.verdict.message):
+            return Examined(True, refused=True)
         if not is_defined(tested.reference, truth):
             return INVALID
         suspicion = suspect((), seen.verdict.symptom, seen.verdict.message, truth.names)
@@ -182,8 +187,8 @@ def _examine_passes(
     alone = len(trial.suspicions)
     if tested.takes_sets:
         rewrites += trial.sets(tuple(p for p in tested.whole if p not in skip), request.labelled)
-    elif tested.whole and not (skip | wrong) & {*tested.whole}:
-        rewrites += trial.whole(tested.whole)
+    elif len(left := tuple(p for p in tested.whole if p not in skip | wrong)) > bool(tested.each):
+        rewrites += trial.whole(left)
     if len(trial.suspicions) == alone:
         trial.pairs(
             [r.label for r in rewrites if r.label not in wrong | {ANY}], wrong | skip, random

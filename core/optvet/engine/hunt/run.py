@@ -14,7 +14,7 @@ import optvet
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.as_campaign import write_campaign
-from optvet.engine.hunt.batch import STANDSTILL_S, Batch, run_batch
+from optvet.engine.hunt.batch import STANDSTILL_S, Batch, run_batch, without_killers
 from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
 from optvet.engine.hunt.known_faults import known_fingerprints
 from optvet.engine.hunt.learn import (
@@ -265,6 +265,7 @@ class _Hunter:
                 seeded=frozenset(state.seeded),
                 settled=settled,
                 avoided=avoided,
+                left_out=frozenset(),
                 tried=tried,
                 reached=frozenset(state.reached) if self.follows_code else None,
                 journal=self.folder / f"{state.rounds}-{first}.journal",
@@ -324,6 +325,7 @@ class _Hunter:
                     "with --resume"
                 )
             results.append(logged[1])
+            batch = without_killers(batch, results)
             # A model that stood still has used the budget too, though it left no record.
             seconds += STANDSTILL_S if failure.signal == "SIGALRM" else 0
         batch.log.unlink(missing_ok=True)

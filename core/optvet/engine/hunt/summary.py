@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from optvet.engine.hunt.learn import with_counts
+from optvet.engine.hunt.learn import deadly_passes, with_counts
 from optvet.engine.hunt.probable_causes import probable_causes
 from optvet.engine.hunt.progress_log import CandidateOutcome, LoggedStep
 from optvet.engine.hunt.resolve_optimizer import seen_passes
@@ -98,6 +98,7 @@ def write_summary(request: HuntRequest, tested: TestedOptimizer, state: HuntStat
         signatures=len(state.rewrites),
         deaths=sum(n for label, n in state.deaths.items() if label != "reference"),
         lost_references=state.deaths["reference"],
+        left_out=deadly_passes(state),
         refuted=state.refuted,
         pending=len(state.suspects),
         known=list(state.met),

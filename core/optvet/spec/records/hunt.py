@@ -67,7 +67,8 @@ class HuntSummary(Result):
     as not supported. ``fired`` are passes that changed a model, ``unfired`` those that never did,
     as far as that is seen; ``signatures`` are the ways in which models were changed.
     ``refuted`` suspicions were not confirmed by ``vet``, and ``known`` fingerprints were met again.
-    ``deaths`` of workers were caused by the optimizer, ``lost_references`` by the original model.
+    ``deaths`` of workers were caused by the optimizer, ``lost_references`` by the original model;
+    ``left_out`` counts those of passes that kill so many that few models are tried with them.
     ``causes`` are the findings in groups.
     ``complaints`` are about plugins that raised exceptions where they must not. ``seconds`` is CPU
     time of making and judging, ``vetting_seconds`` the wall-clock time of vetting suspicions.
@@ -90,6 +91,7 @@ class HuntSummary(Result):
     signatures: int
     deaths: int
     lost_references: int
+    left_out: dict[str, int] = Field(default_factory=dict)
     refuted: int
     pending: int
     known: list[str]

@@ -47,11 +47,12 @@ from optvet.spec.types import (
 class TrialReport:
     """The result of one trial.
 
-        strict = _check(order, artifact, graph.proto.graph)
-        contents = contents_of(graph.proto, graph.source, graph.layout)
-    except Exception as error:
-        return _with(report, failure=failure_of(error))
-    report = _with(report, facts=facts, contents=contents, strict=strict)
+    ``digest`` identifies the bytes of the artifact, ``contents`` what programs read of it.
+    ``outputs`` has one entry per sample that ran; ``failure`` is the first failure, and
+    ``failed_sample`` the sample during which it happened. ``known``: the trial stopped early,
+    because the caller knows the results of this artifact, or of an equal one. ``follows``: it
+    stopped after the first sample, because all outputs are those of another one; see ``TrialSpec``.
+    ``strict`` is what strict shape inference alone says of an artifact that the runtime loads.
     """
 
     digest: str = ""
@@ -118,21 +119,11 @@ def _examine(
     try:
         graph = graph or graph_of(artifact)
         facts = structure.facts(graph.proto, graph.size_bytes)
-<<<<<<< HEAD
-        _check(order, artifact, graph.proto.graph)
+        strict = _check(order, artifact, graph.proto.graph)
         contents = contents_of(graph.proto, graph.source, graph.layout)
     except Exception as error:
         return _with(report, failure=failure_of(error))
-    report = _with(report, facts=facts, contents=contents)
-=======
-        strict = _check(order, artifact, graph.proto.graph)
-        # Runtimes warn of weights that nothing reads, which no result depends on.
-        unused = unused_weights(graph.proto)
-        canonical = canonical_digest(graph.proto, graph.source) + (f"+{unused}" if unused else "")
-    except Exception as error:
-        return _with(report, failure=failure_of(error))
-    report = _with(report, facts=facts, canonical=canonical, strict=strict)
->>>>>>> afb06b7e (Note what strict shape inference alone refuses and the runtime runs)
+    report = _with(report, facts=facts, contents=contents, strict=strict)
     alignment = None
     if order.reference is not None:
         alignment = align(order.reference, facts, order.interface)
