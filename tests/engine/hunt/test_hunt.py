@@ -399,6 +399,18 @@ class Live:
         return self.inner.load(model.handle if model.format == "live" else model, options)
 
 
+def test_what_import_and_export_lose_hides_no_pass(tmp_path: Path) -> None:
+    planted = Planted(default=("drop_relu",), offered=("drop_relu",), round_trip=("lose_type",))
+    subject = resolve_optimizer(asked(tmp_path), Plugins().register("optimizer", planted))
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Relu(x) }'
+    model = onnx.parser.parse_model(text).SerializeToString()
+    found = examine(subject, model, {"x": X}, lambda step, passes: None, frozenset(), Random(0))
+    assert [(s.passes, s.symptom) for s in found.suspicions] == [
+        ((), "invalid-model"),
+        (("drop_relu",), "wrong-output"),
+    ]
+
+
 @pytest.mark.parametrize("together", [(), (("keep_00", "drop_relu"),)])
 def test_passes_are_told_apart_by_what_identifies_their_result(
     together: tuple[tuple[str, ...], ...], tmp_path: Path

@@ -45,7 +45,9 @@ from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.interface_change import changes_interface
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.runtime_target import lacks_kernel
+from optvet.engine.runtime_target import lacks_kernel
 from optvet.graph.digest import contents_of
+from optvet.graph.mend import find_mends
 from optvet.spec.errors import REFUSALS
 from optvet.spec.optimizer_protocols import Saves
 from optvet.spec.runtime_protocols import parts_read_by
@@ -176,7 +178,8 @@ def _examine_passes(
         if not is_defined(tested.reference, truth):
             return INVALID
         suspicion = suspect((), seen.verdict.symptom, seen.verdict.message, truth.names)
-        return Examined(True, suspicions=(suspicion,))
+        found = _examine_mended(tested, data, truth, logged, random, request)
+        return replace(found, suspicions=(suspicion, *found.suspicions))
     if tested.lowers:
         truth = _expect_outputs_of_plain(tested, plain, truth)
     suspicions = [suspect((), Symptom.METADATA_CHANGE, k, truth.names) for k in seen.lost]
@@ -205,6 +208,29 @@ def _examine_passes(
         return INVALID
     invented = tuple(trial.invented)[:_INVENTED]
     return Examined(True, False, tuple(rewrites), every, trial.complaint, invented)
+
+
+def _examine_mended(
+    tested: TestedOptimizer,
+    data: bytes,
+    truth: ExpectedOutput,
+    logged: OnStep,
+    random: Random,
+    request: _ExamineRequest,
+) -> Examined:
+    """What passes do where import and export alone look wrong, if a mend cures that."""
+    nothing, source = Examined(True), Artifact("onnx", data)
+    if tested.mends:
+        return nothing
+    try:
+        changed = ModelProto.FromString(tested.apply(source, tested.base).data)
+        mended = replace(tested, mends=tuple(find_mends(ModelProto.FromString(data), changed)))
+        again = look(mended, mended.apply(source, tested.base), truth)
+    except Exception:  # it makes no model, or one in another format
+        return nothing
+    if not (mended.mends and again.verdict.right):
+        return nothing
+    return _examine_passes(mended, data, truth, logged, random, request)
 
 
 def _is_original(tested: TestedOptimizer, plain: Artifact, data: bytes) -> bool:

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from onnx import ModelProto
 from pydantic import BaseModel
 
 from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.graph.mend import mend
+from optvet.spec.mends import Mend
 from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact
@@ -36,6 +39,7 @@ class TestedOptimizer:
         together: Of ``each``, groups that seldom change a model: if one does not change it in a
             single call, its passes are not tried one at a time.
         rare: The same under the optimizer's rare options; None if it has none.
+        mends: What each model gets back, since import and export alone lose it.
         arbiter: Runs models of which the runtime gives something else each time; None if no other
             runtime can, or may.
         applied: What came of applying passes to models in ONNX, by model and passes; None if that
@@ -55,6 +59,7 @@ class TestedOptimizer:
     given_to_runtime: Mapping[str, Any] = field(default_factory=dict)
     rare: TestedOptimizer | None = None
     arbiter: RuntimeConfig | None = None
+    mends: tuple[Mend, ...] = ()
     applied: MutableMapping[tuple[bytes, tuple[str, ...]], Artifact] | None = field(
         default=None, compare=False, repr=False
     )
@@ -65,6 +70,8 @@ class TestedOptimizer:
         Raises:
             Exception: Whatever the optimizer raises.
         """
+        if self.mends:
+            return self._mended(source, passes)
         key = source.data, passes
         if self.applied is not None and key in self.applied:
             return self.applied[key]
@@ -73,6 +80,14 @@ class TestedOptimizer:
         if self.applied is not None and _is_plain_model(artifact):
             self.applied[key] = artifact
         return artifact
+
+    def _mended(self, source: Artifact, passes: tuple[str, ...]) -> Artifact:
+        artifact = replace(self, mends=()).apply(source, passes)
+        if not _is_plain_model(artifact):
+            return artifact
+        changed = ModelProto.FromString(artifact.data)
+        mend(ModelProto.FromString(source.data), changed, self.mends)
+        return replace(artifact, data=changed.SerializeToString(deterministic=True))
 
     def for_one_candidate(self) -> TestedOptimizer:
         """The same, but it applies no passes to a model a second time."""
