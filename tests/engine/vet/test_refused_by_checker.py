@@ -11,8 +11,13 @@ from onnx import ModelProto, helper, numpy_helper
 from tests.answers import detail
 
 import optvet
+from optvet.engine.discovery import Plugins
+from optvet.engine.models.opening import open_model
 from optvet.engine.numerics import rounding
+from optvet.engine.vet.run import vet_model
 from optvet.graph.tidy import tidy
+from optvet.spec.request import VetRequest
+from optvet.testing import Planted
 
 BODY = """
 g (float[2,4] x) => (float[2,3] y)
@@ -110,6 +115,27 @@ def test_an_original_that_the_checker_refuses_is_vetted_without_it(
     told = detail(result, "checker")
     assert told.startswith("invalid-model cannot be found: onnx.checker refuses the original")
     assert REFUSED[make] in told
+
+
+def test_a_program_that_refuses_what_the_checker_refuses_is_at_no_fault(tmp_path: Path) -> None:
+    strict = Planted(default=("identity",), offered=("identity",), round_trip=("raise_error",))
+    words = r"(?s)is not valid, and planted does not take it .*no rule for this model.*"
+    words += r"'shape' of 'type' is required.*onnx.checker.check_model\(.*nothing was tested"
+    with pytest.raises(optvet.Unsupported, match=words):
+        vet_planted(shapeless(), tmp_path, strict)
+    # Of a valid model, the same is a fault.
+    (fault,) = vet_planted(parsed(), tmp_path, strict).findings
+    assert (fault.symptom, fault.severity) == ("optimizer-error", "fault")
+
+
+def vet_planted(model: ModelProto, tmp_path: Path, optimizer: Planted) -> optvet.VetResult:
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    plugins = Plugins().register("optimizer", optimizer)
+    request = VetRequest(
+        model=str(path), optimizer="planted", limit=1, cache_dir=tmp_path / "cache", jobs=1
+    )
+    return vet_model(open_model(path, str(path), tmp_path / "cache"), request, plugins)
 
 
 def test_a_fault_in_what_the_checker_refuses_is_found_and_blamed(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
+from optvet.engine.vetting import error_of
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.errors import InputError
+from optvet.spec.errors import InputError, Unsupported
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
@@ -53,11 +54,31 @@ def vet(path: Path, **asked: object) -> VetResult:
     plugins = Plugins()
     plugins.register("optimizer", Greedy())
     plugins.register("optimizer", Lowering())
+    plugins.register("optimizer", Limited())
     request = VetRequest.model_validate(
         {"model": str(path), "limit": 2, "jobs": 1, "cache_dir": path.parent / "cache", **asked}
     )
     model = open_model(path, str(path), path.parent / "cache")
     return vet_model(model, request, plugins)
+
+
+class Limited(Greedy):
+    """An optimizer to ONNX that does not support a model, as it says itself."""
+
+    name = "limited"
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        raise RuntimeError("operator Relu-17 is not supported")
+
+
+def test_what_a_program_says_it_does_not_support_is_refused_and_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    onnx.save(onnx.parser.parse_model(text), path)
+    with pytest.raises(Unsupported, match="Relu-17 is not supported; nothing was tested") as caught:
+        vet(path, optimizer="limited")
+    document = error_of(str(path), caught.value)
+    assert (document.symptom, document.exit_code) == ("refused", 5)
 
 
 def test_what_only_the_memory_limit_ends_is_no_fault(tmp_path: Path) -> None:
