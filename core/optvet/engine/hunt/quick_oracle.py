@@ -45,7 +45,6 @@ from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.interface_change import changes_interface
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.runtime_target import lacks_kernel
-from optvet.engine.runtime_target import lacks_kernel
 from optvet.graph.digest import contents_of
 from optvet.graph.mend import find_mends
 from optvet.spec.errors import REFUSALS
