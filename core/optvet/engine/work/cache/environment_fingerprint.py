@@ -19,7 +19,7 @@ from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.protocols import UsesLibraries
 from optvet.spec.runtime_protocols import Runtime
 
-CODE_VERSION = 15
+CODE_VERSION = 16
 """Raised when the meaning of a cached fact changes, and what measures noise aside."""
 _LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", "ml_dtypes")
 """They read, check and evaluate models for everybody."""
