@@ -46,6 +46,7 @@ _LISTED_DIVERGENCES = 4
 _LISTED_LOSSES = 3
 _LISTED_NODES = 6
 _LISTED_SITES = 3
+_LISTED_REGIONS = 3
 
 
 def screen(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
@@ -80,9 +81,24 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
 
 
 def verified(result: VetResult, request: VetRequest) -> Text:
-    """The verified pipeline on one line, so that it can be copied; or why there is none."""
+    """The verified pipeline on one line, so that it can be copied; or why there is none.
+
+    Below it the rewritten parts that no sample exercised.
+    """
     line = Text(f"{'verified':<{LABEL_COLUMNS}}", style="dim")
-    return line.append_text(text(_safe(result, request), "not dim"))
+    line.append_text(text(_safe(result, request), "not dim"))
+    found = result.exercise
+    if found is None or not found.unexercised:
+        return line
+    number, all_ = len(found.unexercised), count(found.regions, "rewritten region")
+    verb = "was" if number == 1 else "were"
+    samples = count(found.samples, "sample")
+    _append_line(line, f"but {number} of {all_} {verb} not fully exercised by {samples}:", "yellow")
+    for region in found.unexercised[:_LISTED_REGIONS]:
+        _append_line(line, one_line("; ".join(region.why), ANSWER_CHARS), "")
+    if number > _LISTED_REGIONS:
+        _append_line(line, f"… {number - _LISTED_REGIONS} more in --json", "")
+    return line
 
 
 def _faults(result: VetResult) -> list[Finding]:

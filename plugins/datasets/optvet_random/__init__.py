@@ -6,11 +6,14 @@ followed by zeros, two inputs share a batch. What it means is read off the nodes
 dimension. Guesses are then tried out in a bounded number of inferences (``search``), and all
 samples are made from the configurations that ran (``values``). What somebody declared of an input
 (``ModelConfig.inputs``) is no guess: the first samples follow it, and indices and words always do.
+Further samples are drawn from the constants that the model compares inputs with (``compared``).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from optvet.plugin import (
     InputError,
@@ -22,6 +25,8 @@ from optvet.plugin import (
     hookimpl,
     load_model,
 )
+from optvet_random.compared import DrawnRows, drawn_rows
+from optvet_random.drawn import DrawnSamples
 from optvet_random.graph import ConsumerGraph
 from optvet_random.search import (
     Config,
@@ -35,6 +40,7 @@ from optvet_random.values import FLOATS, DeclaredValues, Domain, recipe_from, te
 
 __all__ = ["RandomDataset", "RandomOptions", "optvet_datasets"]
 
+_SMALL_BYTES = 64 << 20
 RECIPE_SAMPLES = 3
 """Samples that follow what was declared of the inputs, before the regimes take their turns."""
 
@@ -80,7 +86,17 @@ class RandomDataset:
                 # Guesses do not run, but what was declared is known.
                 if declared is None:
                     raise
-        return self._make(model.inputs, declared, configs, options, seed, limit)
+        drawn = DrawnSamples()
+        if configs and options.compared and (limit is None or limit > options.samples):
+            drawn = DrawnSamples.of(_drawn_rows(model, seed), model.inputs, configs[0], seed, probe)
+        return self._make(model.inputs, declared, configs, drawn, options, seed, limit)
+
+    def provenance(
+        self, model: Model, argument: str | None, options: RandomOptions
+    ) -> Mapping[str, str]:
+        """The constants that samples were drawn from."""
+        told = _drawn_rows(model, 0).told if options.compared else ()
+        return {"compared": "; ".join(told)} if told else {}
 
     def _configs(
         self,
@@ -100,8 +116,7 @@ class RandomDataset:
         if plain and not any(len(i.shape or ()) < 2 for i in model.inputs):
             roles_of(model.inputs, options.dims)
             return [Config({}, {i.name: Domain("float") for i in model.inputs})]
-        # Weights are not needed: only their shapes, and the values of small constants.
-        graph = ConsumerGraph.of(load_model(model.blob, weights=False))
+        graph = _graph_of(model)
         search = ConfigurationSearch(model.inputs, graph, options, seed, probe, fixed)
         if plain:
             return [Config({}, search.primary)]
@@ -112,20 +127,24 @@ class RandomDataset:
         inputs: Sequence[ValueInfo],
         declared: Config | None,
         configs: Sequence[Config],
+        drawn: DrawnSamples,
         options: RandomOptions,
         seed: int,
         limit: int | None,
     ) -> Iterator[Sample]:
         cycle = options.cycle()
-        count = options.samples if limit is None else limit
+        count = options.samples + drawn.count if limit is None else limit
         # A model without inputs has but one sample.
         count = count if inputs else min(count, 1)
         first = 0 if declared is None else RECIPE_SAMPLES if configs else count
         for index in range(count):
             if declared is not None and index < first:
                 name, regime, config = "recipe", cycle[0], declared
+            elif 0 <= index - options.samples < drawn.count:
+                yield drawn.sample(index - options.samples, index)
+                continue
             else:
-                turn = index - first
+                turn = index - first - (drawn.count if index >= options.samples else 0)
                 # The second round shifts, lest every regime meet one and the same size for ever.
                 config = configs[(turn + turn // len(cycle)) % len(configs)]
                 name = regime = cycle[turn % len(cycle)]
@@ -134,6 +153,29 @@ class RandomDataset:
                 feeds=feeds_of(inputs, config, regime, seed, index),
                 origin=f"random, seed {seed}",
             )
+
+
+@functools.lru_cache(maxsize=4)
+def _graph(file: Path, digest: str, weights: bool) -> ConsumerGraph:
+    """The graph of a file; ``digest`` tells another file of this name."""
+    return ConsumerGraph.of(load_model(file, weights=weights))
+
+
+def _graph_of(model: Model) -> ConsumerGraph:
+    # Of external weights the shapes are enough, but for a small model, whose points may be there.
+    return _graph(model.blob, model.digest, model.size_bytes <= _SMALL_BYTES)
+
+
+@functools.lru_cache(maxsize=4)
+def _rows(
+    file: Path, digest: str, weights: bool, inputs: tuple[ValueInfo, ...], seed: int
+) -> DrawnRows:
+    return drawn_rows(_graph(file, digest, weights), inputs, seed)
+
+
+def _drawn_rows(model: Model, seed: int) -> DrawnRows:
+    small = model.size_bytes <= _SMALL_BYTES
+    return _rows(model.blob, model.digest, small, tuple(model.inputs), seed)
 
 
 def _recipes(model: Model) -> dict[str, DeclaredValues]:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from optvet.graph import bodies_of
+from optvet.graph import bodies_of, opset_versions
 from optvet.plugin import ValueInfo
 from optvet_random.values import FLOATS, INTEGER, WORDS, Domain
 
@@ -115,6 +115,8 @@ class ConsumerGraph:
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
+    tensors: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    opsets: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, proto: onnx.ModelProto) -> ConsumerGraph:
@@ -123,7 +125,7 @@ class ConsumerGraph:
             from onnx import inliner
 
             proto = inliner.inline_local_functions(proto)
-        found = cls()
+        found = cls(opsets=opset_versions(proto))
         found._add(proto.graph)
         return found
 
@@ -161,7 +163,7 @@ class ConsumerGraph:
                     self.flows[actual].append(formal.name)
 
     def _add_constant(self, name: str, tensor: onnx.TensorProto) -> None:
-        self.shapes[name] = tuple(tensor.dims)
+        self.shapes[name], self.tensors[name] = tuple(tensor.dims), tensor
         external = tensor.data_location == onnx.TensorProto.EXTERNAL
         if not external and math.prod(tensor.dims) <= _SMALL:
             self.constants[name] = numpy_helper.to_array(tensor)
@@ -169,6 +171,21 @@ class ConsumerGraph:
     def constant(self, node: onnx.NodeProto, index: int) -> np.ndarray | None:
         """A constant operand, if it is one and small."""
         return self.constants.get(node.input[index]) if index < len(node.input) else None
+
+    def constant_behind(self, name: str) -> np.ndarray | None:
+        """A constant of any size, by its name or that of what a loop takes it for; else None."""
+        if name in self.constants:
+            return self.constants[name]
+        tensor = self.tensors.get(name)
+        if tensor is not None and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            return numpy_helper.to_array(tensor)
+        outer = self._outer.get(name)
+        return None if outer is None else self.constant_behind(outer)
+
+    @cached_property
+    def _outer(self) -> Mapping[str, str]:
+        """The value outside of a loop or branch that an inner one takes, by name."""
+        return {inner: outer for outer, all_inner in self.flows.items() for inner in all_inner}
 
     def shape(self, node: onnx.NodeProto, index: int) -> tuple[int | None, ...] | None:
         """Shape of an operand, as far as it is known."""

@@ -29,6 +29,8 @@ class RandomOptions(BaseModel):
     """Distributions of values, cycled in this order."""
     nonfinite: bool = False
     """Ends the cycle with a regime that has NaN and infinities."""
+    compared: bool = True
+    """Adds samples drawn from constants that the model compares inputs with."""
     dims: dict[str, int] = Field(default_factory=dict)
     """Sizes of chosen symbols; an unnamed dimension is "INPUT.AXIS"."""
     batch_sizes: tuple[int, ...] = Field(default=(1, 2, 3, 5), min_length=1)
@@ -83,7 +85,7 @@ class Config:
         return "-".join(["", *parts[:4]])
 
 
-def _symbol(info: ValueInfo, axis: int) -> str | None:
+def symbol_of(info: ValueInfo, axis: int) -> str | None:
     """Name of an unknown dimension, "INPUT.AXIS" for an unnamed one; None for a known size."""
     dim = (info.shape or ())[axis]
     if isinstance(dim, int) and dim > 0:
@@ -106,7 +108,7 @@ def _role(info: ValueInfo, axis: int) -> _Role:
         return "spatial"
     if re.search(r"seq|len|past|time|token", name):
         return "sequence"
-    unknown = [a for a in range(len(shape)) if _symbol(info, a) is not None]
+    unknown = [a for a in range(len(shape)) if symbol_of(info, a) is not None]
     if unknown == [1] and len(shape) == 3:
         return "batch"  # the state of a recurrent layer: [layers, batch, features]
     unknown = [a for a in unknown if a > 0]
@@ -124,14 +126,15 @@ def sizes_from(info: ValueInfo, shape: tuple[int, ...] | None) -> dict[str, int]
     if shape is None or info.shape is None:
         return {}
     fits = len(shape) == len(info.shape) and all(
-        _symbol(info, axis) is not None or shape[axis] == dim for axis, dim in enumerate(info.shape)
+        symbol_of(info, axis) is not None or shape[axis] == dim
+        for axis, dim in enumerate(info.shape)
     )
     if not fits:
         raise InputError(
             f"dataset 'random': the recipe of input {info.name!r} has shape {list(shape)}, which "
             f"does not fit {describe(info)}"
         )
-    symbols = ((_symbol(info, axis), size) for axis, size in enumerate(shape))
+    symbols = ((symbol_of(info, axis), size) for axis, size in enumerate(shape))
     return {symbol: size for symbol, size in symbols if symbol is not None and "+" not in symbol}
 
 
@@ -140,7 +143,7 @@ def roles_of(inputs: Sequence[ValueInfo], pinned: Mapping[str, int]) -> dict[str
     found: dict[str, _Role] = {}
     for info in inputs:
         for axis in range(len(info.shape or ())):
-            symbol = _symbol(info, axis)
+            symbol = symbol_of(info, axis)
             if symbol is not None:
                 found.setdefault(symbol, _role(info, axis))
     unknown = set(pinned) - set(found)
@@ -162,13 +165,13 @@ def _terms_known(symbol: str, atoms: Mapping[str, Any], pinned: Mapping[str, int
     return all(t.isdigit() or t in atoms or t in pinned for t in terms)
 
 
-def _shape(info: ValueInfo, config: Config) -> tuple[int, ...]:
+def shape_of(info: ValueInfo, config: Config) -> tuple[int, ...]:
     """Shape of an input under a configuration."""
     if info.shape is None:
         return config.unranked
     shape = []
     for axis, dim in enumerate(info.shape):
-        symbol = _symbol(info, axis)
+        symbol = symbol_of(info, axis)
         if symbol is None:
             shape.append(int(dim or 0))
         elif symbol in config.sizes:
@@ -300,7 +303,7 @@ class ConfigurationSearch:
         return found
 
     def _elements(self, config: Config) -> int:
-        return sum(math.prod(_shape(i, config)) for i in self.inputs)
+        return sum(math.prod(shape_of(i, config)) for i in self.inputs)
 
     def _special_sizes(self) -> list[int]:
         """Sizes worth trying when ordinary ones fail: named in errors, or by the graph."""
@@ -371,7 +374,7 @@ def feeds_of(
     inputs: Sequence[ValueInfo], config: Config, regime: Regime, seed: int, index: int
 ) -> dict[str, np.ndarray]:
     """Inputs of sample ``index``; they depend on nothing but the arguments."""
-    shapes = {i.name: _shape(i, config) for i in inputs}
+    shapes = {i.name: shape_of(i, config) for i in inputs}
     longest = min((max(s) for s in shapes.values() if len(s) > 1), default=1)
     feeds = {}
     for info in inputs:

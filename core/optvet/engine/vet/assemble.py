@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.pipelines import format_pipeline
 from optvet.engine.runtime_target import RuntimeTarget
+from optvet.engine.vet.explain.exercise import exercise
 from optvet.engine.vet.explain.new_warnings import warnings_of, with_warnings
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.find.pass_records import pass_records
@@ -102,6 +103,7 @@ def assemble(
         safe_pipeline=list(safe),
         safe_option=format_pipeline(safe, request.pipeline, session.case.optimizer),
         safe_code=_safe_code(session, safe),
+        exercise=exercise(session, safe, detected.samples),
         controls=list(ledger.controls.values()),
         complete=detected.complete,
         samples=detected.judged,

@@ -355,6 +355,32 @@ class Control(Record):
     detail: str = ""
 
 
+class UnexercisedRegion(Record):
+    """A part of the original that was rewritten, of which the samples show a side at most.
+
+    ``node`` names its node, the first of ``nodes``, or this node's output; ``why`` says, in a line
+    for each decision, what no sample did: "Relu r never below 0", "Gather g always the same row".
+    """
+
+    operators: str
+    node: str
+    nodes: int
+    why: list[str]
+
+
+class Exercise(Record):
+    """Which of the ``regions`` that the verified pipeline rewrote ``samples`` did not exercise.
+
+    A fault that shows on the other side of a decision there would not have been found. ``note``
+    says why regions could not be looked at.
+    """
+
+    regions: int = 0
+    samples: int = 0
+    unexercised: list[UnexercisedRegion] = Field(default_factory=list)
+    note: str = ""
+
+
 class StageCost(Record):
     """Work done for one purpose; results from the cache are not counted."""
 
@@ -389,6 +415,8 @@ class VetResult(Result):
     ``passes`` has a record of every pass of the pipeline; with the strategy ``each``, of every pass
     of the optimizer. ``changing_passes`` are those that changed the model, None if not known.
     ``judge`` is what runs the original where ``runtime`` itself is under test; None otherwise.
+    ``exercise`` tells which parts that were rewritten the samples leave untried; None where no
+    pipeline was verified that changes the model, or its result hides its graph.
     ``timing`` tells how fast the safe pipeline is, as it was before culprits of a slowdown left it;
     None unless it was asked for and could be timed.
     """
@@ -415,6 +443,7 @@ class VetResult(Result):
     safe_pipeline: list[str]
     safe_option: str = ""
     safe_code: str = ""
+    exercise: Exercise | None = None
     controls: list[Control]
     samples: int = 0
     complete: bool = True

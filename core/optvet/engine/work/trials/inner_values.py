@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx
@@ -14,6 +14,7 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.types import element_types, inferred_types
 from optvet.graph.unfold import Unfolded, has_control_flow, unfold
 from optvet.graph.walk import LOOPS, bodies_of, local_names
+from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact
 
 
@@ -35,6 +36,13 @@ def record_values(
 def _run_with_all(
     proto: ModelProto, only: set[str] | None, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
 ) -> dict[str, np.ndarray]:
+    names = {o for node in proto.graph.node for o in node.output if o}
+    session = session_with(proto, names if only is None else names & only, config)
+    return session.run(feeds)
+
+
+def session_with(proto: ModelProto, names: Collection[str], config: RuntimeConfig) -> Session:
+    """A session of the model whose outputs are also the values ``names``. Called in a worker."""
     model = ModelProto()
     model.CopyFrom(proto)
     graph = model.graph
@@ -43,10 +51,10 @@ def _run_with_all(
     computed = [o for node in graph.node for o in node.output if o]
     for name in dict.fromkeys((*computed, *outputs)):
         # Without a type: the declared type of an output may be wrong.
-        if only is None or name in only or name in outputs:
+        if name in names or name in outputs:
             graph.output.append(ValueInfoProto(name=name))
     artifact = Artifact("onnx", model.SerializeToString())
-    return config.runtime.load(artifact, config.options).run(feeds)
+    return config.runtime.load(artifact, config.options)
 
 
 def unfold_run(

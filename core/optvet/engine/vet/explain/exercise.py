@@ -1,0 +1,161 @@
+"""Which rewritten regions no sample exercised: what was not reached is not verified.
+
+The original runs once more in the clean room, with the values as outputs that tell which side its
+decisions take, sample by sample, until every rewritten region has shown all of its sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+from pydantic import TypeAdapter
+
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.cache import cache_key
+from optvet.engine.work.cache.environment_fingerprint import fingerprint_environment
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.building import BuildSpec, build, saved_artifact
+from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.engine.work.trials.inner_values import session_with
+from optvet.graph.decisions import Decision, Region, rewritten_regions, unseen
+from optvet.graph.types import inferred_types
+from optvet.spec.optimizer_protocols import Saves
+from optvet.spec.records.vet import Exercise, UnexercisedRegion
+from optvet.spec.runtime_protocols import Session
+from optvet.spec.types import Artifact, Sample
+
+VERSION = 1
+"""Increased when the meaning of a cached answer changes."""
+_EXERCISE: TypeAdapter[Exercise] = TypeAdapter(Exercise)
+
+
+@dataclass(frozen=True)
+class ExerciseTask:
+    """What a worker needs: the model before and after, what runs it, and the inputs."""
+
+    original: BuildSpec
+    optimized: BuildSpec
+    reference: RuntimeConfig
+    feeds: tuple[Mapping[str, np.ndarray], ...]
+
+
+def exercise(
+    session: VetSession, passes: Sequence[str], samples: Sequence[Sample]
+) -> Exercise | None:
+    """What ``samples`` leave untried of what ``passes`` rewrite; None if they rewrite nothing."""
+    runner, case = session.runner, session.case
+    whole = case.optimizer.traits.produces == "onnx"
+    hidden = not whole and not isinstance(case.optimizer, Saves)
+    original = runner.build_spec(None)
+    if not set(passes) - case.passes.required or hidden or original.scratch is not None:
+        return None
+    before = runner.reference(samples).build
+    after = runner.trial(passes, samples, "verify").build
+    if not after.canonical or after.canonical == before.canonical:
+        return None
+    digests = [runner.sample_digest(s) for s in samples]
+    about = (runner.identity, list(passes), digests)
+    key = cache_key.key("exercise", VERSION, fingerprint_environment(), *about)
+    kept = runner.cache.read(key, _EXERCISE.validate_json, _EXERCISE.dump_json)
+    if kept is not None:
+        return kept
+    task = ExerciseTask(
+        original, runner.build_spec(passes), case.reference, tuple(s.feeds for s in samples)
+    )
+    runner.progress("looking for what inputs did not reach", 0, None)
+    if whole:
+        outcome = runner.submit(task.optimized, find_unexercised, task).result()
+    else:
+        outcome = runner.sandbox.call(find_in_saved, task, role="tested")
+    if outcome.value is None:
+        words = describe(outcome.failure) if outcome.failure else "no answer"
+        return Exercise(note=f"could not be looked at: {' '.join(words.split())[:300]}")
+    runner.ledger.add("exercise", applications=1, inferences=outcome.value.samples)
+    runner.cache.put(key, "exercise", _EXERCISE.dump_json(outcome.value))
+    return outcome.value
+
+
+# --- in the worker --------------------------------------------------------------------------------
+
+
+def find_in_saved(task: ExerciseTask) -> Exercise:
+    """The regions of a format that can be saved as ONNX. Called in a worker."""
+    enter("build")
+    artifact = saved_artifact(task.optimized)
+    if artifact is None:
+        return Exercise(note="the optimizer makes a format whose graph is hidden")
+    return find_unexercised(artifact, task)
+
+
+def find_unexercised(artifact: Artifact, task: ExerciseTask) -> Exercise:
+    """The regions that the inputs leave untried. Called in a worker."""
+    before = onnx.load_from_string(build(task.original).data)
+    after = onnx.load_from_string(artifact.data)
+    enter("compare")
+    regions = rewritten_regions(before, after)
+    decisions = [d for region in regions for d in region.decisions]
+    seen: list[set[Hashable]] = [set() for _ in decisions]
+    count = _watch(before, decisions, seen, task) if decisions else 0
+    rest = {id(d): unseen(d, s) for d, s in zip(decisions, seen, strict=True)}
+    untried = [
+        (r, [f"{d.node} {d.words(rest[id(d)])}" for d in r.decisions if rest[id(d)]])
+        for r in regions
+    ]
+    return Exercise(
+        regions=len(regions),
+        samples=count,
+        unexercised=[_record(before, region, why) for region, why in untried if why],
+    )
+
+
+def _watch(
+    model: ModelProto,
+    decisions: Sequence[Decision],
+    seen: Sequence[set[Hashable]],
+    task: ExerciseTask,
+) -> int:
+    """Add to ``seen`` what each decision shows, and return how many inputs that took."""
+    # The last ones are the rarest: of few samples the first and the last tell most.
+    order = [*task.feeds[:1], *task.feeds[:0:-1]]
+    names, session = set[str](), None
+    for number, feeds in enumerate(order):
+        pairs = zip(decisions, seen, strict=True)
+        left = {d.value for d, known in pairs if unseen(d, known)}
+        if not left:
+            return number
+        if session is None or 2 * len(left) < len(names):
+            enter("load")
+            names, session = left, _session(model, left, task.reference)
+        enter("run")
+        values = {**feeds, **session.run(feeds)}
+        for decision, known in zip(decisions, seen, strict=True):
+            if decision.value in left:
+                # What the runtime does not show is not said to be untried.
+                value = values.get(decision.value)
+                known.update(
+                    decision.seen(value) if isinstance(value, np.ndarray) else decision.sides
+                )
+    return len(order)
+
+
+def _session(model: ModelProto, names: set[str], config: RuntimeConfig) -> Session:
+    try:
+        return session_with(model, names, config)
+    except Exception:  # the runtime cannot return some value: ask for plain tensors only
+        known = inferred_types(model, strict=False) or {}
+        plain = {n for n, k in known.items() if k.WhichOneof("value") == "tensor_type"}
+        return session_with(model, names & plain, config)
+
+
+def _record(model: ModelProto, region: Region, why: Sequence[str]) -> UnexercisedRegion:
+    nodes = [model.graph.node[i] for i in region.nodes]
+    named = [n.name for n in nodes if n.name] or [n.output[0] for n in nodes]
+    kinds = dict.fromkeys(n.op_type for n in nodes)
+    return UnexercisedRegion(
+        operators=" + ".join(kinds), node=named[0], nodes=len(nodes), why=list(dict.fromkeys(why))
+    )

@@ -1,0 +1,317 @@
+"""Decisions inside a graph, and which of their sides the values of a run took.
+
+An operator that decides (Relu, Where, TopK, a Gather of a table, If …) has sides. If every sample
+takes the same one, nothing is known of the other: a rewrite may have changed it. ``DECISIONS`` says
+of each operator which value tells the side. A region that was rewritten also decides where it gives
+0 alone, and where rows of a table changed that nothing reads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from optvet.graph.interface import graph_inputs
+from optvet.graph.sites import Site, find_rewrites
+from optvet.graph.walk import attribute_of, reads
+from optvet.graph.weights import constants_of
+
+Sides = frozenset[Hashable]
+Seen = Callable[[np.ndarray], Collection[Hashable]]
+Words = Callable[[Collection[Hashable]], str]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What ``value`` shows about a node: the ``sides`` that there are, those ``seen`` in an array.
+
+    ``words`` says what it means that some were never seen, given those; ``node`` is the operator
+    and the name of the node.
+    """
+
+    node: str
+    value: str
+    sides: Sides
+    seen: Seen
+    words: Words
+
+
+@dataclass(frozen=True)
+class Region:
+    """One place that was rewritten: its nodes in the graph before, and what is decided there."""
+
+    nodes: tuple[int, ...]
+    decisions: tuple[Decision, ...]
+
+
+def rewritten_regions(before: ModelProto, after: ModelProto) -> list[Region]:
+    """The regions of ``before`` that ``after`` has otherwise, with decisions that data may turn.
+
+    Nodes that depend on no input, or on sizes alone, decide nothing. Values inside of nested graphs
+    are not looked at.
+    """
+    graphs = _Graphs(before, after)
+    regions = []
+    for site in find_rewrites(before, after):
+        if any(o in graphs.known for i in site.before for o in before.graph.node[i].output):
+            regions.append(Region(site.before, tuple(graphs.decisions(site))))
+    return regions
+
+
+# --- sides ----------------------------------------------------------------------------------------
+
+
+def _around(low: float | None, high: float | None) -> tuple[Sides, Seen]:
+    """Below a lower and above an upper bound, where there are such, and between them."""
+    tests: dict[Hashable, Callable[[np.ndarray], np.ndarray]] = {}
+    if low is not None:
+        tests[f"below {low:g}"] = partial(np.greater, low)
+    if high is not None:
+        tests[f"above {high:g}"] = partial(np.less, high)
+    least, most = -np.inf if low is None else low, np.inf if high is None else high
+    tests["within bounds"] = lambda x: (x >= least) & (x <= most)
+    return frozenset(tests), lambda x: {side for side, test in tests.items() if test(x).any()}
+
+
+def _signs(x: np.ndarray) -> set[str]:
+    return {words for words, side in (("below 0", x < 0), ("above 0", x > 0)) if side.any()}
+
+
+def _truth(x: np.ndarray) -> set[str]:
+    flags = x.astype(bool)
+    return {word for word, some in (("true", flags.any()), ("false", (~flags).any())) if some}
+
+
+def _values(x: np.ndarray) -> set[Hashable]:
+    """The first two of the different values."""
+    return set(np.unique(x)[:2].tolist())
+
+
+def _never(sides: Collection[Hashable]) -> str:
+    return f"never {' or '.join(sorted(map(str, sides)))}"
+
+
+_FIRST, _OUTPUT, _SECOND_OUTPUT = ("input", 0), ("output", 0), ("output", 1)
+Told = tuple[tuple[str, int], Sides, Seen, Words]
+_SIGNS, _TRUTH = (frozenset[Hashable](s) for s in (("below 0", "above 0"), ("true", "false")))
+_KINKED = ("Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Celu", "Abs", "Sign")
+_LOGIC = (
+    *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "Not", "And", "Or", "Xor"),
+    *("IsNaN", "IsInf"),
+)
+SEVERAL: Sides = frozenset({"several"})
+"""The only side of a decision that is turned by two different values."""
+DECISIONS: Mapping[str, Told] = {
+    **dict.fromkeys(_KINKED, (_FIRST, _SIGNS, _signs, _never)),
+    **dict.fromkeys(_LOGIC, (_OUTPUT, _TRUTH, _truth, _never)),
+    "Where": (_FIRST, _TRUTH, _truth, _never),
+    "ArgMax": (_OUTPUT, SEVERAL, _values, lambda s: "always the same index"),
+    "ArgMin": (_OUTPUT, SEVERAL, _values, lambda s: "always the same index"),
+    "TopK": (_SECOND_OUTPUT, SEVERAL, _values, lambda s: "always the same index"),
+    "QuantizeLinear": (_OUTPUT, SEVERAL, _values, lambda s: "always the same number"),
+    "NonMaxSuppression": (
+        _OUTPUT,
+        frozenset({"a box"}),
+        lambda x: {"a box"} if x.size else set(),
+        _never,
+    ),
+    "HardSwish": (_FIRST, *_around(-3.0, 3.0), _never),
+}
+"""By operator: the operand or result that tells the side, the sides, and how they are seen."""
+
+
+def unseen(decision: Decision, seen: Collection[Hashable]) -> Sides:
+    """The sides that are not among those ``seen`` on all samples."""
+    if decision.sides is SEVERAL:
+        return frozenset() if len(seen) > 1 else SEVERAL
+    return decision.sides.difference(seen)
+
+
+_FLOAT_MAX = 3e38
+_BRANCHES: Mapping[Hashable, str] = {"true": "then_branch", "false": "else_branch"}
+_READERS = ("Gather", "GatherND", "GatherElements", "ArrayFeatureExtractor")
+"""Operators that read rows of their first operand by the indices of their second."""
+_COMPARERS = ("Sub", "CDist", "MatMul", "Gemm", "Scan")
+"""Operators that compare inputs with all rows of a constant, where the nearest is then chosen."""
+_DISTANCE = frozenset(
+    "Add Sub Mul Div Sqrt Neg Max Relu Clip Transpose Reshape Squeeze Unsqueeze Cast Pow Sum Abs "
+    "ReduceSum ReduceSumSquare ReduceL1 ReduceL2 Identity Exp Log Flatten".split()
+)
+_HOPS = 12
+
+
+@dataclass(frozen=True)
+class _Graphs:
+    """A graph before and after its rewrite."""
+
+    before: ModelProto
+    after: ModelProto
+
+    @cached_property
+    def known(self) -> set[str]:
+        """Values of the graph before that depend on what inputs hold, not on sizes alone."""
+        found = {i.name for i in graph_inputs(self.before)}
+        for node in self.before.graph.node:
+            if node.op_type not in ("Shape", "Size") and not found.isdisjoint(reads(node)):
+                found.update(name for name in node.output if name)
+        return found
+
+    @cached_property
+    def constants(self) -> tuple[Mapping[str, TensorProto], Mapping[str, TensorProto]]:
+        return constants_of(self.before), constants_of(self.after)
+
+    @cached_property
+    def readers(self) -> Mapping[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for i, node in enumerate(self.before.graph.node):
+            for name in reads(node):
+                found[name].append(i)
+        return found
+
+    def decisions(self, site: Site) -> Iterator[Decision]:
+        nodes = [self.before.graph.node[i] for i in site.before]
+        others = [self.after.graph.node[i] for i in site.after]
+        twins = {n.output[0]: n for n in others if n.output}
+        for node in nodes:
+            twin = twins.get(node.output[0]) if node.output else None
+            twin = twin if twin is not None and twin.op_type == node.op_type else None
+            found = [*self._sides(node, twin), *self._rows(node, twin)]
+            yield from (d for d in found if d.value in self.known and d.sides)
+        yield from self._results(site.before)
+
+    def _sides(self, node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
+        told = self._bounded(node) or DECISIONS.get(node.op_type)
+        if told is not None:
+            (side, place), sides, seen, words = told
+            names = node.input if side == "input" else node.output
+            if place < len(names) and names[place]:
+                yield Decision(_name(node), names[place], sides, seen, words)
+        if node.op_type == "If":
+            changed = {
+                side: branch
+                for side, branch in _BRANCHES.items()
+                if twin is None or attribute_of(node, branch) != attribute_of(twin, branch)
+            }
+            yield Decision(
+                _name(node),
+                node.input[0],
+                frozenset(changed or _BRANCHES),
+                _truth,
+                lambda sides: f"{' and '.join(sorted(_BRANCHES[s] for s in sides))} never taken",
+            )
+
+    def _bounded(self, node: NodeProto) -> Told | None:
+        """The sides of a Clip's bounds, and of others that are given by attributes."""
+        if node.op_type == "HardSigmoid":
+            alpha, beta = attribute_of(node, "alpha", 0.2), attribute_of(node, "beta", 0.5)
+            return _FIRST, *_around(-beta / alpha, (1 - beta) / alpha), _never
+        if node.op_type != "Clip":
+            return None
+        bounds: list[float | None] = [attribute_of(node, "min"), attribute_of(node, "max")]
+        for place, name in enumerate(node.input[1:3]):
+            if name in self.constants[0]:
+                value = numpy_helper.to_array(self.constants[0][name])
+                bounds[place] = float(value.astype(np.float64).item())
+        # A bound that no value of the type exceeds is none.
+        low, high = (None if b is None or abs(b) >= _FLOAT_MAX else b for b in bounds)
+        return (_FIRST, *_around(low, high), _never)
+
+    def _rows(self, node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
+        """Rows of tables and stored points: those that changed, else two of them."""
+        table = node.op_type in _READERS
+        if not table and node.op_type not in _COMPARERS:
+            return
+        for place, name in enumerate(node.input):
+            if name not in self.constants[0] or (table and place):
+                continue
+            changed = self._changed(node, twin, place)
+            value = node.input[1] if table else self._chosen(node)
+            if value is None or (not table and not changed.any()):
+                continue
+            if not changed.any():
+                yield Decision(_name(node), value, SEVERAL, _values, _same_row)
+                continue
+            rows = np.flatnonzero(changed).tolist()
+            verb = "read" if table else "among the nearest"
+            yield Decision(
+                _name(node),
+                value,
+                frozenset(rows),
+                partial(_indices, len(changed)),
+                partial(_unread, name, len(rows), verb),
+            )
+
+    def _changed(self, node: NodeProto, twin: NodeProto | None, place: int) -> np.ndarray:
+        """Which rows of a constant operand the other graph has otherwise."""
+        was = self.constants[0][node.input[place]]
+        now = None
+        if twin is not None and place < len(twin.input):
+            now = self.constants[1].get(twin.input[place])
+        rows = _as_rows(node, numpy_helper.to_array(was))
+        if now is None or (now.dims, now.data_type) != (was.dims, was.data_type):
+            return np.zeros(len(rows), bool)
+        other = _as_rows(node, numpy_helper.to_array(now))
+        differs: np.ndarray = (rows != other).reshape(len(rows), -1).any(1)
+        return differs
+
+    def _chosen(self, node: NodeProto) -> str | None:
+        """The indices that the distances of a node lead to, if the best are chosen of them."""
+        names = [o for o in node.output if o]
+        for _ in range(_HOPS):
+            indices = {i for name in names for i in self.readers.get(name, ())}
+            following = [self.before.graph.node[i] for i in sorted(indices)]
+            for reader in following:
+                if reader.op_type in ("ArgMin", "ArgMax", "TopK"):
+                    return str(reader.output[1 if reader.op_type == "TopK" else 0])
+            names = [o for n in following if n.op_type in _DISTANCE for o in n.output]
+        return None
+
+    def _results(self, region: Sequence[int]) -> Iterator[Decision]:
+        """That what leaves the region is not 0 alone."""
+        outputs = {o.name for o in self.before.graph.output}
+        for index in region:
+            node = self.before.graph.node[index]
+            for name in node.output if node.op_type not in _LOGIC else ():
+                leaves = not set(self.readers.get(name, ())).issubset(region) or name in outputs
+                if leaves and name in self.known:
+                    sides: Sides = frozenset({"other than 0"})
+                    yield Decision(_name(node), name, sides, _not_zero, _never)
+
+
+def _name(node: NodeProto) -> str:
+    return f"{node.op_type} {node.name or node.output[0]}"
+
+
+def _as_rows(node: NodeProto, constant: np.ndarray) -> np.ndarray:
+    """A table, or points that are compared with, with the axis of its rows in front."""
+    flipped = node.op_type == "Gemm" and not attribute_of(node, "transB", 0)
+    axis = 0
+    if node.op_type in ("Gather", "GatherElements"):
+        axis = attribute_of(node, "axis", 0)
+    elif node.op_type in ("ArrayFeatureExtractor", "MatMul") or flipped:
+        axis = -1
+    elif node.op_type == "Sub":
+        axis = max(0, constant.ndim - 2)
+    return np.moveaxis(np.atleast_1d(constant), axis, 0)
+
+
+def _not_zero(x: np.ndarray) -> set[str]:
+    shows = x.dtype.kind not in "fiubc" or bool((x != 0).any())
+    return {"other than 0"} if shows else set()
+
+
+def _indices(count: int, x: np.ndarray) -> set[Hashable]:
+    return set((np.unique(x.astype(np.int64)) % count).tolist())
+
+
+def _same_row(_: Collection[Hashable]) -> str:
+    return "always the same row"
+
+
+def _unread(name: str, count: int, verb: str, sides: Collection[Hashable]) -> str:
+    return f"{len(sides)} of {count} changed rows of {name} never {verb}"
