@@ -75,13 +75,12 @@ def assemble(
         ledger.control("cache", "limited", session.runner.cache.degraded)
     ledger.control_exact(judged)
     verdict, reason = _verdict(session, examiner, judged)
-    tests_runtime = isinstance(session.case.optimizer, RuntimeTarget)
     return VetResult(
         schema="optvet.vet/3",
         model=model_record(session.case.model),
         optimizer=optimizer_record(session.case),
         runtime=runtime_record(session.case.candidate),
-        judge=runtime_record(session.case.reference) if tests_runtime else None,
+        judge=_judge(session.case),
         verdict=verdict,
         reason=reason,
         findings=ledger.findings,
@@ -127,6 +126,11 @@ def runtime_record(config: RuntimeConfig) -> RuntimeRecord:
         version=config.runtime.version(),
         options=config.options.model_dump(mode="json"),
     )
+
+
+def _judge(case: Case) -> RuntimeRecord | None:
+    """What runs the original where the runtime itself is under test; None otherwise."""
+    return runtime_record(case.reference) if isinstance(case.optimizer, RuntimeTarget) else None
 
 
 def _structures(session: VetSession, detected: Detected) -> Structures | None:
