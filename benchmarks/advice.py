@@ -2,8 +2,8 @@
 
     python benchmarks/advice.py zoo:all MODELS --into FOLDER [--optimizer NAME,…] [--seen NAME,…]
 
-Each model is vetted with the default pipeline of each optimizer, and ``advise --confirm`` is asked
-about the installed versions. A finding is advised if a known fault that it is was told as advice.
+Each model is vetted with the default pipeline of each optimizer, and ``advise`` is asked about the
+installed versions. A finding is advised if a known fault that it is was told as advice.
 Advice is refuted if the passes of the fault, alone, do not show it on the model. Answers are kept
 in FOLDER, a file per model: begun again, only what is missing is done. ``--seen`` names the models
 from which a pattern was made; they are counted apart. Below the table stands a line per finding
@@ -43,7 +43,7 @@ def answer_of(model: str, optimizers: Sequence[str], limit: int) -> Answer:
         except optvet.OptvetError as error:
             vets[optimizer] = {"error": str(error)}
     try:
-        advice = optvet.advise(model, confirm=True).to_dict()
+        advice = optvet.advise(model).to_dict()
     except optvet.OptvetError as error:
         advice = {"error": str(error), "advice": []}
     return {"model": model, "vets": vets, "advice": advice, "s": round(time.monotonic() - began)}

@@ -6,9 +6,10 @@ model of each document under it, with the passes at fault alone, in a process of
 optimized model is checked and run by the installed ONNX Runtime without optimizations; of ONNX
 Runtime, a session with all optimizations is compared with one without, both of the release.
 
-A line per document says which releases show the fault, and what the document says where that is
-something else. The last lines count how many faults were mended, and by which release. ``--write``
-corrects the ranges of the documents. Exit status 1 if a document is wrong.
+Each form of a fault's trigger is dated on its own, with its own model. A line per form says which
+releases show the fault, and what the document says where that is something else. The last lines
+count how many faults were mended in the first form, and by which release. ``--write`` corrects the
+ranges of the documents. Exit status 1 if a document is wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from packaging.version import Version
 from versions import overlaid, prepare
 
 Outcomes = dict[str, str]
-"""Of a document, by release: "same", what is wrong, or "unusable: …"."""
+"""Of a form, by release: "same", what is wrong, or "unusable: …"."""
+Range = tuple[str | None, str | None, str | None]
 
 _SHOWN = """
 import json, os, sys
@@ -73,8 +75,20 @@ def optimized(package, model, passes):
     if package == "onnxsim":
         import onnxsim
         return onnxsim.simplify(model)[0]
+    if package == "onnxconverter-common":
+        from onnxconverter_common import float16
+        return float16.convert_float_to_float16(model, keep_io_types=True)
+    if package == "openvino":
+        in_openvino(model.SerializeToString())
+        return model
     import onnxscript.optimizer
     return onnxscript.optimizer.optimize(model)
+
+def in_openvino(data):
+    import openvino
+    core = openvino.Core()
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}
+    return core.compile_model(core.read_model(data, b""), "CPU", exact)
 
 def trivial(model, weighted):
     # No pass changes it: a release that cannot take it is too old for these versions.
@@ -116,6 +130,10 @@ def outcome(package, case):
     try:
         if package == "onnxruntime":
             actual = run(data, feeds, LEVELS.ORT_ENABLE_ALL)
+        elif package == "openvino":
+            compiled = in_openvino(data)
+            found = compiled({i: feeds[next(iter(i.names))] for i in compiled.inputs})
+            actual = [found[o] for o in compiled.outputs]
         else:
             better = optimized(package, onnx.parser.parse_model(case["model"]), case["passes"])
             if better is None:
@@ -157,26 +175,21 @@ for case in cases:
 
 
 @dataclass(frozen=True)
-class Document:
-    """A known fault, as far as it is looked at here."""
+class Form:
+    """A form of a known fault: its model, and the releases of the document."""
 
-    file: Path
+    id: str
+    passes: Sequence[str]
     values: Mapping[str, Any]
     outcomes: Outcomes = field(default_factory=dict)
 
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return str(self.values["id"])
-
     def case(self) -> dict[str, Any]:
         """What the plain run of a release needs."""
-        passes = self.values.get("pipeline") or self.values.get("passes", [])[:1]
-        return {"id": self.id, "model": self.values["model"], "passes": passes}
+        return {"id": self.id, "model": self.values["model"], "passes": self.passes}
 
-    def ranges(self) -> list[tuple[str | None, str | None, str | None]]:
+    def ranges(self) -> list[Range]:
         """By hand, per range: the last release before it, its first one, the first after it."""
-        found: list[tuple[str | None, str | None, str | None]] = []
+        found: list[Range] = []
         last: tuple[str, bool] | None = None
         for version, outcome in self.outcomes.items():
             if outcome.startswith("unusable"):
@@ -189,17 +202,39 @@ class Document:
             last = version, shows
         return found
 
-    def told(self) -> list[tuple[str | None, str | None, str | None]]:
+    def told(self) -> list[Range]:
         """What the document says."""
         keys = ("good_before", "introduced", "fixed")
-        return [tuple(one.get(k) for k in keys) for one in self.values["affected"]]
+        return [tuple(one.get(k) for k in keys) for one in self.values.get("affected", ())]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A known fault, as far as it is looked at here."""
+
+    file: Path
+    values: Mapping[str, Any]
+    forms: Sequence[Form]
 
 
 def documents_in(places: Sequence[Path], package: str) -> list[Document]:
     """The documents of one package."""
     files = [f for p in places for f in (sorted(p.rglob("*.toml")) if p.is_dir() else [p])]
-    read = [Document(file, tomllib.loads(file.read_text())) for file in files]
-    return [d for d in read if d.values["package"] == package]
+    read = [(file, tomllib.loads(file.read_text())) for file in files]
+    # A note is about metadata, which a plain run does not look at.
+    return [
+        Document(f, v, forms_of(v))
+        for f, v in read
+        if v["package"] == package and v.get("severity") != "note"
+    ]
+
+
+def forms_of(values: Mapping[str, Any]) -> list[Form]:
+    """The forms of a document; the first is that of its own model."""
+    passes = values.get("pipeline") or values.get("passes", [])[:1]
+    every = [values, *values.get("forms", ())]
+    names = [values["id"], *(f"{values['id']} form {n}" for n in range(1, len(every)))]
+    return [Form(name, passes, one) for name, one in zip(names, every, strict=True)]
 
 
 def releases_of(package: str) -> list[str]:
@@ -210,9 +245,9 @@ def releases_of(package: str) -> list[str]:
     return sorted(line.partition(": ")[2].split(", "), key=Version) if line else []
 
 
-def run_release(package: str, documents: Sequence[Document], overlay: Path) -> Iterator[list[str]]:
-    """Id and outcome of each document under the release in ``overlay``."""
-    given = json.dumps([package, [d.case() for d in documents]])
+def run_release(package: str, forms: Sequence[Form], overlay: Path) -> Iterator[list[str]]:
+    """Id and outcome of each form under the release in ``overlay``."""
+    given = json.dumps([package, [form.case() for form in forms]])
     command = [sys.executable, "-P", "-W", "ignore", "-c", _SHOWN]
     done = subprocess.run(
         command,
@@ -239,8 +274,10 @@ def words(ranges: Sequence[tuple[str | None, str | None, str | None]]) -> str:
 
 def rewrite(document: Document, day: str) -> None:
     """Write what was found by hand into a document."""
-    decided = [v for v, o in document.outcomes.items() if not o.startswith("unusable")]
-    head = document.file.read_text().partition("\n[[affected]]")[0].rstrip("\n")
+    outcomes = document.forms[0].outcomes
+    decided = [v for v, o in outcomes.items() if not o.startswith("unusable")]
+    # Ranges stand behind everything else of the document, and behind the model of each form.
+    head = document.file.read_text().partition("\n[[")[0].rstrip("\n")
     new = {"oldest": decided[0], "newest": decided[-1], "checked": day}
     lines = [
         f'{line.partition(" = ")[0]} = "{new[line.partition(" = ")[0]]}"'
@@ -248,9 +285,14 @@ def rewrite(document: Document, day: str) -> None:
         else line
         for line in head.splitlines()
     ]
-    for before, first, fixed in document.ranges():
-        known = {"introduced": first, "good_before": before, "fixed": fixed}
-        lines += ["", "[[affected]]", *(f'{k} = "{v}"' for k, v in known.items() if v)]
+    for number, form in enumerate(document.forms):
+        if number:
+            model = form.values["model"].strip("\n")
+            lines += ["", "[[forms]]", f"model = '''\n{model}\n'''"]
+        for before, first, fixed in form.ranges():
+            known = {"introduced": first, "good_before": before, "fixed": fixed}
+            lines += ["", "[[forms.affected]]" if number else "[[affected]]"]
+            lines += [f'{k} = "{v}"' for k, v in known.items() if v]
     document.file.write_text("\n".join(lines) + "\n")
 
 
@@ -272,28 +314,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if problem := prepare(options.package, version, overlay):
                 print(f"{version} cannot be used: {problem[:100]}", flush=True)
                 continue
-            by_id = {d.id: d for d in documents}
-            for name, outcome in run_release(options.package, documents, overlay):
-                by_id[name].outcomes[version] = outcome
+            forms = {form.id: form for d in documents for form in d.forms}
+            for name, outcome in run_release(options.package, list(forms.values()), overlay):
+                forms[name].outcomes[version] = outcome
             print(f"{version} was run", flush=True)
     wrong, fixed = 0, collections.Counter[str]()
     for document in documents:
-        by_hand, told = document.ranges(), document.told()
-        agrees = by_hand == told
-        wrong += not agrees
-        fixed[by_hand[-1][2] or "" if by_hand else "never shown"] += 1
-        said = "" if agrees else f"; THE DOCUMENT SAYS {words(told)}"
-        print(f"{document.id}: {words(by_hand)}{said}")
-        if options.write and by_hand:
+        for form in document.forms:
+            by_hand, told = form.ranges(), form.told()
+            agrees = by_hand == told
+            wrong += not agrees
+            said = "" if agrees else f"; THE DOCUMENT SAYS {words(told)}"
+            print(f"{form.id}: {words(by_hand)}{said}")
+        first = document.forms[0].ranges()
+        fixed[first[-1][2] or "" if first else "never shown"] += 1
+        if options.write and first:
             rewrite(document, options.write)
     still, unseen = fixed.pop("", 0), fixed.pop("never shown", 0)
     mended = ", ".join(f"{n} by {v}" for v, n in sorted(fixed.items(), key=lambda x: Version(x[0])))
     print(
         f"{options.package}: {len(documents)} faults, {sum(fixed.values())} mended ({mended}), "
-        f"{still} still there, {unseen} never shown; {wrong} documents say something else"
+        f"{still} still there, {unseen} never shown; documents say something else of {wrong} forms"
     )
     if options.json:
-        found = {d.id: d.outcomes for d in documents}
+        found = {form.id: form.outcomes for d in documents for form in d.forms}
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     return int(wrong > 0)
 

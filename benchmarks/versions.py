@@ -39,6 +39,8 @@ PROBES = {
 import onnxoptimizer
 onnxoptimizer.get_available_passes()
 """,
+    "onnxconverter-common": "from onnxconverter_common import float16",
+    "openvino": "import openvino\nopenvino.Core().available_devices",
     "onnxruntime": """
 import numpy, onnx.parser, onnxruntime
 text = '<ir_version: 7, opset_import: ["": 13]> g (float[1] x) => (float[1] y) { y = Identity(x) }'
@@ -65,7 +67,8 @@ def prepare(library: str, version: str, target: Path) -> str:
     problem = probe(library, target)
     for _ in range(_MOST_BESIDE):
         missing = re.search(r"No module named '(\w+)'", problem)
-        old = "onnx<1.18" if "module 'onnx" in problem else "numpy<2"
+        of_onnx = re.search(r"module (named )?'onnx\b", problem)
+        old = "onnx<1.18" if of_onnx else "numpy<2"
         requirement = missing[1] if missing else old
         name = requirement.partition("<")[0]
         if not problem or (target / name).exists() or install(requirement, target):

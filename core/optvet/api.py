@@ -137,14 +137,15 @@ def advise(
 ) -> AdviceResult:
     """Tell which known faults ``model`` may trigger, where, and what avoids each.
 
-    No optimizer is run, but with ``confirm``.
+    What takes seconds is tried on the model.
 
     Args:
         model: As ``vet`` takes it.
         versions: ``PACKAGE==VERSION``, one or several; by default what is installed.
         progress: Called with what is being done.
-        options: ``confirm`` runs the passes of each fault on the model, with ``index`` as the
-            folder of wheels; ``known`` are documents beside those that come with optvet.
+        options: ``confirm`` tries all passes and ways round on the model, with ``index`` as the
+            folder of wheels, or none if False; ``known`` are documents beside those that come with
+            optvet.
 
     Raises:
         UsageError: The model, a version or a document cannot be used.

@@ -34,9 +34,13 @@ def command(
         ),
     ] = None,
     confirm: Annotated[
-        bool,
-        typer.Option("--confirm", help="Run the passes of each fault on the model, these alone."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--confirm/--no-confirm",
+            help="Run the passes of each fault, and what avoids it, on the model.",
+            show_default="what takes seconds",
+        ),
+    ] = None,
     index: Annotated[
         Path | None,
         typer.Option(
@@ -54,7 +58,7 @@ def command(
 ) -> None:
     """Say which known faults a model may trigger, where, and what avoids each.
 
-    No optimizer is run, but for --confirm. Exit code 1 if there are any.
+    What takes seconds is tried on the model. Exit code 1 if there is advice that is not refuted.
     """
     from optvet.engine.discovery import Plugins
     from optvet.engine.known.advise import advise_on
@@ -98,7 +102,11 @@ def _show_one(terminal: Terminal, one: Advised) -> None:
     passes = ", ".join(one.passes) or "import and export"
     rows = [("by", f"{one.package} {one.version}, {passes}: {one.symptom}")]
     rows.append(("where", _where(one)))
-    rows += [("avoid", way) for way in one.avoid]
+    if not one.dated:
+        rows.append(("note", "no release was tried with a trigger of this form"))
+    for way in one.avoid:
+        outcome = one.tried.get(way)
+        rows.append(("avoid", f"{way}  ({outcome})" if outcome else way))
     rows += [("note", one_line(one.note, 300))] if one.note else []
     for label, words in rows:
         terminal.show(text(f"  {label:<8}{words}"), soft_wrap=True)

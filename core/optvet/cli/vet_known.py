@@ -13,10 +13,10 @@ from optvet.spec.records.vet import VetResult
 
 def known_faults(result: VetResult) -> Iterator[RenderableType]:
     """A row per known fault that a finding is, with the releases that have it."""
-    ids = dict.fromkeys(name for finding in result.findings for name in finding.known)
-    if not ids:
+    released = {name: f.known_releases.get(name) for f in result.findings for name in f.known}
+    if not released:
         return
-    from optvet.engine.known.documents import shipped
-
-    rows = [f"{fault.id}, {fault.when}" for fault in shipped() if fault.id in ids]
+    rows = [f"{name}, {words}" if words else name for name, words in released.items()]
+    if any(released.values()):
+        rows.append("by the fault's smallest model; on this one no other release was tried")
     yield labelled_grid([("known", text("\n".join(rows)))])

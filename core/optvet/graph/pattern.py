@@ -31,6 +31,7 @@ from typing import Any
 from onnx import ModelProto, NodeProto, TypeProto
 
 from optvet.graph.pattern_facts import FUNCTIONS, PatternGraph, UnknownFact, attribute_value
+from optvet.graph.pattern_forms import decided_by, form_of_node
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     domain_of,
@@ -85,10 +86,15 @@ class GraphPattern:
 
 @dataclass(frozen=True)
 class PatternMatch:
-    """A place that fits: its nodes in the order of the pattern; ``certain`` if all was known."""
+    """A place that fits: its nodes in the order of the pattern.
+
+    ``certain`` says whether all was known that the conditions ask for. ``form`` has what places of
+    one pattern may differ in: which operands are given, and the values that conditions look at.
+    """
 
     nodes: tuple[NodeProto, ...]
     certain: bool
+    form: str
 
 
 def parse_pattern(text: str) -> tuple[GraphPattern, ...]:
@@ -199,7 +205,12 @@ def find_matches(
     searched += [
         PatternGraph(list(f.node), None, opset_versions(f), *known) for f in model.functions
     ]
-    found = (m for p in patterns for graph in searched for m in _Matcher(p, graph).all())
+    found = (
+        PatternMatch(m.nodes, m.certain, f"{number}: {m.form}" if len(patterns) > 1 else m.form)
+        for number, pattern in enumerate(patterns)
+        for graph in searched
+        for m in _Matcher(pattern, graph).all()
+    )
     return list(itertools.islice(found, _MOST_MATCHES))
 
 
@@ -219,7 +230,7 @@ class _Matcher:
             state = self._judge(names)
             if state is not False:
                 seen.add(key)
-                yield PatternMatch(nodes, state is True)
+                yield PatternMatch(nodes, state is True, self._form(nodes, names))
 
     def _extend(
         self, nodes: tuple[NodeProto, ...], names: Mapping[str, str]
@@ -300,6 +311,19 @@ class _Matcher:
         """Whether all conditions hold; None if that cannot be known."""
         states = [self._state(condition, names) for condition in self._pattern.conditions]
         return False if False in states else None if None in states else True
+
+    def _form(self, nodes: Sequence[NodeProto], names: Mapping[str, str]) -> str:
+        """The form of a place, as text that is compared with that of other places."""
+        pairs = zip(nodes, self._pattern.nodes, strict=True)
+        parts = ["_" if w.operators == ("_",) else form_of_node(node) for node, w in pairs]
+        for condition in self._pattern.conditions:
+            for asked in decided_by(condition):
+                try:
+                    value = repr(self._compute(asked, names))
+                except UnknownFact:
+                    value = "?"
+                parts.append(f"{ast.unparse(asked)}={value}")
+        return " ".join(parts)
 
     def _state(self, condition: ast.expr, names: Mapping[str, str]) -> bool | None:
         if isinstance(condition, ast.BoolOp):

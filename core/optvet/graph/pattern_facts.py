@@ -144,6 +144,36 @@ def _readers(graph: PatternGraph, name: str) -> int:
     return len(graph.readers.get(name, [])) + (name in graph.outputs)
 
 
+def _made_by(graph: PatternGraph, name: str) -> str:
+    """The operator that makes a value; "" for an input, or where it is not in this graph."""
+    node = graph.makers.get(name)
+    return "" if node is None or domain_of(node) != ONNX_DOMAIN else str(node.op_type)
+
+
+def _copies_moved(graph: PatternGraph, sizes: str, before: str, first: str) -> bool:
+    """Whether a 0 among the sizes of a Reshape stands for another dimension of ``first``.
+
+    It copies a dimension of ``before``, which another Reshape made of ``first``.
+    """
+    here, there = graph.shape(before), graph.shape(first)
+    places = [axis for axis, size in enumerate(_value(graph, sizes)) if size == 0]
+    pairs = [(here[a : a + 1], there[a : a + 1]) for a in places]
+    if any(one != other and None not in (*one, *other) for one, other in pairs):
+        return True
+    if any(None in (*one, *other) for one, other in pairs):
+        raise UnknownFact
+    return False
+
+
+def _is_product(graph: PatternGraph, scales: str, *factors: str) -> bool:
+    """Whether constants are the product of others but for rounding."""
+    values = [np.asarray(_value(graph, name), np.float64) for name in (scales, *factors)]
+    try:
+        return bool(np.allclose(values[0], np.prod(np.broadcast_arrays(*values[1:]), axis=0), 1e-4))
+    except ValueError:  # Of shapes that no runtime multiplies.
+        return False
+
+
 def _attr(graph: PatternGraph, result: str, name: str) -> Any:
     node = graph.makers.get(result)
     value = None if node is None else attribute_value(node, name, graph.opsets)
@@ -178,6 +208,11 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "value": _value,
     "readers": _readers,
     "attr": _attr,
+    "made_by": _made_by,
+    "copies_moved": _copies_moved,
+    "is_product": _is_product,
+    "largest": lambda graph, values: max(values, default=0),
+    "smallest": lambda graph, values: min(values, default=0),
     "over_last": _over_last,
     "is_empty": _is_empty,
     "is_constant": lambda graph, name: graph.tensor(name) is not None,
@@ -189,8 +224,11 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 """What conditions can ask: of a value its ``rank``, ``dim(x, axis)``, ``shape``, ``elements``,
 ``dtype``, ``kind`` ("tensor", "sequence", "map", "optional"), whether it or an axis of it
 ``is_empty``, ``value`` of a constant as a flat list, number of ``readers`` (a graph output is one
-more); of the node that makes a result its ``attr(y, "axis")``, and whether it is a reduction along
-the last axis alone (``over_last(y)``); of the model its ``opset`` and ``ir_version``."""
+more); of the node that makes a result its operator (``made_by(y)``, "" for an input), its
+``attr(y, "axis")``, and whether it is a reduction along the last axis alone (``over_last(y)``); of
+a list its ``largest`` and ``smallest`` number; of the sizes of a Reshape after another one whether
+a 0 ``copies_moved(S, r, x)`` dimensions; of a constant whether it ``is_product(B, X, W)`` of
+others; of the model its ``opset`` and ``ir_version``."""
 
 
 def attribute_value(node: NodeProto, name: str, opsets: Mapping[str, int]) -> Any:

@@ -89,7 +89,7 @@ class BisectOptions(VetOptions, total=False):
 class AdviseOptions(TypedDict, total=False):
     """How ``advise`` looks for known faults; see ``optvet advise --help``."""
 
-    confirm: bool
+    confirm: bool | None
     index: PathLike | None
     known: Sequence[PathLike]
     trust: bool

@@ -11,7 +11,7 @@ from optvet.engine.known.advise import advise, versions_asked
 from optvet.engine.known.documents import known_folder, read_fault, read_faults, shipped, to_toml
 from optvet.engine.known.page import page_of
 from optvet.spec.errors import InputError, UnknownName, UsageError
-from optvet.spec.records.known import AffectedRange, KnownFault
+from optvet.spec.records.known import AffectedRange, FaultForm, KnownFault
 from optvet.spec.symptoms import Symptom
 
 ROOT = Path(__file__).parents[3]
@@ -108,6 +108,72 @@ def test_advice_says_where_and_what_avoids_it() -> None:
     ]
     assert advise("two.onnx", model, {"acme-opt": "2.0"}, [FAULT]).looked_for == 0
     assert advise("two.onnx", model, {"other": "1.7"}, [FAULT]).advice == []
+
+
+FORMS = FAULT.model_copy(
+    update={
+        "trigger": "y = Clip(x, *)",
+        "model": (
+            '<ir_version: 8, opset_import: ["" : 17]>\n'
+            "g (float[2,3] x) => (float[2,3] y) <float lo = {0}> { y = Clip(x, lo) }\n"
+        ),
+        "forms": [
+            FaultForm(
+                model=(
+                    '<ir_version: 8, opset_import: ["" : 17]>\n'
+                    "g (float[2,3] x) => (float[2,3] y) <float hi = {6}> { y = Clip(x, , hi) }\n"
+                ),
+                affected=[AffectedRange()],
+            ),
+            FaultForm(
+                model=(
+                    '<ir_version: 7, opset_import: ["" : 10]>\n'
+                    "g (float[2,3] x) => (float[2,3] y) { y = Clip<max = 6.0>(x) }\n"
+                )
+            ),
+        ],
+    }
+)
+"""A fault whose second form every release shows, and whose third one none."""
+
+
+def clipped(operands: str, *, opset: int = 17) -> onnx.ModelProto:
+    weights = "<float lo = {0}, float hi = {6}>" if opset > 10 else ""
+    return onnx.parser.parse_model(f"""
+    <ir_version: 7, opset_import: ["" : {opset}]>
+    g (float[5] v) => (float[5] w) {weights} {{ w = Clip{operands} }}
+    """)
+
+
+def test_a_form_of_a_trigger_has_releases_of_its_own() -> None:
+    (one,) = advise("m", clipped("(v, lo)"), {"acme-opt": "1.7"}, [FORMS]).advice
+    assert one.avoid[:2] == ["acme-opt>=2.0,<3.0", "acme-opt<1.5"]
+    assert one.dated
+    assert advise("m", clipped("(v, lo)"), {"acme-opt": "2.0"}, [FORMS]).advice == []
+    (one,) = advise("m", clipped("(v, , hi)"), {"acme-opt": "2.0"}, [FORMS]).advice
+    assert one.avoid == ["--optimizer acme --pipeline default,-tidy", "write Max(x, 0)"]
+    attribute = clipped("<max = 6.0>(v)", opset=10)
+    assert advise("m", attribute, {"acme-opt": "1.7"}, [FORMS]).advice == []
+
+
+def test_no_release_is_recommended_for_a_form_of_which_none_was_tried() -> None:
+    (one,) = advise("m", clipped("(v, lo, hi)"), {"acme-opt": "1.7"}, [FORMS]).advice
+    assert not one.dated
+    assert one.avoid == ["--optimizer acme --pipeline default,-tidy", "write Max(x, 0)"]
+    assert set(one.tried.values()) == {"not tried on this model"}
+
+
+def test_forms_are_read_as_they_were_written_and_each_once(tmp_path: Path) -> None:
+    file = tmp_path / "forms.toml"
+    file.write_text(to_toml(FORMS))
+    assert read_fault(file) == FORMS
+    assert FORMS.when.split("; in another form ")[1:] == [
+        "since 1.0 or earlier, still in 3.2",
+        "in no release from 1.0 to 3.2",
+    ]
+    file.write_text(to_toml(FORMS.model_copy(update={"forms": [FORMS.forms[0]] * 2})))
+    with pytest.raises(InputError, match=r"forms\.1\.model: its form, Clip\(x,-,x\), was dated"):
+        read_fault(file)
 
 
 def test_what_is_known_of_a_value_of_unknown_rank_counts() -> None:

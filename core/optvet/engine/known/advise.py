@@ -1,31 +1,23 @@
-"""Which known faults a model may trigger, without running an optimizer."""
+"""Which known faults a model may trigger, and what avoids each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from importlib import metadata
 from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TypeProto
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import Version
 
-from optvet.engine.bisect.overlay import Overlay, Overlays
-from optvet.engine.bisect.predicate import vet_there
-from optvet.engine.bisect.run import released_packages
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment.package_index import NotInstallable, PackageIndex
-from optvet.engine.environment.releases import ReleaseStore, releases_root
-from optvet.engine.known.documents import faults_of, with_declared
+from optvet.engine.environment.package_index import PackageIndex
+from optvet.engine.known.confirm import Tries, installed_version, ways_round
+from optvet.engine.known.documents import faults_of, ranges_of, shows_in_form, with_declared
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.vetting import error_of, vet_request
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inner_values import infer
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.pattern import PatternMatch, find_matches, parse_pattern
-from optvet.spec.errors import OptvetError, UnknownName, UsageError
-from optvet.spec.records import ErrorRecord, VetResult
+from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records.known import AdviceResult, Advised, KnownFault
 from optvet.spec.request import VetRequest
 
@@ -37,7 +29,7 @@ def advise_on(
     plugins: Plugins,
     *,
     versions: Sequence[str] = (),
-    confirm: bool = False,
+    confirm: bool | None = None,
     index: Path | None = None,
     known: Sequence[Path] = (),
     trust: bool = False,
@@ -50,7 +42,8 @@ def advise_on(
         model: An ONNX file, or ``zoo:NAME``.
         plugins: What is installed.
         versions: ``PACKAGE==VERSION``, several; by default what is installed.
-        confirm: Whether to run the passes of each fault on the model.
+        confirm: Whether to run the passes of each fault on the model, and what avoids it; by
+            default where that takes seconds.
         index: Folder of wheels to install a version from; by default that of pip.
         known: Documents, or folders of them, beside those that come with optvet.
         trust: Whether records beside the model may name code.
@@ -67,13 +60,17 @@ def advise_on(
         raise UsageError(f"{model}: {len(models)} models; advise on one at a time")
     progress("looking for triggers", 0, None)
     result = advise(model, models[0].load(), found, faults)
-    if not confirm:
+    if confirm is False or not result.advice:
         return result
-    request = VetRequest(model=model, cache_dir=cache_dir, trust=trust)
-    by_id = {fault.id: fault for fault in faults}
-    return confirm_advice(
-        result, by_id, request, plugins, index=PackageIndex(index), progress=progress
+    tries = Tries(
+        VetRequest(model=model, cache_dir=cache_dir, trust=trust),
+        plugins,
+        PackageIndex(index),
+        progress,
+        models[0].size_bytes,
+        is_quick=confirm is None,
     )
+    return tries.confirm(result, {fault.id: fault for fault in faults})
 
 
 def versions_asked(wanted: Sequence[str], faults: Iterable[KnownFault]) -> dict[str, str]:
@@ -97,14 +94,7 @@ def versions_asked(wanted: Sequence[str], faults: Iterable[KnownFault]) -> dict[
         if requirement.name not in packages:
             raise UnknownName("package", requirement.name, packages, "(known faults are of these)")
         found[requirement.name] = version
-    return found or {name: v for name in packages if (v := _installed(name)) is not None}
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return found or {name: v for name in packages if (v := installed_version(name)) is not None}
 
 
 def types_in_worker(model: ModelProto) -> dict[str, TypeProto]:
@@ -118,7 +108,11 @@ def types_in_worker(model: ModelProto) -> dict[str, TypeProto]:
 def advise(
     source: str, model: ModelProto, versions: Mapping[str, str], faults: Sequence[KnownFault]
 ) -> AdviceResult:
-    """The known faults of these versions whose trigger fits somewhere in the model."""
+    """The known faults of these versions whose trigger fits somewhere in the model.
+
+    A place counts if these releases show the fault in its form; where that form was not dated, if
+    they show it in another one.
+    """
     affected = [
         fault
         for fault in faults
@@ -127,9 +121,10 @@ def advise(
     types = types_in_worker(model) if affected else {}
     advice = []
     for fault in affected:
-        places = find_matches(parse_pattern(fault.trigger), model, types)
-        if places:
-            advice.append(_advised(fault, versions[fault.package], places))
+        version = versions[fault.package]
+        found = find_matches(parse_pattern(fault.trigger), model, types)
+        if places := [place for place in found if shows_in_form(fault, version, place.form)]:
+            advice.append(_advised(fault, version, places))
     return AdviceResult(
         schema="optvet.advice/1",
         model=source,
@@ -140,6 +135,8 @@ def advise(
 
 
 def _advised(fault: KnownFault, version: str, places: Sequence[PatternMatch]) -> Advised:
+    dated = [ranges for p in places if (ranges := ranges_of(fault, p.form)) is not None]
+    ways = ways_round(fault, version, dated[0] if dated else None)
     return Advised(
         fault=fault.id,
         title=fault.title,
@@ -149,92 +146,12 @@ def _advised(fault: KnownFault, version: str, places: Sequence[PatternMatch]) ->
         symptom=fault.symptom,
         places=[[_name(node) for node in place.nodes] for place in places[:_MOST_PLACES]],
         certain=any(place.certain for place in places),
-        avoid=_ways_round(fault, version),
+        avoid=[way.words for way in ways],
+        tried=dict.fromkeys((way.words for way in ways), "not tried on this model"),
+        dated=len(dated) == len(places),
     )
 
 
 def _name(node: NodeProto) -> str:
     """A node by its name, else by its first result."""
     return node.name or next(filter(None, node.output), node.op_type)
-
-
-def _ways_round(fault: KnownFault, version: str) -> list[str]:
-    """What avoids a fault: a later or an earlier version, fewer passes, another model."""
-    ranges = fault.affected
-    number = next(i for i, one in enumerate(ranges) if one.covers(Version(version)))
-    ways = []
-    if (fixed := ranges[number].fixed) is not None:
-        again = ranges[number + 1].introduced if number + 1 < len(ranges) else None
-        ways.append(f"{fault.package}>={fixed}{f',<{again}' if again else ''}")
-    if (introduced := ranges[number].introduced) is not None:
-        good = ranges[number].good_before
-        before = ranges[number - 1].fixed if number else None
-        since = f">={before}," if before else ""
-        ways.append(f"{fault.package}{since}{f'<={good}' if good else f'<{introduced}'}")
-    if off := (fault.pipeline[-1:] or fault.passes):
-        without = "".join(f",-{name}" for name in off)
-        ways.append(f"--optimizer {fault.optimizer} --pipeline default{without}")
-    return [*ways, *([fault.edit] if fault.edit else [])]
-
-
-# --- confirming ----------------------------------------------------------------------------------
-
-
-def confirm_advice(
-    result: AdviceResult,
-    faults: Mapping[str, KnownFault],
-    request: VetRequest,
-    plugins: Plugins,
-    *,
-    index: PackageIndex,
-    progress: Progress,
-) -> AdviceResult:
-    """The same advice after running the passes of each fault on the model, and these alone.
-
-    A version that is not installed is run as ``bisect`` does.
-    """
-    advice = []
-    for number, one in enumerate(result.advice):
-        progress(f"confirming {one.fault}", number, len(result.advice))
-        fault = faults[one.fault]
-        asked = request.model_copy(
-            update={
-                "optimizer": fault.optimizer,
-                "pipeline": ",".join(fault.applied) or "none",
-                "strategy": "auto" if fault.applied else "none",
-            }
-        )
-        answer = _vet_under(fault.package, one.version, asked, plugins, index, progress)
-        if isinstance(answer, ErrorRecord):
-            advice.append(one.model_copy(update={"note": answer.message}))
-            continue
-        shows = any(f.symptom in fault.symptoms for f in answer.findings)
-        advice.append(one.model_copy(update={"confirmed": shows}))
-    return result.model_copy(update={"advice": advice})
-
-
-def _vet_under(
-    package: str,
-    version: str,
-    request: VetRequest,
-    plugins: Plugins,
-    index: PackageIndex,
-    progress: Progress,
-) -> VetResult | ErrorRecord:
-    try:
-        if _installed(package) == version:
-            return vet_request(request, plugins)
-        released = released_packages(plugins).get(package)
-        if released is None:
-            raise UsageError(f"{package} {version} is not installed, and no plugin declares it")
-        store = ReleaseStore(releases_root())
-        with ExitStack() as stack:
-            overlays = Overlays(
-                released[0][1], store, index, lambda words: progress(words, 0, None)
-            )
-            overlay: Overlay = stack.enter_context(overlays.using(version))
-            return vet_there(overlay, request)
-    except NotInstallable as error:
-        return error_of(request.model, UsageError(f"{package} {version}: {error}"))
-    except OptvetError as error:
-        return error_of(request.model, error)

@@ -21,7 +21,7 @@ from optvet.graph.types import inferred_types
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.foreign import files_in, read_text
 from optvet.spec.parsing import read_toml
-from optvet.spec.records.known import KnownFault
+from optvet.spec.records.known import AffectedRange, KnownFault, is_affected
 from optvet.spec.toml_lines import join_with_dots, line_of
 from optvet.spec.validation_words import words_of
 
@@ -100,17 +100,54 @@ def read_fault(file: Path) -> KnownFault:
 def problem_of_fault(fault: KnownFault) -> str:
     """What is wrong with a document whose form is right; empty if nothing is."""
     try:
-        model = onnx.parser.parse_model(fault.model)
-        onnx.checker.check_model(model)
-    except (onnx.parser.ParseError, onnx.checker.ValidationError) as error:
-        return f"model: {str(error).splitlines()[0]}"
-    try:
         pattern = parse_pattern(fault.trigger)
     except ValueError as error:
         return f"trigger: {error}"
-    if not find_matches(pattern, model, with_declared(inferred_types(model) or {}, model)):
-        return "trigger: it does not fit the document's own model"
+    forms: list[str] = []
+    for number, one in enumerate(fault.every_form):
+        place = f"forms.{number - 1}.model" if number else "model"
+        try:
+            model = onnx.parser.parse_model(one.model)
+            onnx.checker.check_model(model)
+        except (onnx.parser.ParseError, onnx.checker.ValidationError) as error:
+            return f"{place}: {str(error).splitlines()[0]}"
+        matches = find_matches(pattern, model, with_declared(inferred_types(model) or {}, model))
+        if not matches:
+            whose = f"the model of forms.{number - 1}" if number else "the document's own model"
+            return f"trigger: it does not fit {whose}"
+        if matches[0].form in forms:
+            return f"{place}: its form, {matches[0].form}, was dated above"
+        forms.append(matches[0].form)
     return ""
+
+
+@cache
+def _dated_forms(trigger: str, models: tuple[str, ...]) -> tuple[str, ...]:
+    """The form of the trigger that each model of a fault has."""
+    pattern, found = parse_pattern(trigger), []
+    for text in models:
+        model = onnx.parser.parse_model(text)
+        types = with_declared(inferred_types(model) or {}, model)
+        found.append(find_matches(pattern, model, types)[0].form)
+    return tuple(found)
+
+
+def ranges_of(fault: KnownFault, form: str) -> list[AffectedRange] | None:
+    """The releases that show a fault in a form of its trigger; None if that was not dated."""
+    every = fault.every_form
+    known = _dated_forms(fault.trigger, tuple(one.model for one in every))
+    return next(
+        (one.affected for one, name in zip(every, known, strict=True) if name == form), None
+    )
+
+
+def shows_in_form(fault: KnownFault, version: str, form: str) -> bool:
+    """Whether a release shows a fault in a form of its trigger.
+
+    Of a form that was not dated it is assumed if the release shows another form.
+    """
+    ranges = ranges_of(fault, form)
+    return fault.affects(version) if ranges is None else is_affected(ranges, version)
 
 
 def with_declared(types: Mapping[str, TypeProto], model: ModelProto) -> dict[str, TypeProto]:
@@ -131,12 +168,21 @@ def fault_named(name: str, faults: Sequence[KnownFault]) -> KnownFault:
 def to_toml(fault: KnownFault) -> str:
     """The document, in the order of its fields."""
     values = fault.model_dump(mode="json", by_alias=True)
-    ranges = values.pop("affected")
+    ranges, forms = values.pop("affected"), values.pop("forms")
     lines = [f"{key} = {_toml(value)}" for key, value in values.items() if value not in ("", [])]
-    for one in ranges:
-        lines += ["", "[[affected]]"]
-        lines += [f"{key} = {_toml(value)}" for key, value in one.items() if value is not None]
+    lines += _ranges_in_toml("affected", ranges)
+    for form in forms:
+        lines += ["", "[[forms]]", f"model = {_toml(form['model'])}"]
+        lines += _ranges_in_toml("forms.affected", form["affected"])
     return "\n".join(lines) + "\n"
+
+
+def _ranges_in_toml(name: str, ranges: Iterable[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for one in ranges:
+        lines += ["", f"[[{name}]]"]
+        lines += [f"{key} = {_toml(value)}" for key, value in one.items() if value is not None]
+    return lines
 
 
 def _toml(value: Any) -> str:

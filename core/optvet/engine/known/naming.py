@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.known.advise import types_in_worker
-from optvet.engine.known.documents import shipped
+from optvet.engine.known.documents import ranges_of, shipped, shows_in_form
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.work.cache.disk import cache_root
 from optvet.graph.pattern import find_matches, parse_pattern
@@ -31,20 +31,22 @@ def with_known(result: VetResult, cache_dir: Path | None = None) -> VetResult:
     if not result.findings:
         return result
     named = name_findings(result, shipped(), cache_dir)
-    findings = [
-        finding.model_copy(update={"known": [fault.id for fault in named.get(number, ())]})
-        for number, finding in enumerate(result.findings)
-    ]
+    findings = []
+    for number, finding in enumerate(result.findings):
+        released = {fault.id: words for fault, words in named.get(number, ())}
+        update = {"known": list(released), "known_releases": released}
+        findings.append(finding.model_copy(update=update))
     return result.model_copy(update={"findings": findings})
 
 
 def name_findings(
     result: VetResult, faults: Sequence[KnownFault], cache_dir: Path | None = None
-) -> Mapping[int, Sequence[KnownFault]]:
+) -> Mapping[int, Sequence[tuple[KnownFault, str]]]:
     """Known faults by the number of the finding that they are; findings without one are left out.
 
-    A fault fits if its release has it, passes and symptom agree, and its trigger is in the model;
-    or if it lists the finding's fingerprint.
+    A fault fits if its release has it, passes and symptom agree, and its trigger is in the model,
+    in a form that this release shows; or if it lists the finding's fingerprint. Beside it stand
+    the releases that show this form, in words.
     """
     possible = {
         number: fitting
@@ -57,18 +59,26 @@ def name_findings(
     if model is None:
         return {}
     types = types_in_worker(model)
-    named = {}
+    version, named = result.optimizer.version, {}
     for number, fitting in possible.items():
         fingerprint = result.findings[number].fingerprint
-        there = [
-            fault
-            for fault in fitting
-            if fingerprint in fault.fingerprints
-            or find_matches(parse_pattern(fault.trigger), model, types)
-        ]
+        there = []
+        for fault in fitting:
+            places = find_matches(parse_pattern(fault.trigger), model, types)
+            forms = [p.form for p in places if shows_in_form(fault, version, p.form)]
+            if forms or fingerprint in fault.fingerprints:
+                there.append((fault, _releases(fault, forms)))
         if there:
             named[number] = there
     return named
+
+
+def _releases(fault: KnownFault, forms: Sequence[str]) -> str:
+    """Which releases show the first of these forms that was dated; of none, its model's own."""
+    dated = [ranges for form in forms if (ranges := ranges_of(fault, form)) is not None]
+    if forms and not dated:
+        return "in a form of which no release was tried"
+    return fault.when_of(dated[0] if dated else fault.affected)
 
 
 def _may_be(fault: KnownFault, finding: Finding, result: VetResult) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from packaging.version import InvalidVersion, Version
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from optvet.spec.records.base import Record, Result
 from optvet.spec.symptoms import Symptom
@@ -32,6 +33,30 @@ class AffectedRange(Record):
         return after and (self.fixed is None or version < Version(self.fixed))
 
 
+def _are_ranges(value: list[AffectedRange]) -> list[AffectedRange]:
+    for one in value:
+        ends = (one.good_before, one.introduced, one.fixed)
+        known = [_version(v) for v in ends if v is not None]
+        if known != sorted(set(known)):
+            raise ValueError(f"expected good_before < introduced < fixed, got {ends}")
+        if one.good_before is not None and one.introduced is None:
+            raise ValueError("good_before stands beside introduced")
+    return value
+
+
+Ranges = Annotated[list[AffectedRange], AfterValidator(_are_ranges)]
+
+
+class FaultForm(Record):
+    """Another form of what triggers a fault, with a model that has it and its own releases.
+
+    ``affected`` is empty if no release that was tried shows the fault in this form.
+    """
+
+    model: str
+    affected: Ranges = Field(default_factory=list)
+
+
 class KnownFault(Record):
     """One cause of wrong models: where it is, which releases have it, what triggers it.
 
@@ -41,6 +66,7 @@ class KnownFault(Record):
     ``oldest`` and ``newest`` are the releases between which ``affected`` was found, on ``checked``.
     ``model`` is the smallest model known, as ONNX text, and ``trigger`` the pattern of nodes that a
     model must have to be affected. ``edit`` says how to change a model so that it is not.
+    ``affected`` is about the form of the trigger that ``model`` has; ``forms`` has other forms.
     """
 
     schema_: Literal["optvet.known/1"] = Field("optvet.known/1", alias="schema")
@@ -53,7 +79,7 @@ class KnownFault(Record):
     symptom: Symptom
     also_shows: list[Symptom] = Field(default_factory=list)
     severity: Literal["fault", "note"] = "fault"
-    affected: list[AffectedRange]
+    affected: Ranges
     oldest: str
     newest: str
     checked: str
@@ -62,6 +88,7 @@ class KnownFault(Record):
     upstream: list[str] = Field(default_factory=list)
     fingerprints: list[str] = Field(default_factory=list)
     model: str
+    forms: list[FaultForm] = Field(default_factory=list)
 
     @field_validator("id")
     @classmethod
@@ -85,24 +112,19 @@ class KnownFault(Record):
 
     @field_validator("affected")
     @classmethod
-    def _are_ranges(cls, value: list[AffectedRange]) -> list[AffectedRange]:
-        for one in value:
-            ends = (one.good_before, one.introduced, one.fixed)
-            known = [_version(v) for v in ends if v is not None]
-            if known != sorted(set(known)):
-                raise ValueError(f"expected good_before < introduced < fixed, got {ends}")
-            if one.good_before is not None and one.introduced is None:
-                raise ValueError("good_before stands beside introduced")
+    def _is_shown(cls, value: list[AffectedRange]) -> list[AffectedRange]:
         if not value:
             raise ValueError("name the releases that show it")
         return value
 
     def affects(self, version: str) -> bool:
-        """Whether a release shows it; one newer than all that were tried does if the newest did.
+        """Whether a release shows it in some form."""
+        return any(is_affected(form.affected, version) for form in self.every_form)
 
-        Some optimizers name a second library behind their version: "0.7.2 (acme_ir 0.1)".
-        """
-        return any(one.covers(_version(version.split()[0])) for one in self.affected)
+    @property
+    def every_form(self) -> list[FaultForm]:
+        """All forms that were dated, that of ``model`` first."""
+        return [FaultForm(model=self.model, affected=self.affected), *self.forms]
 
     @property
     def symptoms(self) -> set[Symptom]:
@@ -111,13 +133,28 @@ class KnownFault(Record):
 
     @property
     def when(self) -> str:
-        """The affected releases in words."""
-        return "; again ".join(_words(one, self.oldest, self.newest) for one in self.affected)
+        """The affected releases in words, of each form that has others."""
+        every = dict.fromkeys(self.when_of(form.affected) for form in self.every_form)
+        return "; in another form ".join(every)
+
+    def when_of(self, affected: Sequence[AffectedRange]) -> str:
+        """The affected releases of one form in words."""
+        words = "; again ".join(_words(one, self.oldest, self.newest) for one in affected)
+        return words or f"in no release from {self.oldest} to {self.newest}"
 
     @property
     def applied(self) -> list[str]:
         """The passes that show it: all of ``pipeline``, else the first of ``passes``."""
         return self.pipeline or self.passes[:1]
+
+
+def is_affected(ranges: Sequence[AffectedRange], version: str) -> bool:
+    """Whether a release is in some range; one newer than all that were tried if the newest is.
+
+    Some optimizers name a second library behind their version: "0.7.2 (acme_ir 0.1)".
+    """
+    number = _version(version.split()[0])
+    return any(one.covers(number) for one in ranges)
 
 
 def _version(text: str) -> Version:
@@ -163,9 +200,11 @@ class Advised(Record):
     """A known fault that a model may trigger.
 
     ``places`` names the nodes of each place, or their results; ``certain`` is False if something
-    that the trigger asks for is not known before the model runs. ``avoid`` says what avoids it.
-    ``confirmed`` says whether the passes alone show it; None if that was not asked for, or cannot
-    be judged for the reason in ``note``.
+    that the trigger asks for is not known before the model runs. ``avoid`` says what may avoid it,
+    and ``tried`` what came of each of these on this model, or why it was not tried.
+    ``confirmed`` says whether the passes alone show it; None if that was not tried, or cannot
+    be judged for the reason in ``note``. ``dated`` is False if the place has a form of the trigger
+    of which nobody tried the releases.
     """
 
     fault: str
@@ -177,6 +216,8 @@ class Advised(Record):
     places: list[list[str]]
     certain: bool
     avoid: list[str]
+    tried: dict[str, str] = Field(default_factory=dict)
+    dated: bool = True
     confirmed: bool | None = None
     note: str = ""
 

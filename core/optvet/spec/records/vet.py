@@ -148,7 +148,8 @@ class Finding(Record):
     ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and form of the place
     at fault, after a reduction of the reduced model; None in documents of old, which have none
     without a bundle. ``bundle`` is the name of its folder; None where no bundle was written.
-    ``known`` are the ids of the known faults that it is, of those that come with optvet.
+    ``known`` are the ids of the known faults that it is, of those that come with optvet, and
+    ``known_releases`` says of each which releases show the form of it that this model has.
     ``set_aside`` says of a fault of the round trip what was done so that passes could be judged
     all the same, or that nothing else was judged, and why. ``mended`` is what each model got back
     before it was judged, since the round trip loses it: nothing but of faults beside such a one.
@@ -180,6 +181,7 @@ class Finding(Record):
     fingerprint: str | None = None
     bundle: str | None = None
     known: list[str] = Field(default_factory=list)
+    known_releases: dict[str, str] = Field(default_factory=dict)
     set_aside: str = ""
     mended: list[Mend] = Field(default_factory=list)
 
