@@ -19,10 +19,11 @@ _MODULES = {
     "spec.bisect": "BisectRequest",
     "spec.convert": "ConvertRequest",
     "spec.converters": """
-        ConversionStage Converter ConvertsOnInputs CutsSource ExplainsConverter Factory MakesSources
-        PartScript Perturbs RunsInDouble ShowsInside SourceFacts SourceInside SourceOperand
-        SourceOperator SourcePart SourceStep SourceValue SplitsSource TakesOperators
-        TakesRegistered TellsLastOperators TellsSettings TellsSource TellsSourceRisks
+        ConversionStage Converter ConvertsOnInputs CutsSource ExplainsConverter Factory LabelScores
+        MakesSources PartScript Perturbs RunsInDouble ScoresLabels ShowsInside SourceFacts
+        SourceInside SourceOperand SourceOperator SourcePart SourceStep SourceValue SplitsSource
+        TakesOperators TakesRegistered TellsLastOperators TellsSettings TellsSource
+        TellsSourceRisks
     """,
     "spec.devices": "HasExactKernels KernelLaunch Meter Meters ProfilesKernels Reading",
     "spec.environment": "Collision Installation Ran Unimportable Unmet",

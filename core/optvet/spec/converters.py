@@ -210,6 +210,34 @@ class RunsInDouble(Protocol[OptionsT_contra]):
 
 
 @dataclass(frozen=True)
+class LabelScores:
+    """The numbers by which a source chooses labels: the largest names the class.
+
+    Attributes:
+        scores: A number for each class along the last axis; the other axes are the label's.
+        classes: The labels that they stand for.
+        output: The output of the source that holds them, in whatever form; empty if none does.
+    """
+
+    scores: np.ndarray
+    classes: np.ndarray
+    output: str = ""
+
+
+@runtime_checkable
+class ScoresLabels(Protocol):
+    """Optional part of the session of a source: by which numbers it chooses its labels."""
+
+    def label_scores(self, feeds: Mapping[str, np.ndarray]) -> Mapping[str, LabelScores]:
+        """The scores of each output that names classes, as far as they are known.
+
+        Called in a worker process where a converted model gives other labels: rounding decides
+        between classes whose scores are as good as equal.
+        """
+        ...
+
+
+@dataclass(frozen=True)
 class SourceOperand:
     """What an operator of a source reads for one of its arguments.
 

@@ -20,6 +20,7 @@ from optvet.plugin import (
     FactoryResult,
     Feeds,
     InputError,
+    LabelScores,
     PartScript,
     Runtime,
     Session,
@@ -32,6 +33,7 @@ from optvet.plugin import (
     load_factory,
     version_of,
 )
+from optvet_estimators.chosen_labels import label_scores
 from optvet_estimators.scripts import script_for
 
 
@@ -303,6 +305,12 @@ class EstimatorSession:
             listed = outputs if isinstance(outputs, (tuple, list)) else [outputs]
             return {f"output_{i}": _array(v) for i, v in enumerate(listed)}
         return _outputs(model, _table(feeds))
+
+    def label_scores(self, feeds: Feeds) -> dict[str, LabelScores]:
+        """What the classes are chosen by, of an estimator that is called in the usual way."""
+        usual = self._loaded.call is None
+        found = label_scores(self._loaded.model, _table(feeds)) if usual else None
+        return {} if found is None else {"label": found}
 
 
 def estimator_of(artifact: Artifact) -> FactoryResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -9,18 +10,15 @@ import pytest
 
 from optvet.engine.convert.compare_outputs import Judge, _without_unsettled
 from optvet.engine.convert.match_interface import Matched, match_outputs
-from optvet.engine.convert.source_noise import (
-    NoiseMeter,
-    _computed_in_double,
-    decided_by_rounding,
-    decided_by_sign,
-)
+from optvet.engine.convert.open_labels import MovedLabels, further_labels, judge_labels
+from optvet.engine.convert.source_noise import NoiseMeter, _computed_in_double
 from optvet.engine.convert.worker_steps import Observed
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.interface import Interface
-from optvet.spec.converters import SourceFacts
+from optvet.spec.converters import LabelScores, SourceFacts
 from optvet.spec.types import Failure, FailureKind, Sample, ValueInfo
 
 Y = np.array([1.0, 2.0], np.float32)
@@ -33,6 +31,7 @@ class Quiet(NoiseMeter):
 
     def __init__(self) -> None:
         self.known = {"1": Noise(jitters=[{"y": np.nextafter(Y, np.float32(9))}] * 3)}
+        self.labels = {}
 
 
 def seen(observed: Observed) -> SampleVerdict:
@@ -130,42 +129,67 @@ def test_inputs_that_declare_less_are_noted() -> None:
     )
 
 
+def further(
+    label: list[int], scores: np.ndarray, moved: Sequence[list[int]] = (), spread: float = 0.0
+) -> list[list[int]]:
+    """Labels besides ``label`` that rounding may give, by the numbers behind them."""
+    by = LabelScores(scores, np.arange(scores.shape[-1]), "scores")
+    found = MovedLabels(
+        {"label": [np.array(m) for m in moved]},
+        {"label": by},
+        {"label": np.full(scores.shape, spread)},
+    )
+    reference = {"label": np.array(label), "scores": scores}
+    others = further_labels(reference, found, np.dtype(np.float32), [])
+    return [other.tolist() for other in others["label"]]
+
+
 def test_a_label_whose_scores_are_as_good_as_equal_is_decided_by_rounding() -> None:
-    scores = np.array([[0.5, 0.5], [0.5 + 1e-7, 0.5 - 1e-7], [0.9, 0.1]], np.float32)
-    reference = {"label": np.array([0, 0, 0]), "probabilities": scores}
-    candidate = {"label": np.array([1, 1, 1]), "probabilities": scores}
-    labels = frozenset({"label"})
-    decided = decided_by_rounding(Matched(reference, candidate), labels)
-    assert list(decided) == ["label"]
-    assert decided["label"].tolist() == [1, 1, 0]
-    assert decided_by_rounding(Matched(reference, candidate), frozenset()) == {}
-    unknown = {**reference, "probabilities": np.where(scores > 0.8, np.nan, scores)}
-    decided = decided_by_rounding(Matched(unknown, candidate), labels)
-    assert decided["label"].tolist() == [1, 1, 1]
-    unclear = {**reference, "probabilities": np.where(scores > 0.8, np.inf, scores)}
-    assert decided_by_rounding(Matched(unclear, candidate), labels) == {}
+    scores = np.array([[0.5, 0.5, 0], [0.5 + 1e-7, 0.5 - 1e-7, 0], [0.9, 0.1, 0]])
+    assert further([0, 0, 0], scores) == [[1, 1, 0]]
+    # A source that names another class than that of its largest score decides by something else.
+    assert further([2, 2, 2], scores) == []
+    assert further([0, 0, 0], np.where(scores > 0.8, np.nan, scores)) == [[0, 0, 1], [1, 1, 2]]
+    assert further([0, 0, 0], np.where(scores > 0.8, np.inf, scores)) == [[1, 1, 0]]
+    assert further([0, 0, 0], scores, spread=0.21) == [[1, 1, 0]]
+    assert further([0, 0, 0], scores, spread=0.41) == [[1, 1, 1], [2, 2, 0]]
 
 
-def test_a_label_is_noise_where_the_sign_of_its_score_is() -> None:
+def test_a_label_that_the_source_gives_on_moved_inputs_is_decided_by_rounding() -> None:
+    scores = np.array([[0.9, 0.1], [0.9, 0.1]])
+    assert further([0, 0], scores, [[0, 0], [0, 1], [0, 0]]) == [[0, 1]]
+
+
+def test_scores_that_rounding_of_the_weights_moves_across_zero_decide_no_label() -> None:
     scores = np.array([[1e-8], [-1e-8], [0.5]])
-    reference = {"label": np.array([1, -1, 1]), "scores": scores}
-    moved = [{"scores": scores + step} for step in (-2e-8, 2e-8)]
-    seen = {"label": {1, -1}}
+    label = np.array([[1], [-1], [1]])
+    by = LabelScores(np.stack([-scores, scores], axis=-1), np.array([-1, 1]), "scores")
+    found = MovedLabels({"label": []}, {"label": by}, {"label": np.zeros((3, 1, 2))})
+    reference = {"label": label, "scores": scores}
 
-    def decided(given: list[int], runs: list[Outputs] = moved) -> list[int]:
-        pair = Matched(reference, {"label": np.array(given), "scores": scores})
-        return [*decided_by_sign(pair, seen, runs).get("label", ())]
+    def others(moved: list[Outputs]) -> list[list[list[int]]]:
+        kind = np.dtype(np.float64)
+        return [o.tolist() for o in further_labels(reference, found, kind, moved)["label"]]
 
-    assert decided([-1, 1, -1]) == [-1, 1, 1]
-    assert decided([0, 0, 0]) == [1, -1, 1]
-    assert decided([-1, 1, -1], []) == []
-    candidate = {"label": np.array([-1, 1, -1]), "scores": scores}
-    two = {**reference, "scores": np.hstack([scores, -scores])}
-    assert decided_by_sign(Matched(two, reference), seen, moved) == {}
-    lone = {"label": np.array(1), "scores": np.array(np.inf)}
-    assert decided_by_sign(Matched(lone, lone), seen, [lone]) == {}
-    endless = {**reference, "scores": np.where(scores > 0.1, np.inf, scores)}
-    assert decided_by_sign(Matched(endless, candidate), seen, [endless])["label"].tolist()[2] == 1
+    assert others([{"scores": scores + step} for step in (-2e-8, 2e-8)]) == [[[-1], [1], [1]]]
+    assert others([]) == []
+    assert others([{"scores": np.where(scores > 0.1, np.inf, scores)}]) == []
+
+
+def test_a_label_is_excused_only_if_the_source_may_give_it() -> None:
+    judged = Judgement("y", "sensitivity")
+    expected = np.array([0, 0, 0, 0])
+    open_ = {"y": [np.array([1, 0, 0, 0]), np.array([0, 2, 0, 0])]}
+    found = judge_labels(judged, expected, np.array([1, 2, 0, 0]), open_)
+    assert found.call == "sensitivity"
+    assert found.detail == "2 of 4 labels differ, which rounding decides in the source too"
+    found = judge_labels(judged, expected, np.array([1, 1, 3, 0]), open_)
+    assert found.call == "fault"
+    assert (
+        found.detail == "2 of 4 elements differ that the source decides, and 1 that rounding does"
+    )
+    assert judge_labels(judged, expected, np.array([0, 0, 3, 0]), {}).call == "fault"
+    assert judge_labels(judged, expected, np.array([1, 0, 0, 0]), None).call == "unsure"
 
 
 def test_what_the_source_computes_grossly_wrong_is_not_compared_closer_than_that() -> None:

@@ -9,12 +9,15 @@ from functools import cached_property
 import numpy as np
 
 from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outputs, unfit
+from optvet.engine.convert.open_labels import judge_labels
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.failures import CONVERTER
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.sample import (
     InterfaceProblem,
+    Review,
     SampleVerdict,
     Setting,
     judge_failure,
@@ -98,12 +101,30 @@ class Judge:
                 pair = pairs[name]
                 if self.source is None:  # In float64 the source itself computed, not an evaluator.
                     pair = _without_unsettled(pair, noise.truth)
-                seen[name] = judge_pair(pair, noise, setting)
+                seen[name] = self.judge_with(name, pair, noise, setting)
                 return seen[name].state in _OPEN
 
             refine(self.meter.refinements(s), take)
         weaker = _weaker(self.source, observed.interface)
         return {n: replace(found, notes=(*found.notes, *weaker)) for n, found in seen.items()}
+
+    def judge_with(
+        self, sample: str, pair: Matched, noise: Noise, setting: Setting = SETTING
+    ) -> SampleVerdict:
+        """The verdict on the matched outputs of a sample, given its measured noise.
+
+        Labels are judged by what the source says of inputs that are moved by rounding.
+        """
+        further = self.meter.labels.get(sample)
+
+        def review(judged: Judgement) -> Judgement:
+            name = judged.output
+            decided = judged.call == "same" or judged.structural or setting.tolerance is not None
+            if decided or name not in self.facts.labels:
+                return judged
+            return judge_labels(judged, pair.reference[name], pair.candidate[name], further)
+
+        return judge_pair(pair, noise, setting, review)
 
     def is_lost_in_usual(self, sample: str, seen: SampleVerdict) -> bool:
         """Whether the error of a wrong output is below the rounding of usual outputs.
@@ -183,12 +204,16 @@ def _weaker(source: Interface | None, artifact: Interface | None) -> list[str]:
 
 
 def judge_pair(
-    pair: Matched, noise: Noise | None = None, setting: Setting = SETTING
+    pair: Matched,
+    noise: Noise | None = None,
+    setting: Setting = SETTING,
+    review: Review | None = None,
 ) -> SampleVerdict:
-    """The verdict on matched outputs of both sides."""
+    """The verdict on matched outputs of both sides; ``review`` is that of ``judge_sample``."""
     if pair.problem:
         return _judge_problem(InterfaceProblem(pair.problem, (pair.place,) if pair.place else ()))
-    found = judge_sample(pair.reference, pair.candidate, noise, setting)
+    about = (pair.reference, pair.candidate, noise, setting)
+    found = judge_sample(*about) if review is None else judge_sample(*about, review=review)
     return replace(found, notes=pair.notes)
 
 

@@ -11,7 +11,7 @@ import onnx
 from optvet.engine.convert.answer import ConversionEvidence, FoundFault, result_of
 from optvet.engine.convert.as_shipped import see_as_shipped
 from optvet.engine.convert.chain import Link
-from optvet.engine.convert.compare_outputs import Judge, judge_pair
+from optvet.engine.convert.compare_outputs import Judge
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
 from optvet.engine.convert.default_chain import explain_choice
 from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
@@ -536,4 +536,4 @@ def _is_confirmed(judge: Judge, observed: Sequence[Observed | None], blame: Blam
         reference={renamed[n]: v for n, v in pair.reference.items()},
         candidate={renamed[n]: v for n, v in pair.candidate.items()},
     )
-    return not judge_pair(pair, judge.meter.of([sample])[sample.id]).right
+    return not judge.judge_with(sample.id, pair, judge.meter.of([sample])[sample.id]).right

@@ -7,18 +7,18 @@ are moved too, which tells how far their rounding to another type may lead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from optvet.engine.convert import worker_steps
 from optvet.engine.convert.conversion_inputs import is_finite
 from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outputs
-from optvet.engine.convert.undefined_inputs import TIED_ROUNDOFFS, open_rows
+from optvet.engine.convert.open_labels import FurtherLabels, further_labels, moved_labels
+from optvet.engine.convert.undefined_inputs import open_rows
 from optvet.engine.judge.known_noise import Noise
-from optvet.engine.judge.thresholds import THRESHOLDS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.numerics.inject import INJECTIONS
 from optvet.engine.work.sandbox import Outcome, Sandbox
@@ -51,6 +51,8 @@ class NoiseMeter:
     facts: SourceFacts = NO_FACTS
     converted: tuple[RuntimeConfig, Artifact, Mapping[str, Outputs | Failure]] | None = None
     known: dict[str, Noise] = field(default_factory=dict)
+    labels: dict[str, FurtherLabels] = field(default_factory=dict)
+    """By sample: labels that rounding may give; none of a sample on which that is not known."""
 
     def of(self, samples: Sequence[Sample]) -> dict[str, Noise]:
         """The noise on each of ``samples``."""
@@ -81,6 +83,13 @@ class NoiseMeter:
             ),
         ]
         exact = self.sandbox.submit(worker_steps.run_in_float64, *about, role="judging")
+        kinds = {s.id: self._kind(s) for s in samples}
+        named = self.facts.labels
+        labels = (
+            self.sandbox.submit(moved_labels, *about, named, kinds, role="judging")
+            if named
+            else None
+        )
         jitters, injected = (_answer(job.result()) for job in jobs)
         truth = _answer(exact.result())
         borrowed = self._borrow_noise(samples)
@@ -99,6 +108,17 @@ class NoiseMeter:
                 finite_inputs=frozenset(names if all(map(is_finite, s.feeds.values())) else ()),
                 missing=jitters.missing or injected.missing,
             )
+        for name, found in ({} if labels is None else _answer(labels.result()).value).items():
+            shifted = self.known[name].jitters
+            self.labels[name] = further_labels(self.reference[name], found, kinds[name], shifted)
+
+    def _kind(self, sample: Sample) -> np.dtype:
+        """The float type in which the converted model computes: the narrowest of its outputs."""
+        runs = {} if self.converted is None else self.converted[2]
+        run = runs.get(sample.id)
+        values = [] if run is None or isinstance(run, Failure) else [*run.values()]
+        kinds = [v.dtype for v in values if is_float(v.dtype)]
+        return max(kinds, key=unit_roundoff, default=np.dtype(np.float32))
 
     def _graph(self) -> worker_steps.GraphFacts:
         graph = self.source if self.source.format == "onnx" else None
@@ -118,10 +138,6 @@ class NoiseMeter:
         about = (config, artifact, samples, list(SEEDS))
         moved = _answer(self.here.call(worker_steps.moved_weights, *about, role="judging")).value
         found: dict[str, list[Outputs]] = {}
-        seen: dict[str, set[Any]] = {name: set() for name in self.facts.labels}
-        for outputs in self.reference.values():
-            for name in seen.keys() & outputs.keys():
-                seen[name].update(outputs[name].ravel().tolist())
         for s in samples:
             plain = runs.get(s.id)
             if plain is None or isinstance(plain, Failure):
@@ -129,9 +145,7 @@ class NoiseMeter:
             pair = match_outputs(self.reference[s.id], plain, facts=self.facts)
             each = (self._shift_outputs(s.id, pair, m) for m in moved.get(s.id, ()))
             found[s.id] = [shifted for shifted in each if shifted]
-            decided = decided_by_rounding(pair, self.facts.labels)
-            decided |= decided_by_sign(pair, seen, found[s.id])
-            found[s.id] += [{**_round_outputs(pair, seed), **decided} for seed in SEEDS]
+            found[s.id] += [_round_outputs(pair, seed) for seed in SEEDS]
         return found
 
     def _shift_outputs(self, sample: str, one: Matched, moved: Outputs) -> Outputs:
@@ -198,52 +212,3 @@ def _round_outputs(pair: Matched, seed: int) -> Outputs:
             step = unit_roundoff(value.dtype) * float(top)
             moved[name] = (value + rng.choice((-step, step), value.shape)).astype(value.dtype)
     return moved
-
-
-def decided_by_rounding(pair: Matched, labels: frozenset[str]) -> Outputs:
-    """Labels as the converted model gives them, where the two largest scores are nearly equal.
-
-    Which class is named there depends on how either library rounds, and a few perturbations may all
-    leave it as it is. Of scores that are NaN, none is the largest.
-    """
-    scores = [v for v in pair.reference.values() if is_float(v.dtype) and v.ndim == 2]
-    if len(scores) != 1 or scores[0].shape[1] < 2 or np.isinf(scores[0]).any():
-        return {}
-    (table,) = scores
-    second, first = np.sort(table.astype(np.float64), axis=1)[:, -2:].T
-    tied = first - second <= TIED_ROUNDOFFS * unit_roundoff(table.dtype) * np.abs(first)
-    tied |= np.isnan(table).any(axis=1)
-    return {
-        name: np.where(tied.reshape(-1, *[1] * (value.ndim - 1)), pair.candidate[name], value)
-        for name, value in pair.reference.items()
-        if name in labels and len(value) == len(table)
-    }
-
-
-def decided_by_sign(
-    pair: Matched, seen: Mapping[str, Set[Any]], moved: Sequence[Outputs]
-) -> Outputs:
-    """Labels as the converted model gives them, where the sign of the only score is noise.
-
-    So it is where 0 is as near to a score as counts as noise, by how far ``moved`` runs move it. A
-    label that the source gives on none of its samples (``seen``) is none that rounding chose.
-    """
-    labels = seen.keys() & pair.reference.keys()
-    scores = [(n, v) for n, v in pair.reference.items() if is_float(v.dtype)]
-    if not labels or len(scores) != 1:
-        return {}
-    ((name, score),) = scores
-    if not score.ndim or score.size != len(score):
-        return {}
-    with np.errstate(invalid="ignore"):
-        apart = [np.abs(m[name].astype(np.float64) - score) for m in moved if name in m]
-    if not apart:
-        return {}
-    noise = (np.abs(score) < THRESHOLDS.jitter_max * np.max(apart, axis=0)).reshape(len(score))
-    decided: Outputs = {}
-    for label in labels:
-        value, came = pair.reference[label], pair.candidate[label]
-        if value.size == len(score):
-            taken = noise.reshape(value.shape) & np.isin(came, [*seen[label]])
-            decided[label] = np.where(taken, came, value)
-    return decided

@@ -276,12 +276,12 @@ def run_perturbed(
     return moved
 
 
-def move_inputs(feeds: Feeds, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Inputs moved by a roundoff, but for values that no rounding made.
+def move_inputs(feeds: Feeds, rng: np.random.Generator, ulps: float = 1.0) -> dict[str, np.ndarray]:
+    """Inputs moved by a roundoff, or ``ulps`` of them, but for values that no rounding made.
 
     Halfway between integers, a step would decide to which of them a value is rounded.
     """
-    moved = perturb.jitter_feeds(feeds, rng)
+    moved = perturb.jitter_feeds(feeds, rng, ulps)
     for name, value in feeds.items():
         if is_float(value.dtype):
             moved[name] = np.where(may_be_rounded(value), moved[name], value)
