@@ -90,6 +90,12 @@ def linear_scores():
     return SGDClassifier(random_state=0).fit(X, np.digitize(X[:, 0], [-0.5, 0.5]))
 
 
+def clipped():
+    from sklearn.linear_model import SGDClassifier
+
+    return SGDClassifier("modified_huber", random_state=0).fit(X, np.digitize(X[:, 0], [-0.5, 0.5]))
+
+
 def last_scores():
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -154,6 +160,34 @@ def cancelled():
 
 
 cancelled.example_inputs = (np.array([[1.234375], [-1.671875], [-1.28125]], np.float32),)
+
+
+def means():
+    from sklearn.cluster import KMeans
+
+    return KMeans(3, n_init=1, random_state=0).fit(X)
+
+
+def averaged_votes():
+    from sklearn.ensemble import BaggingClassifier
+    from sklearn.linear_model import SGDClassifier
+    from sklearn.pipeline import make_pipeline
+
+    each = SGDClassifier("modified_huber", random_state=0)
+    return make_pipeline(BaggingClassifier(each, 3, random_state=0)).fit(X, y)
+
+
+def several():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    return OneVsRestClassifier(LogisticRegression()).fit(X, (X[:, :3] > 0).astype(int))
+
+
+def several_tables():
+    from sklearn.tree import DecisionTreeClassifier
+
+    return DecisionTreeClassifier(max_depth=3).fit(X, (X[:, :3] > 0).astype(int))
 
 
 def within():
@@ -238,6 +272,49 @@ def test_names_of_classes_are_compared_and_not_how_long_they_are(
     (finding, *_) = judged(f"{source}:named", model, tmp_path).findings
     assert (finding.symptom, finding.outputs) == ("wrong-output", ["label"])
     assert "20 of 30 elements differ: mid became highest" in finding.message
+
+
+def test_a_label_is_not_open_where_probabilities_are_tied_and_the_decision_is_not(
+    source: Path,
+) -> None:
+    # Distances beyond 1 give the same probability, and skl2onnx 1.20 takes the label from that.
+    (finding,) = convert(source, "clipped", "skl2onnx").findings
+    assert (finding.symptom, finding.outputs) == ("wrong-output", ["label"])
+
+
+@pytest.mark.parametrize(
+    ("function", "classes", "holds"),
+    [
+        ("pipeline", [0, 1], ""),
+        ("scores", [0, 1], "scores"),
+        ("linear_scores", [0, 1, 2], "scores"),
+        ("clipped", [0, 1, 2], ""),
+        ("booleans", [False, True], "probabilities"),
+        ("detector", [-1, 1], "scores"),
+        ("means", [0, 1, 2], "scores"),
+        ("averaged_votes", [0, 1], "probabilities"),
+        ("several", [0, 1], ""),
+        ("several_tables", [0, 1], ""),
+    ],
+)
+def test_the_largest_score_names_the_label(
+    source: Path, function: str, classes: list[int], holds: str
+) -> None:
+    runtime: Any = Plugins().runtime("estimator")
+    artifact = Artifact("estimator", path=source, handle=Factory(function))
+    session = runtime.load(artifact, runtime.options)
+    feeds = {"x": np.random.default_rng(1).normal(size=(20, 4)).astype(np.float32)}
+    outputs, found = session.run(feeds), session.label_scores(feeds)["label"]
+    assert (found.classes.tolist(), found.output) == (classes, holds)
+    assert found.classes[found.scores.argmax(axis=-1)].tolist() == outputs["label"].tolist()
+    assert not holds or len(outputs[holds]) == len(found.scores)
+
+
+def test_an_estimator_that_shows_no_scores_has_none(source: Path) -> None:
+    runtime: Any = Plugins().runtime("estimator")
+    artifact = Artifact("estimator", path=source, handle=Factory("votes"))
+    session = runtime.load(artifact, runtime.options)
+    assert session.label_scores({"x": np.zeros((2, 4), np.float32)}) == {}
 
 
 def test_classes_that_are_booleans_become_integers_and_must_be_the_same_ones(

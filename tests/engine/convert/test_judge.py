@@ -10,7 +10,7 @@ import pytest
 
 from optvet.engine.convert.compare_outputs import Judge, _without_unsettled
 from optvet.engine.convert.match_interface import Matched, match_outputs
-from optvet.engine.convert.open_labels import MovedLabels, further_labels, judge_labels
+from optvet.engine.convert.open_labels import MovedLabels, OpenLabels, further_labels, judge_labels
 from optvet.engine.convert.source_noise import NoiseMeter, _computed_in_double
 from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.judgement import Judgement
@@ -141,7 +141,7 @@ def further(
     )
     reference = {"label": np.array(label), "scores": scores}
     others = further_labels(reference, found, np.dtype(np.float32), [])
-    return [other.tolist() for other in others["label"]]
+    return [other.tolist() for other in others["label"].others]
 
 
 def test_a_label_whose_scores_are_as_good_as_equal_is_decided_by_rounding() -> None:
@@ -169,7 +169,7 @@ def test_scores_that_rounding_of_the_weights_moves_across_zero_decide_no_label()
 
     def others(moved: list[Outputs]) -> list[list[list[int]]]:
         kind = np.dtype(np.float64)
-        return [o.tolist() for o in further_labels(reference, found, kind, moved)["label"]]
+        return [o.tolist() for o in further_labels(reference, found, kind, moved)["label"].others]
 
     assert others([{"scores": scores + step} for step in (-2e-8, 2e-8)]) == [[[-1], [1], [1]]]
     assert others([]) == []
@@ -179,7 +179,8 @@ def test_scores_that_rounding_of_the_weights_moves_across_zero_decide_no_label()
 def test_a_label_is_excused_only_if_the_source_may_give_it() -> None:
     judged = Judgement("y", "sensitivity")
     expected = np.array([0, 0, 0, 0])
-    open_ = {"y": [np.array([1, 0, 0, 0]), np.array([0, 2, 0, 0])]}
+    others = [np.array([1, 0, 0, 0]), np.array([0, 2, 0, 0])]
+    open_ = OpenLabels(others, np.array([False, False, False, True]))
     found = judge_labels(judged, expected, np.array([1, 2, 0, 0]), open_)
     assert found.call == "sensitivity"
     assert found.detail == "2 of 4 labels differ, which rounding decides in the source too"
@@ -188,7 +189,9 @@ def test_a_label_is_excused_only_if_the_source_may_give_it() -> None:
     assert (
         found.detail == "2 of 4 elements differ that the source decides, and 1 that rounding does"
     )
-    assert judge_labels(judged, expected, np.array([0, 0, 3, 0]), {}).call == "fault"
+    assert judge_labels(judged, expected, np.array([0, 0, 3, 0]), open_).call == "fault"
+    # The source decides against no class of the last row, so that whatever comes is as good.
+    assert judge_labels(judged, expected, np.array([0, 0, 0, 9]), open_).call == "sensitivity"
     assert judge_labels(judged, expected, np.array([1, 0, 0, 0]), None).call == "unsure"
 
 

@@ -115,14 +115,15 @@ class Judge:
 
         Labels are judged by what the source says of inputs that are moved by rounding.
         """
-        further = self.meter.labels.get(sample)
+        further = self.meter.labels.get(sample, {})
 
         def review(judged: Judgement) -> Judgement:
             name = judged.output
             decided = judged.call == "same" or judged.structural or setting.tolerance is not None
             if decided or name not in self.facts.labels:
                 return judged
-            return judge_labels(judged, pair.reference[name], pair.candidate[name], further)
+            about = (pair.reference[name], pair.candidate[name])
+            return judge_labels(judged, *about, further.get(name))
 
         return judge_pair(pair, noise, setting, review)
 

@@ -26,8 +26,20 @@ from optvet.spec.types import Artifact, Sample
 
 _ULPS = (1, 1, 2, 2, 4, 4, 8, 8)
 """How far the inputs are moved in each run: kernels that sum in float32 are off by some ulps."""
-FurtherLabels = Mapping[str, Sequence[np.ndarray]]
-"""By output: arrays of labels that rounding may give in place of the source's own."""
+
+
+@dataclass(frozen=True)
+class OpenLabels:
+    """What rounding may make of the labels of one output, in place of the source's own.
+
+    Attributes:
+        others: Labels that it may give; where it gives no other, the source's own.
+        undecided: Where the source decides against none of its classes. A sign of 0, which is no
+            class, says there what the source says.
+    """
+
+    others: Sequence[np.ndarray]
+    undecided: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -105,9 +117,12 @@ def _move(
 
 
 def further_labels(
-    reference: Outputs, found: MovedLabels, kind: np.dtype, jitters: Sequence[Outputs]
-) -> FurtherLabels:
-    """The labels that rounding may give in place of those of ``reference``.
+    reference: Outputs,
+    found: MovedLabels,
+    kind: np.dtype,
+    jitters: Sequence[Mapping[str, np.ndarray]],
+) -> dict[str, OpenLabels]:
+    """The labels that rounding may give in place of those of ``reference``, by output.
 
     Args:
         reference: Outputs of the source.
@@ -115,22 +130,28 @@ def further_labels(
         kind: The type in which a converted model computes.
         jitters: Outputs of the source as rounding of the weights moves them.
     """
-    further: dict[str, list[np.ndarray]] = {}
+    further: dict[str, OpenLabels] = {}
     for name, moved in found.labels.items():
         label = reference.get(name)
         if label is None:
             continue
-        further[name] = [m for m in moved if m.shape == label.shape and np.any(m != label)]
+        others = [m for m in moved if m.shape == label.shape and np.any(m != label)]
+        undecided = np.zeros(label.shape, bool)
         scores = found.scores.get(name)
         if scores is not None and scores.scores.shape[:-1] == label.shape:
             noise = 2 * found.spread[name].max(axis=-1)
             noise = np.fmax(noise, _noise_of_output(reference, scores.output, label, jitters))
-            further[name] += tied_labels(label, scores, noise, unit_roundoff(kind))
+            tied = tied_labels(label, scores, noise, unit_roundoff(kind))
+            others, undecided = [*others, *tied.others], tied.undecided
+        further[name] = OpenLabels(others, undecided)
     return further
 
 
 def _noise_of_output(
-    reference: Outputs, output: str, label: np.ndarray, jitters: Sequence[Outputs]
+    reference: Outputs,
+    output: str,
+    label: np.ndarray,
+    jitters: Sequence[Mapping[str, np.ndarray]],
 ) -> np.ndarray:
     """How far two scores of a row may come apart, where an output holds them."""
     value = reference.get(output)
@@ -146,7 +167,7 @@ def _noise_of_output(
 
 def tied_labels(
     label: np.ndarray, by: LabelScores, noise: np.ndarray, roundoff: float
-) -> list[np.ndarray]:
+) -> OpenLabels:
     """The labels of which the scores are as large as the largest, up to rounding.
 
     One array for each rank, with the source's own label where there is no tie. A row whose label is
@@ -160,7 +181,7 @@ def tied_labels(
     """
     scores = np.asarray(by.scores, np.float64)
     # NaN is no smaller than another score: none is the largest.
-    unknown = np.isnan(scores).any(axis=-1)
+    unknown = np.asarray(np.isnan(scores).any(axis=-1))
     order = np.argsort(-np.where(np.isnan(scores), -np.inf, scores), axis=-1, kind="stable")
     ranked = np.take_along_axis(scores, order, axis=-1)
     size = np.max(np.abs(scores), axis=-1, where=np.isfinite(scores), initial=0.0)
@@ -172,13 +193,14 @@ def tied_labels(
         tied = (ranked[..., :1] - ranked <= bound[..., None]) | unknown[..., None]
     own = np.any(tied & (named == label[..., None]), axis=-1)
     others = (np.where(tied[..., r] & own, named[..., r], label) for r in range(scores.shape[-1]))
-    return [other for other in others if np.any(other != label)]
+    kept = [other for other in others if np.any(other != label)]
+    return OpenLabels(kept, np.all(tied, axis=-1))
 
 
 def judge_labels(
-    judged: Judgement, expected: np.ndarray, came: np.ndarray, further: FurtherLabels | None
+    judged: Judgement, expected: np.ndarray, came: np.ndarray, further: OpenLabels | None
 ) -> Judgement:
-    """The judgement of labels: each that differs is one of ``further``, or the source's decided.
+    """The judgement of labels: rounding may give each that differs, or else there is a fault.
 
     ``further`` is None where the source could not be run on moved inputs.
     """
@@ -187,8 +209,8 @@ def judge_labels(
     if further is None:
         words = f"{total} of {wrong.size} elements differ; it is not known which rounding decides"
         return Judgement(judged.output, "unsure", exceeds=1.0, detail=words)
-    open_ = np.zeros(wrong.shape, bool)
-    for other in further.get(judged.output, ()):
+    open_ = wrong & further.undecided
+    for other in further.others:
         open_ |= wrong & (other == came)
     decided = int((wrong & ~open_).sum())
     if not decided:

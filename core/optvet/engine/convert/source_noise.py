@@ -16,7 +16,7 @@ import numpy as np
 from optvet.engine.convert import worker_steps
 from optvet.engine.convert.conversion_inputs import is_finite
 from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outputs
-from optvet.engine.convert.open_labels import FurtherLabels, further_labels, moved_labels
+from optvet.engine.convert.open_labels import OpenLabels, further_labels, moved_labels
 from optvet.engine.convert.undefined_inputs import open_rows
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.numerics.floats import is_float, unit_roundoff
@@ -51,8 +51,8 @@ class NoiseMeter:
     facts: SourceFacts = NO_FACTS
     converted: tuple[RuntimeConfig, Artifact, Mapping[str, Outputs | Failure]] | None = None
     known: dict[str, Noise] = field(default_factory=dict)
-    labels: dict[str, FurtherLabels] = field(default_factory=dict)
-    """By sample: labels that rounding may give; none of a sample on which that is not known."""
+    labels: dict[str, dict[str, OpenLabels]] = field(default_factory=dict)
+    """By sample and output; none of a sample on which the source cannot be moved."""
 
     def of(self, samples: Sequence[Sample]) -> dict[str, Noise]:
         """The noise on each of ``samples``."""
