@@ -188,3 +188,25 @@ def test_relative_errors_and_shares_are_numpys(a: np.ndarray, b: np.ndarray, noi
     worst = np.max(np.abs(y[known] / x[known] - 1), initial=0.0)
     assert metrics["max_rel"] == pytest.approx(worst, rel=1e-9, abs=1e-9)
     assert metrics["beyond_noise"] == np.mean(~np.isclose(y, x, rtol=0, atol=noise))
+
+
+def test_each_part_is_measured_by_its_own_range_on_all_samples() -> None:
+    rng = np.random.default_rng(0)
+    boxes, scores = rng.uniform(0, 640, (1, 4, 32)), rng.uniform(0, 1, (1, 3, 32))
+    both, wrong = (np.concatenate([boxes, s], axis=1) for s in (scores, scores * 0))
+    quiet, gone = (np.concatenate([boxes, s], axis=1) for s in (scores * 0.01, scores * 0))
+    references = [{"y": both}, {"y": quiet}]
+    options = COMPARATOR.calibrated(model(), references, TensorOptions())
+    assert [str(part) for part in options.parts["y"]] == ["[:, 0:4]", "[:, 4:7]"]
+    plain, by_part = tensor_metrics(both, wrong), tensor_metrics(both, wrong, 0, options.parts["y"])
+    assert plain["max_change"] < 0.002
+    assert by_part["max_change"] == pytest.approx(1)
+    assert (plain["cosine"] > 0.999, by_part["cosine"]) == (True, 0)
+    assert by_part["max_abs"] == plain["max_abs"]
+    # A sample on which nothing is found has small scores, of which no range follows.
+    none = tensor_metrics(quiet, gone, 0, options.parts["y"])
+    assert none["max_change"] == pytest.approx(0.01, rel=0.1)
+    assert none["cosine"] > 0.999
+    given = TensorOptions.model_validate({"parts": {"y": options.parts["y"][:1]}})
+    assert COMPARATOR.calibrated(model(), references, given) == given
+    assert "y" not in COMPARATOR.calibrated(model(), [{"y": boxes}], TensorOptions()).parts

@@ -2,17 +2,20 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optvet.spec.errors import UsageError
+from optvet.spec.errors import InputError, UsageError
 from optvet.spec.request import VetRequest, request_of
 from optvet.spec.requirement import (
     Requirement,
     Tolerance,
     parse_requirement,
     parse_tolerance,
+    select,
+    split_part,
     tolerances_of,
 )
 
@@ -95,3 +98,43 @@ def test_the_part_of_a_tolerance_that_is_not_given_is_the_general_one_or_0() -> 
 def test_a_request_with_requirements_prints_the_command_that_repeats_it() -> None:
     asked = request_of(VetRequest, {"model": "m", "require": "a>=1", "rtol": [1e-3, "y:0"]})
     assert asked.arguments() == ["m", "--require", "a>=1", "--rtol", "0.001", "--rtol", "y:0"]
+
+
+ALL = slice(None)
+
+
+@pytest.mark.parametrize(
+    ("output", "name", "index"),
+    [
+        ("pred[:, 4:]", "pred", (ALL, slice(4, None))),
+        ("pred[:,4:7,:]", "pred", (ALL, slice(4, 7), ALL)),
+        ("pred[..., -1]", "pred", (..., -1)),
+        ("pred[0, ::2]", "pred", (0, slice(None, None, 2))),
+        ("scores[0][:, 1:]", "scores[0]", (ALL, slice(1, None))),
+        # An item of a sequence has such a name, and what numpy does not read is a name too.
+        ("scores[0]", "scores[0]", None),
+        ("pred[:,]", "pred[:,]", None),
+        ("pred[::::]", "pred[::::]", None),
+        ("a:b", "a:b", None),
+    ],
+)
+def test_a_requirement_may_be_about_a_part_of_an_output(
+    output: str, name: str, index: object
+) -> None:
+    assert split_part(output) == (name, index)
+    required = parse_requirement(f"{output}:max_change<=0.01")
+    assert (required.output, required.tensor, required.metric) == (output, name, "max_change")
+    assert parse_requirement(str(required)) == required
+
+
+def test_the_part_of_an_output_is_what_numpy_gives() -> None:
+    values = {"pred": np.arange(14).reshape(1, 7, 2), "other": np.zeros(2)}
+    assert select(None, values).keys() == values.keys()
+    assert select("other", values).keys() == {"other"}
+    assert select("pred[:, 5:]", values)["pred"].tolist() == [[[10, 11], [12, 13]]]
+    assert select("missing[:, 5:]", values) == {}
+    for part in ("pred[:, 9:]", "pred[:, 9, 0]", "pred[0, 0, 0, :]"):
+        with pytest.raises(
+            InputError, match=r"output .pred. has the shape \[1, 7, 2\], and no part"
+        ):
+            select(part, values)

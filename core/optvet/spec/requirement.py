@@ -2,6 +2,7 @@
 
 Written ``[OUTPUT:]METRIC>=NUMBER``, such as ``top1_agreement>=0.99`` or ``boxes:cosine>=0.999``; a
 tolerance is written ``[OUTPUT:]NUMBER``. Names of outputs may hold colons, so the last one counts.
+A metric may be that of a part of an output, written as numpy does: ``pred[:, 4:]:cosine>=0.999``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import EllipsisType
 
+import numpy as np
+
+from optvet.spec.errors import InputError
 from optvet.spec.words import show
 
 _NUMBER = r"[-+]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][-+]?\d{1,3})?"
@@ -31,7 +36,10 @@ _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "==": operator.eq,
 }
+_PART = re.compile(r"(?P<output>.+)\[(?P<index>[-+\d\s.:,]*[:,.][-+\d\s.:,]*)\]", re.DOTALL)
 _LONGEST = 1000
+Index = tuple["int | slice | EllipsisType", ...]
+"""What numpy takes between brackets, one item for each axis."""
 
 
 def exactly(value: float) -> str:
@@ -51,7 +59,8 @@ class Requirement:
         metric: As the comparator names it.
         relation: ">=", "<=", ">", "<" or "==": ``value relation bound`` must hold.
         bound: In the unit of the metric.
-        output: The only output that is compared; None if the comparator gets all outputs.
+        output: The only output that is compared, or the part of one (``split_part``); None if the
+            comparator gets all outputs.
         origin: Where it is stated: an option, or the model's record.
     """
 
@@ -64,6 +73,11 @@ class Requirement:
     def __str__(self) -> str:
         where = "" if self.output is None else f"{self.output}:"
         return f"{where}{self.metric}{self.relation}{exactly(self.bound)}"
+
+    @property
+    def tensor(self) -> str | None:
+        """Name of the only output that is compared, or of which a part is."""
+        return None if self.output is None else split_part(self.output)[0]
 
     def is_met(self, value: float) -> bool:
         """Whether ``value`` meets the requirement; False for NaN."""
@@ -108,6 +122,55 @@ class Tolerance:
 Required = Requirement | Tolerance
 
 
+def split_part(output: str) -> tuple[str, Index | None]:
+    """The name of an output, and the part of it that is meant; None for the whole.
+
+    ``scores[0]`` is the first item of a sequence, which has a name of its own.
+
+    >>> split_part("pred[:, 4:]"), split_part("scores[0]")
+    (('pred', (slice(None, None, None), slice(4, None, None))), ('scores[0]', None))
+    """
+    match = _PART.fullmatch(output)
+    if match is None:
+        return output, None
+    try:
+        return match["output"], tuple(map(_index, match["index"].split(",")))
+    except (ValueError, TypeError):  # no index of numpy, such as "[:,]"
+        return output, None
+
+
+def _index(text: str) -> int | slice | EllipsisType:
+    text = text.strip()
+    if text == "...":
+        return ...
+    if ":" not in text:
+        return int(text)
+    return slice(*(int(each) if each.strip() else None for each in text.split(":")))
+
+
+def select(output: str | None, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The output that a requirement names, or the part of it; all of ``values`` for None.
+
+    Raises:
+        InputError: There is no such part.
+    """
+    if output is None:
+        return dict(values)
+    name, index = split_part(output)
+    if name not in values:
+        return {}
+    value = values[name]
+    if index is not None:
+        try:
+            value = np.asarray(value[index])
+        except IndexError:
+            value = value[:0]
+        if not value.size:
+            shape = list(values[name].shape)
+            raise InputError(f"output {show(name)} has the shape {shape}, and no part {output}")
+    return {name: value}
+
+
 def parse_requirement(text: str, origin: str = "--require") -> Requirement:
     """The requirement that ``text`` states.
 
@@ -120,8 +183,8 @@ def parse_requirement(text: str, origin: str = "--require") -> Requirement:
     match = _REQUIREMENT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     if match is None:
         raise ValueError(
-            f"{show(text)} is no requirement; write it as METRIC>=NUMBER or "
-            "OUTPUT:METRIC>=NUMBER, with one of >=, <=, >, <, =="
+            f"{show(text)} is no requirement; write it as METRIC>=NUMBER, OUTPUT:METRIC>=NUMBER or "
+            "OUTPUT[:, 4:]:METRIC>=NUMBER, with one of >=, <=, >, <, =="
         )
     return Requirement(
         match["metric"], match["relation"], float(match["bound"]), match["output"], origin

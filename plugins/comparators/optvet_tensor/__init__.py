@@ -8,7 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet.plugin import Comparator, Comparison, Model, Sample, Suggestion, Summary, hookimpl
+from optvet.plugin import (
+    APART,
+    Comparator,
+    Comparison,
+    Model,
+    Part,
+    Sample,
+    Suggestion,
+    Summary,
+    hookimpl,
+    parts_of_outputs,
+)
 
 _TASK = re.compile(
     r"regression|landmark|\bpose\b|voice.activity|\bvad\b|(speech|audio|voice).enhancement"
@@ -25,6 +36,9 @@ class TensorOptions(BaseModel):
 
     visible: float = Field(default=0.01, ge=0)
     """Share of an output's largest value: a sample that moves by more within the noise is told."""
+    parts: Mapping[str, tuple[Part, ...]] = Field(default_factory=dict)
+    """By output, parts whose ranges differ, as ``[{axis, start, stop, largest}]``; by default those
+    that all samples of the original show."""
 
 
 class TensorComparator:
@@ -52,7 +66,9 @@ class TensorComparator:
     ) -> Comparison:
         """Every metric per output; the sample's own metrics are those of its worst output."""
         parts = {
-            name: tensor_metrics(value, candidate[name], noise.get(name, 0.0))
+            name: tensor_metrics(
+                value, candidate[name], noise.get(name, 0.0), options.parts.get(name, ())
+            )
             for name, value in reference.items()
         }
         worst: dict[str, float] = {}
@@ -63,6 +79,17 @@ class TensorComparator:
         changed = worst.get("beyond_noise", 0.0) > 0
         moved = worst.get("max_change", 0.0) > options.visible
         return Comparison(sample.id, worst, changed, moved and not changed, {"outputs": parts})
+
+    def calibrated(
+        self,
+        model: Model,
+        references: Iterable[Mapping[str, np.ndarray]],
+        options: TensorOptions,
+    ) -> TensorOptions:
+        """Parts of outputs whose ranges differ on all samples, where the user gave none."""
+        if options.parts:
+            return options
+        return options.model_copy(update={"parts": parts_of_outputs(references)})
 
     def metrics(self, options: TensorOptions) -> Sequence[str]:
         """Every metric of a summary."""
@@ -88,7 +115,10 @@ class TensorComparator:
 
 
 def tensor_metrics(
-    reference: np.ndarray, candidate: np.ndarray, noise: float = 0.0
+    reference: np.ndarray,
+    candidate: np.ndarray,
+    noise: float = 0.0,
+    parts: Sequence[Part] = (),
 ) -> dict[str, float]:
     """Distances between two arrays of one shape and dtype.
 
@@ -96,11 +126,12 @@ def tensor_metrics(
         reference: Output of the original; any dtype. Non-numeric ones count as equal or not.
         candidate: Output of the optimized model.
         noise: Absolute differences up to this are not counted in ``beyond_noise``.
+        parts: Parts whose ranges differ: boxes and scores in one output, say.
 
     Returns:
         ``max_abs`` and ``rmse`` in units of the output; ``max_rel`` = max |c - r| / |r| over
         elements with r != 0; ``max_change`` = max |c - r| / max |r|; ``cosine`` of the flattened
-        arrays (1 if both are zero); ``max_ulp``,
+        arrays (1 if both are zero), both of the worst part, relative to its own range; ``max_ulp``,
         the largest distance in representable numbers (floats only; Goldberg 1991, "What Every
         Computer Scientist Should Know About Floating-Point Arithmetic", section 1.2);
         ``beyond_noise``, the share of elements; ``nonfinite``, the share of elements that are NaN
@@ -130,6 +161,16 @@ def tensor_metrics(
         "beyond_noise": float(np.mean(nonfinite) + np.sum(d > noise) / r.size) if r.size else 0.0,
         "nonfinite": float(np.mean(nonfinite)) if r.size else 0.0,
     }
+    for part in parts:
+        if part.axis < reference.ndim:
+            ours, theirs = part.of(reference), part.of(candidate)
+            known = np.isfinite(ours) & np.isfinite(theirs)
+            r, c = ours[known].astype(np.float64), theirs[known].astype(np.float64)
+            # Of a sample without an object all scores are small: what counts is the usual range.
+            change = float(np.abs(c - r).max(initial=0.0)) / part.largest
+            metrics["max_change"] = max(metrics["max_change"], change)
+            if np.abs(r).max(initial=0.0) * APART >= part.largest:
+                metrics["cosine"] = min(metrics["cosine"], cosine(r, c))
     # By name: a dtype of ml_dtypes may compare equal to one of numpy's.
     if reference.dtype == candidate.dtype and reference.dtype.name in _IEEE:
         metrics["max_ulp"] = max_ulp(reference, candidate)

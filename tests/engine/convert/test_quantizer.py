@@ -151,3 +151,26 @@ def test_the_script_of_a_reduced_model_holds_it_to_what_is_declared(
     about = (request, result, Plugins(), tmp_path / "part")
     found = reduced_or_why_not(*about, progress=lambda *about: None)
     assert (found.part, found.size, found.reproduces) == ("MatMul", 1, True), found
+
+
+JOINED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 3, 32] x) => (float[1, 5, 32] y) <float size = {600}>
+{ b = Conv(x, v) p = Sigmoid(b) q = Mul(p, size) s = Conv(x, w) t = Sigmoid(s)
+  y = Concat<axis = 1>(q, t) }"""
+
+
+def test_a_part_of_an_output_is_held_to_what_is_declared_by_its_own_range(tmp_path: Path) -> None:
+    keep_servers()
+    proto, rng = onnx.parser.parse_model(JOINED), np.random.default_rng(0)
+    for name, shape in (("v", (2, 3, 1)), ("w", (3, 3, 1))):
+        value = rng.normal(size=shape).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(value, name))
+    onnx.save(proto, tmp_path / "joined.onnx")
+    result = convert(tmp_path / "joined.onnx", "quantize_static")
+    assert result.verdict == "faulty"
+    (finding,) = (f for f in result.findings if f.severity == "fault")
+    assert finding.stages == ["quantize_static/quantize"]
+    assert "'y' differs in [:, 2:5] by " in finding.message
+    assert "of the range of that part; 0.5 is declared; it became constant" in finding.message
+    # Weights alone in int8 leave the scores what they are.
+    assert convert(tmp_path / "joined.onnx", "quantize_dynamic").verdict == "right"

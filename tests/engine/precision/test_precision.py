@@ -40,6 +40,14 @@ ABSORBED = (
 )
 SOUND = HEAD + "g (float[1,8] x) => (float[1,8] y) { a = Tanh(x)  y = Relu(a) }"
 HOPELESS = HEAD + "g (float[1,8] x) => (float[1,8] y) { a = RandomNormalLike(x)  y = Add(a, x) }"
+DETECTOR = (
+    HEAD
+    + """g (float[1,3,32] image) => (float[1,7,32] pred)
+<float[4,3,1] k, float size = {600}, float[3,3,1] c>
+{ b = Conv(image, k)  box = Sigmoid(b)  pixels = Mul(box, size)
+  s = Conv(image, c)  scores = Sigmoid(s)  pred = Concat<axis = 1>(pixels, scores) }"""
+)
+"""Boxes of up to 600 pixels and scores below 1 in one tensor: int8 makes each score 0."""
 FEEDS = [{"x": np.linspace(-2, 2, 8, dtype=np.float32)[None] + i / 7} for i in range(3)]
 
 
@@ -128,6 +136,28 @@ def test_a_list_of_all_nodes_converts_nothing_and_says_so(tmp_path: Path) -> Non
 def test_an_original_that_does_not_repeat_itself_is_undecided(tmp_path: Path) -> None:
     result = precision(HOPELESS, tmp_path)
     assert result.verdict == "undecided"
+
+
+def detector() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
+    model, rng = onnx.parser.parse_model(DETECTOR), np.random.default_rng(0)
+    for name, shape in (("k", (4, 3, 1)), ("c", (3, 3, 1))):
+        weights = rng.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    return model, [{"image": rng.normal(size=(1, 3, 32)).astype(np.float32)} for _ in range(3)]
+
+
+def test_each_part_of_an_output_counts(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime.quantization")
+    model, feeds = detector()
+    options = {"to": "int8", "cache_dir": tmp_path / "cache", "jobs": 1, "dataset": feeds}
+    result = optvet.precision(model, **options)  # type: ignore[arg-type]
+    assert (result.verdict, kept(result)) == ("found", {"Concat_0"})
+    (concat,) = result.kept
+    assert "max_change is " in concat.reason
+    assert "pred[:, 4:7] became constant: 0 where it was" in concat.reason
+    boxes = optvet.precision(model, require="pred[:, :4]:max_change<=0.1", **options)  # type: ignore[arg-type]
+    assert boxes.verdict == "nothing-to-keep"
+    assert "pred[:, 4:7] became constant" in " ".join(r.detail for r in boxes.whole)
 
 
 @pytest.mark.long

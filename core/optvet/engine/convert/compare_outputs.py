@@ -31,6 +31,7 @@ from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.interface import Interface, shape_changes
 from optvet.spec.converters import SourceFacts
+from optvet.spec.parts import Part, parts_of_outputs
 from optvet.spec.symptoms import Stage
 from optvet.spec.types import Failure, Sample
 
@@ -93,7 +94,7 @@ class Judge:
             pairs[name] = _without_rows(pairs[name], rows)
         setting = SETTING
         if tolerance is not None:
-            setting = replace(setting, tolerance=tolerance, ranges=self._ranges)
+            setting = replace(setting, tolerance=tolerance, ranges=self._ranges, parts=self._parts)
         self.meter.of(unclear)  # all of them at once, which is quicker
         for s in unclear:
 
@@ -151,6 +152,12 @@ class Judge:
             for name, value in self.reference[sample].items():
                 found[name] = max(found.get(name, 0.0), magnitude(value))
         return found
+
+    @cached_property
+    def _parts(self) -> dict[str, tuple[Part, ...]]:
+        """Parts of each output whose ranges differ over the usual samples."""
+        usual = sorted(self.usual & self.reference.keys())
+        return parts_of_outputs(self.reference[sample] for sample in usual)
 
     def _match(self, sample: str, run: Outputs) -> Matched:
         listed = () if self.source is None else [v.name for v in self.source.outputs]

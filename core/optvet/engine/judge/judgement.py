@@ -21,7 +21,8 @@ class Judgement:
     single layers of a quantized model, not from the noise of the whole. ``contradicted``:
     the candidate gives the exact result, and the reference is so far from it that its runtime must
     be wrong. ``excused``: the largest error that its excuse covers, such as decisions inside the
-    model that rounding turns; None where no more than noise was needed.
+    model that rounding turns; None where no more than noise was needed. ``part``: the worst
+    part of the output, as numpy writes it; then ``error`` and ``noise`` are shares of its range.
     """
 
     output: str
@@ -34,3 +35,4 @@ class Judgement:
     layered: bool = False
     contradicted: bool = False
     excused: float | None = None
+    part: str = ""

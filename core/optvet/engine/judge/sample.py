@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from optvet.engine.judge.by_part import hold_parts_to, judge_parts
 from optvet.engine.judge.failures import OPTIMIZER, Producer, in_words, symptom_of
 from optvet.engine.judge.judgement import OTHER_PLACES, Judgement
 from optvet.engine.judge.known_noise import Noise
@@ -20,6 +22,7 @@ from optvet.engine.judge.outputs import judge as judge_values
 from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
 from optvet.engine.judge.words import wrong_output
 from optvet.engine.numerics.floats import is_float, unit_roundoff
+from optvet.spec.parts import Part
 from optvet.spec.symptoms import Stage, Symptom
 from optvet.spec.types import Failure
 
@@ -52,6 +55,7 @@ class Setting:
         tolerance: Relative error that a lossy step declares.
         ranges: Largest magnitude of outputs over the samples that the model is meant for: what is
             quantized is off by a share of the range, however small a value is. Empty: the sample's.
+        parts: Parts of outputs whose ranges differ, over the same samples.
         quick: In place of measured noise, how many times the square root of two roundoffs an output
             may be off; None where noise is measured. A quick look raises suspicions only.
     """
@@ -60,6 +64,7 @@ class Setting:
     maker: Producer = OPTIMIZER
     tolerance: float | None = None
     ranges: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
     quick: float | None = None
 
 
@@ -175,6 +180,8 @@ def judge_outputs(
         judged = [_within_tolerance(n, v, came, noise, setting) for n, v in expected.items()]
     else:
         judged = judge_values(expected, came, noise, setting.thresholds)
+        if setting.quick is None:
+            judged = [_by_parts(j, expected, came, noise, setting) for j in judged]
     if setting.quick is not None:
         judged = [_decide_quickly(j, expected[j.output], setting.quick) for j in judged]
     return [review(j) for j in judged]
@@ -256,11 +263,26 @@ def _within_tolerance(
     declared = replace(noise or Noise(), tolerance=setting.tolerance * wider)
     (judged,) = judge_values({name: value}, came, declared, setting.thresholds)
     # In shares of the usual range, the unit in which the loss is declared.
-    return replace(
+    whole = replace(
         judged,
         error=None if judged.error is None else judged.error / wider,
         noise=None if judged.noise is None else judged.noise / wider,
     )
+    if whole.call != "drift" or not setting.parts.get(name):
+        return whole
+    about = (value, came[name], setting.parts[name])
+    return hold_parts_to(setting.tolerance, whole, *about, noise or Noise(), setting.thresholds)
+
+
+def _by_parts(
+    judged: Judgement, expected: Values, came: Values, noise: Noise | None, setting: Setting
+) -> Judgement:
+    """The judgement of an output that is no fault as a whole, or that of its worst part."""
+    value = expected[judged.output]
+    if judged.call not in ("drift", "sensitivity") or not is_float(value.dtype):
+        return judged
+    judge = partial(judge_values, thresholds=setting.thresholds)
+    return judge_parts(judged, value, came[judged.output], noise, judge)
 
 
 def _decide_quickly(judgement: Judgement, value: np.ndarray, factor: float) -> Judgement:

@@ -10,7 +10,8 @@ import numpy as np
 from optvet.engine.judge.thresholds import Thresholds
 from optvet.engine.numerics.floats import is_float
 
-_SLICE_ELEMENTS = 16
+SLICE_ELEMENTS = 16
+"""Of fewer elements, a slice is a poor estimate of its noise."""
 _PART = 1 << 16
 """Elements whose runs are looked at together: all at once would take gigabytes."""
 _DEVIATIONS = 1.4826
@@ -87,7 +88,7 @@ def slices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     yield axes
     size = math.prod(shape)
     for axis in axes:
-        if 1 < shape[axis] and size // shape[axis] >= _SLICE_ELEMENTS:
+        if 1 < shape[axis] and size // shape[axis] >= SLICE_ELEMENTS:
             yield tuple(a for a in axes if a != axis)
 
 

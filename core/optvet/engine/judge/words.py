@@ -26,6 +26,10 @@ def wrong_output(expected: np.ndarray, actual: np.ndarray | None, found: Judgeme
         return (
             f"{found.detail}{': ' * bool(found.detail)}{_describe_first_change(expected, actual)}"
         )
+    if found.part and found.error is not None:
+        known = noise_remark(found.noise)
+        words = f"differs in {found.part} by {found.error:.2g} of the range of that part{known}"
+        return "; ".join(part for part in (words, found.detail) if part)
     declared = found.detail == DECLARED
     noise = None if found.structural or declared else found.noise
     unit = "its range" if declared else "its largest value"

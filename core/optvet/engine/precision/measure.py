@@ -15,6 +15,7 @@ from optvet.engine.vet.require.metrics import RequirementMeter, runs_of
 from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.spec.parts import parts_of
 from optvet.spec.records.precision import PrecisionReading
 from optvet.spec.requirement import Required
 from optvet.spec.types import Sample
@@ -96,7 +97,8 @@ def _shortfall(reading: RequirementReading) -> float:
 def loss_of(runner: TrialRunner, trial: Trial, samples: Sequence[Sample]) -> float | None:
     """Root mean square of the outputs' change in ``trial``, relative to the outputs' own.
 
-    Of the worst output over all samples; None if a value is not finite or there are no outputs.
+    Of the worst output, or part of one, over all samples; None if a value is not finite or there
+    are no outputs.
     """
     reference, runs = runs_of(runner.reference(samples)), runs_of(trial)
     pairs = [(reference[i], runs[i]) for i in reference if i in runs]
@@ -111,14 +113,23 @@ def loss_of(runner: TrialRunner, trial: Trial, samples: Sequence[Sample]) -> flo
 
 def _relative_change(name: str, pairs: Sequence[tuple[Outputs, Outputs]]) -> float | None:
     """The change of an output of floats; None of another, infinite where it is not finite."""
-    change = total = 0.0
+    arrays = []
     for reference, candidate in pairs:
         if name not in candidate or candidate[name].shape != reference[name].shape:
             return math.inf
-        before, after = reference[name], candidate[name]
-        if before.dtype.kind != "f":
+        if reference[name].dtype.kind != "f":
             return None
-        before, after = before.astype(np.float64), after.astype(np.float64)
+        arrays.append((reference[name], candidate[name]))
+    changes = [_rms_change(arrays)]
+    for part in parts_of(before for before, _ in arrays):
+        changes.append(_rms_change([(part.of(a), part.of(b)) for a, b in arrays]))
+    return max(changes)
+
+
+def _rms_change(arrays: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
+    change = total = 0.0
+    for one, other in arrays:
+        before, after = one.astype(np.float64), other.astype(np.float64)
         where = np.isfinite(before)
         with np.errstate(invalid="ignore", over="ignore"):
             change += float(np.sum((after - before)[where] ** 2))

@@ -8,10 +8,11 @@ import onnx.parser
 import pytest
 
 from optvet.engine.models.opening import open_model
-from optvet.engine.vet.require.gauges import Chunk, gauge_of
+from optvet.engine.vet.require.gauges import Chunk, RequirementReading, gauge_of
 from optvet.spec.requirement import parse_requirement
 from optvet.spec.types import Sample
 from optvet_classification import ClassificationComparator
+from optvet_tensor import TensorComparator
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,3] x) => (float[1,3] y) {y=Relu(x)}'
 
@@ -48,3 +49,33 @@ def test_a_metric_tells_what_undecided_samples_count_as(
     )
     reading = gauge.reading()
     assert (reading.met, reading.value, reading.words) == (False, 0.5, words)
+
+
+def test_a_reading_tells_which_part_of_an_output_lost_its_values(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "m.onnx")
+    model = open_model(tmp_path / "m.onnx", "m.onnx", tmp_path / "cache")
+    both = np.concatenate(
+        [np.arange(64).reshape(1, 2, 32) * 9, np.arange(32.0)[None, None] / 32], 1
+    )
+    wrong = both.copy()
+    wrong[:, 2:] = 0
+
+    def read(text: str) -> RequirementReading:
+        comparator = TensorComparator()
+        options = comparator.calibrated(model, [{"y": both}], comparator.options)
+        gauge = gauge_of(parse_requirement(text), [(comparator, options)])
+        gauge.add(Chunk(model, [Sample("1", {})], {"1": {"y": both}}, {"1": {"y": wrong}}))
+        return gauge.reading()
+
+    reading = read("max_abs<=1")
+    lost = "y[:, 2:3] became constant: 0 where it was 0 to 0.969"
+    assert (reading.met, reading.words) == (True, f"max_abs is 0.96875; {lost}")
+    assert (read("max_change<=0.5").met, read("y[:, :2]:max_change<=0").met) == (False, True)
+    reading = read("y[:, 2:]:max_abs<=0.5")
+    lost = "y[:, 2:] became constant: 0 where it was 0 to 0.969"
+    assert (reading.met, reading.words) == (False, f"max_abs is 0.96875; {lost}")
+    reading = read("y[:, 9:]:max_abs<=0.5")
+    assert (reading.met, reading.words) == (
+        None,
+        "output 'y' has the shape [1, 3, 32], and no part y[:, 9:]",
+    )

@@ -17,6 +17,7 @@ from optvet.engine.trust import options_from
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.protocols import Calibrates, Comparator, TellsMetrics
 from optvet.spec.request import VetRequest
+from optvet.spec.requirement import select
 from optvet.spec.types import Failure, Model, Sample
 
 
@@ -81,7 +82,7 @@ def calibrate_options(
         chunks: All samples.
         comparator: The comparator.
         options: Its options as the user set them.
-        output: The only output that is compared; None for all.
+        output: The only output that is compared, or the part of one; None for all.
     """
     if not isinstance(comparator, Calibrates):
         return options
@@ -90,7 +91,7 @@ def calibrate_options(
         for samples in chunks:
             for run in runner.reference(samples).runs.values():
                 if not isinstance(run, Failure):
-                    yield {n: v for n, v in run.items() if output in (None, n)}
+                    yield select(output, run)
 
     call = partial(comparator.calibrated, runner.model, references(), options)
     return comparator_returns.check_calibrated(comparator, call, options)

@@ -16,6 +16,7 @@ from optvet.spec.requirement import (
     Required,
     Requirement,
     parse_requirement,
+    split_part,
     tolerances_of,
 )
 from optvet.spec.types import Model
@@ -55,9 +56,30 @@ def required_of(request: VetRequest, model: Model) -> tuple[Required, ...]:
         names = [o.name for o in model.outputs]
         if is_of_layers(required):
             continue
-        if required.output is not None and not belongs_to(required.output, names):
-            raise UnknownName("output", required.output, names, f"(in {required.origin})")
+        named = required.tensor if isinstance(required, Requirement) else required.output
+        if named is not None and not belongs_to(named, names):
+            raise UnknownName("output", named, names, f"(in {required.origin})")
+        if isinstance(required, Requirement):
+            _check_part(required, model)
     return found
+
+
+def _check_part(required: Requirement, model: Model) -> None:
+    """Refuse a part of an output that has not so many axes.
+
+    Raises:
+        UsageError: It has fewer.
+    """
+    name, index = split_part(required.output or "")
+    shape = next((o.shape for o in model.outputs if o.name == name), None)
+    if index is None or shape is None:
+        return
+    axes = sum(item is not ... for item in index)
+    if axes > len(shape) or len(index) - axes > 1:
+        raise UsageError(
+            f"{required.origin} {str(required)!r}: output {name!r} has {len(shape)} axes, and no "
+            f"part {required.output}"
+        )
 
 
 def belongs_to(name: str, outputs: Collection[str]) -> bool:

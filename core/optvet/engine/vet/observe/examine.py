@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -47,6 +48,7 @@ from optvet.engine.work.trials.inference import Outputs, graph_output_of
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.interface import describe_misdeclared_outputs
+from optvet.spec.parts import Part, parts_of_outputs
 from optvet.spec.records import OutputRecord
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
@@ -89,6 +91,7 @@ class Examiner:
         self._moved: set[str] = set()
         self._drawn: dict[str, Runs] = {}
         self.layers = Layers(runner)
+        self._known_parts: tuple[frozenset[str], Mapping[str, Sequence[Part]]] = frozenset(), {}
 
     def learn_reference(self, trial: Trial) -> None:
         """Take the reference outputs from a trial: of the original, or of the required passes."""
@@ -213,7 +216,16 @@ class Examiner:
         skipped = self.random | self.flaky | self.ignored_outputs
         expected = {n: v for n, v in reference.items() if n not in skipped}
         setting = Setting(self.thresholds, tolerance=self.tolerance(trial.passes))
+        if setting.tolerance is not None:
+            setting = replace(setting, parts=self._parts())
         return expected, run, self._noise.get(sample.id), setting
+
+    def _parts(self) -> Mapping[str, Sequence[Part]]:
+        """Parts of each output whose ranges differ over the samples."""
+        known = frozenset(self.reference)
+        if self._known_parts[0] != known:
+            self._known_parts = known, parts_of_outputs(self.reference.values())
+        return self._known_parts[1]
 
     def _review(self, trial: Trial, sample: Sample) -> Review:
         """Judgements by the layers of a quantized model, unless a tolerance is declared."""

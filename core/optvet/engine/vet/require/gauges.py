@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from optvet.engine.numerics.lost_parts import LostParts
 from optvet.engine.numerics.tolerance import excess, round_up
 from optvet.engine.vet.impact.assess import decode_answers
 from optvet.engine.vet.impact.comparator_options import metrics_of
@@ -25,7 +26,7 @@ from optvet.engine.vet.require.layer_errors import LayerError, layer_errors
 from optvet.engine.work.trials import noise_floor
 from optvet.engine.work.trials.inference import Outputs
 from optvet.spec.errors import ContractError, InputError
-from optvet.spec.requirement import Required, Requirement, Tolerance
+from optvet.spec.requirement import Required, Requirement, Tolerance, select
 from optvet.spec.types import Model, Sample
 
 Runs = Mapping[str, Outputs]
@@ -127,6 +128,7 @@ class _MetricGauge(Gauge):
 
     required: Requirement
     among: list[Candidate]
+    lost: LostParts | None = None
     _assessment: Assessment | None = None
     _reason: str = ""
     _unsteady: set[str] = field(default_factory=set)
@@ -134,8 +136,7 @@ class _MetricGauge(Gauge):
 
     def add(self, chunk: Chunk) -> None:
         """Compare by the first comparator that accepts the outputs; later chunks by the same."""
-        output = self.required.output
-        self._unsteady |= {n for n in chunk.unsteady if output in (None, n)}
+        self._unsteady |= {n for n in chunk.unsteady if self.required.tensor in (None, n)}
         self._origins |= {s.id: s.origin for s in chunk.samples}
         while self.among:
             comparator, options = self.among[0]
@@ -154,7 +155,12 @@ class _MetricGauge(Gauge):
 
     def _add(self, assessment: Assessment, chunk: Chunk) -> None:
         output = self.required.output
-        sides = [_only(output, runs) for runs in (chunk.reference, chunk.candidate)]
+        sides = [
+            {sample: select(output, run) for sample, run in runs.items()}
+            for runs in (chunk.reference, chunk.candidate)
+        ]
+        if self.lost is not None:
+            self.lost.add(*sides)
         answers = chunk.decode(assessment) if output is None else None
         assessment.add(chunk.samples, sides[0], sides[1], chunk.levels, answers)
 
@@ -191,6 +197,8 @@ class _MetricGauge(Gauge):
         decided = assessment.without_undecided(required.metric)
         if decided is not None and f"{decided:.6g}" != shown:
             words += f"; what is undecided counts as it came out, without it: {decided:.6g}"
+        if self.lost is not None:
+            words = "; ".join([words, *self.lost.words(required.output)])
         values = assessment.by_sample(required.metric)
         shortfalls = {sample: required.shortfall(value) for sample, value in values.items()}
         worst = max(shortfalls, key=shortfalls.__getitem__, default=None)
@@ -294,19 +302,15 @@ def _explain_no_agreement(outputs: Collection[str]) -> RequirementReading:
     return RequirementReading(None, words=f"two runs of the original may differ in {names}")
 
 
-def _only(output: str | None, runs: Runs) -> Runs:
-    """``runs`` with only this output; unchanged for None."""
-    if output is None:
-        return runs
-    return {
-        sample: {n: v for n, v in values.items() if n == output} for sample, values in runs.items()
-    }
+def gauge_of(
+    required: Required, among: Sequence[Candidate] = (), *, tells_lost: bool = True
+) -> Gauge:
+    """The metric of ``required``, by the first of ``among`` that accepts the outputs.
 
-
-def gauge_of(required: Required, among: Sequence[Candidate] = ()) -> Gauge:
-    """The metric of ``required``, by the first of ``among`` that accepts the outputs."""
+    ``tells_lost``: whether the words of the reading say which parts of outputs lost their values.
+    """
     if isinstance(required, Requirement):
         if is_of_layers(required):
             return _LayerGauge(required)
-        return _MetricGauge(required, list(among))
+        return _MetricGauge(required, list(among), LostParts() if tells_lost else None)
     return _ToleranceGauge(required)

@@ -101,12 +101,15 @@ class RequirementMeter:
             session = self._session
             about = (session.request, session.plugins, session.case.model)
             self._among = candidates(begin(*about, outputs), *about)
-        return [
-            gauge_of(r, self._calibrate(r.output, fitting(r, self._among)))
-            if isinstance(r, Requirement) and not is_of_layers(r)
-            else gauge_of(r)
-            for r in self.required
-        ]
+        gauges, told = list[Gauge](), set[str | None]()
+        for r in self.required:
+            if not isinstance(r, Requirement) or is_of_layers(r):
+                gauges.append(gauge_of(r))
+                continue
+            among = self._calibrate(r.output, fitting(r, self._among))
+            gauges.append(gauge_of(r, among, tells_lost=r.output not in told))
+            told.add(r.output)
+        return gauges
 
     def _calibrate(self, output: str | None, among: Sequence[Candidate]) -> list[Candidate]:
         """The comparators with calibrated options; see ``calibrate_options``."""

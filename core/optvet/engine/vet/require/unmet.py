@@ -12,7 +12,7 @@ from optvet.engine.vet.require.gauges import RequirementReading
 from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.spec.records import Finding
-from optvet.spec.requirement import Required
+from optvet.spec.requirement import Required, Requirement
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 
@@ -46,13 +46,15 @@ class UnmetRequirement(Property):
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
         """The finding with the value after the culprit alone."""
         reading = self.read(trial.passes)
+        required = self.required
+        tensor = required.tensor if isinstance(required, Requirement) else required.output
         return Finding(
             symptom=self.symptom,
             severity="requirement",
             stage="compare",
             culprit=list(culprit),
             confirmed=True,
-            outputs=[self.required.output] if self.required.output is not None else [],
+            outputs=[] if tensor is None else [tensor],
             message=f"{self.required} is required; {reading.words}",
             requirement=str(self.required),
             measured=finite(reading.value),
