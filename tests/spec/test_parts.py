@@ -59,6 +59,8 @@ def test_a_range_is_known_from_enough_values_alone() -> None:
         # Rows of a batch are no parts of one answer.
         np.concatenate([BOXES[0], SCORES[0]]),
         RNG.normal(size=(1, 64, 8, 8)) * np.exp(RNG.normal(size=(64, 1, 1))),
+        # A sound that ends early, of which there is one.
+        np.concatenate([RNG.normal(size=(1, 4000)), RNG.normal(size=(1, 1000)) / 100], axis=1),
     ],
 )
 def test_other_tensors_have_no_parts(value: np.ndarray) -> None:

@@ -16,6 +16,8 @@ APART = 8.0
 """From this ratio on, two ranges are those of different quantities."""
 _VALUES = 16
 """Of fewer values the range is not known."""
+_EACH = 4
+"""An index of fewer values may be small by chance, such as the end of a sound that is silent."""
 _LOST = 2.0**-20
 """Below this share of the largest values, a range may be what is left of a cancellation."""
 _MOST = 16
@@ -108,6 +110,8 @@ class Ranges:
 
     def _cut(self, axis: _Axis) -> list[tuple[int, int]]:
         each = self._values // len(axis.largest)
+        if each < _EACH:
+            return [(0, len(axis.largest))]
         return _cut(axis.largest, 0, len(axis.largest), -(-_VALUES // each))
 
 

@@ -7,6 +7,8 @@ import onnx
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from optvet.engine.judge.known_noise import noise_level
+from optvet.engine.numerics.floats import is_float
+from optvet.engine.numerics.lost_parts import LostParts
 from optvet.engine.vet.observe.layer_statistics import activation_of, rms_of
 from optvet.engine.vet.observe.observation import finite
 from optvet.engine.vet.observe.recorded_values import RecordedValues
@@ -54,6 +56,11 @@ def layer_of(
     noise = judgement.noise
     if noise is None and value.dtype.kind == "f":
         noise = noise_level(pair.a, value, noise_of(first))
+    lost = ""
+    if judgement.call != "same" and is_float(value.dtype):
+        seen = LostParts()
+        seen.add({"": {pair.a: value}}, {"": {pair.a: second.values[pair.b]}})
+        lost = "; ".join(seen.words())
     same = one is not None and other is not None and one.op_type == other.op_type
     same = same and bool(b.versions)  # what stands for another format has only names
     return Layer(
@@ -68,7 +75,7 @@ def layer_of(
         error=finite(judgement.error),
         noise=finite(noise),
         call=judgement.call,
-        detail=judgement.detail,
+        detail="; ".join(part for part in (judgement.detail, lost) if part),
         attributes=_attributes(one, other, a, b) if same and one and other else {},
         parameters=_parameters(one, other, a, b) if same and one and other else [],
         activation=activation_of(value, second.values[pair.b]),

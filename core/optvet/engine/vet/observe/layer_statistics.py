@@ -8,6 +8,7 @@ import numpy as np
 
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.vet.observe.observation import finite
+from optvet.spec.parts import parts_of
 from optvet.spec.records import Activation, Layer, LayerSummary
 
 
@@ -38,6 +39,19 @@ def rms_of(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
 
 
+def _distances(one: np.ndarray, other: np.ndarray) -> tuple[float | None, float | None]:
+    """The relative RMS difference and the cosine of two arrays of one shape; None if undefined."""
+    x, y = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
+    both = np.isfinite(x) & np.isfinite(y)
+    x, y = x[both], y[both]
+    # Scaled first: squares of large numbers overflow.
+    scale = float(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))) or 1.0
+    x, y = x / scale, y / scale
+    rms = finite(rms_of(x - y) / rms_of(x)) if rms_of(x) else None
+    lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return rms, min(1.0, float(x @ y) / lengths) if lengths else None
+
+
 def activation_of(one: np.ndarray, other: np.ndarray) -> Activation | None:
     """Statistics of a value in both models; None if it holds no finite numbers."""
     if not all(is_float(v.dtype) or v.dtype.kind in "iu" for v in (one, other)):
@@ -46,17 +60,15 @@ def activation_of(one: np.ndarray, other: np.ndarray) -> Activation | None:
     u, v = x[np.isfinite(x)], y[np.isfinite(y)]
     if not u.size or not v.size:
         return None
-    rms: float | None = None
-    cosine: float | None = None
+    apart: list[float | None] = [None]
+    alike: list[float | None] = [None]
     if one.shape == other.shape:
-        both = np.isfinite(x) & np.isfinite(y)
-        x, y = x[both], y[both]
-        # Scaled first: squares of large numbers overflow.
-        scale = float(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))) or 1.0
-        x, y = x / scale, y / scale
-        rms = finite(rms_of(x - y) / rms_of(x)) if rms_of(x) else None
-        lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
-        cosine = min(1.0, float(x @ y) / lengths) if lengths else None
+        parts = parts_of([one]) if is_float(one.dtype) else ()
+        pairs = [(one, other), *((p.of(one), p.of(other)) for p in parts)]
+        apart, alike = map(list, zip(*(_distances(*pair) for pair in pairs), strict=True))
+    # Of the worst part: where boxes and scores are one tensor, the scores are a thousandth of it.
+    rms = max((value for value in apart if value is not None), default=None)
+    cosine = min((value for value in alike if value is not None), default=None)
     with np.errstate(over="ignore"):
         return Activation(
             mean=(float(u.mean()), float(v.mean())),
