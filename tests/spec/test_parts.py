@@ -37,11 +37,13 @@ def test_classes_that_did_not_come_are_no_parts() -> None:
 def test_probabilities_are_shares_of_one_whole() -> None:
     rare = np.stack([np.linspace(0.98, 0.999, 64), np.linspace(0.02, 0.001, 64)], axis=1)
     assert names(rare) == []
+    assert names(*rare[:, None]) == []
     assert names(rare * [[1, 5]]) == ["[:, 0:1]", "[:, 1:2]"]
 
 
 def test_a_range_is_known_from_enough_values_alone() -> None:
-    rows = [RNG.normal(size=(1, 4)) * [[500, 500, 1, 1]] for _ in range(12)]
+    # None is negative, and that all of one row are one sum says nothing.
+    rows = [RNG.uniform(size=(1, 4)) * [[500, 500, 1, 1]] for _ in range(12)]
     assert names(rows[0]) == []
     assert names(*rows) == ["[:, 0:2]", "[:, 2:4]"]
 

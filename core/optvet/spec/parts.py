@@ -18,8 +18,9 @@ _VALUES = 16
 """Of fewer values the range is not known."""
 _EACH = 4
 """An index of fewer values may be small by chance, such as the end of a sound that is silent."""
-_LOST = 2.0**-20
-"""Below this share of the largest values, a range may be what is left of a cancellation."""
+_LOST = 2.0**-14
+"""Below this share of the largest values, a range is that of a saturated border, or what is left of
+a cancellation; scores of 0.1 beside boxes of 1,280 pixels are above it."""
 _MOST = 16
 """More parts than this are no quantities that somebody joined."""
 
@@ -59,7 +60,17 @@ class _Axis:
 
     largest: np.ndarray
     whole: bool = True
-    """Whether the values along the axis are shares of one whole, as probabilities are."""
+    """Whether the values along the axis may be shares of one whole, as probabilities are."""
+    total: float | None = None
+    """What they add up to."""
+
+    def look(self, value: np.ndarray, axis: int) -> None:
+        """Whether those of ``value`` add up to the same, at each place."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            totals = value.sum(axis=axis, dtype=np.float64)
+            self.total = float(totals.flat[0]) if self.total is None else self.total
+            equal = np.all(np.abs(totals - self.total) <= 1e-2 * abs(self.total))
+            self.whole = bool(equal and self.total > 0 and np.all(value >= 0))
 
 
 @dataclass
@@ -90,8 +101,8 @@ class Ranges:
             known = self._axes[axis]
             others = tuple(a for a in range(value.ndim) if a != axis)
             known.largest = np.maximum(known.largest, size.max(axis=others))
-            if known.whole and self._cut(known)[1:]:
-                known.whole = _are_shares(plain, axis)
+            if known.whole:
+                known.look(plain, axis)
 
     def parts(self) -> tuple[Part, ...]:
         """The parts along the axis where ranges differ most; none where they differ little."""
@@ -140,13 +151,6 @@ def parts_of_outputs(runs: Iterable[Mapping[str, np.ndarray]]) -> dict[str, tupl
             if value.dtype.kind == "f" or "float" in value.dtype.name:
                 ranges.setdefault(name, Ranges()).add(value)
     return {name: found for name, each in ranges.items() if (found := each.parts())}
-
-
-def _are_shares(value: np.ndarray, axis: int) -> bool:
-    with np.errstate(invalid="ignore", over="ignore"):
-        total = value.sum(axis=axis)
-        equal = np.abs(total - total.flat[0]) <= 1e-2 * np.abs(total.flat[0])
-        return bool(np.all(equal) and np.all(value >= 0) and np.all(total > 0))
 
 
 def _cut(largest: np.ndarray, start: int, stop: int, least: int) -> list[tuple[int, int]]:
