@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.sample import SampleVerdict, Setting, judge_sample
@@ -35,7 +36,8 @@ def test_a_declared_error_is_a_share_of_the_range_of_each_part() -> None:
         "output 'pred' differs in [:, 4:7] by 1 of the range of that part; 0.1 is declared; it "
         "became constant: 0 where it was"
     )
-    assert lossy(with_scores(SCORES + 0.05)).state == "drift"
+    near = lossy(with_scores(SCORES + 0.05))
+    assert (near.state, near.error) == ("drift", pytest.approx(0.05, rel=0.1))
     assert lossy(with_scores(SCORES, BOXES + 50)).state == "drift"
     assert "of its range" in lossy(with_scores(SCORES, BOXES + 100)).message
     assert lossy(with_scores(SCORES * np.nan)).state == "fault"

@@ -73,7 +73,7 @@ def hold_parts_to(
     noise: Noise,
     limits: Thresholds,
 ) -> Judgement:
-    """The judgement of the part that is furthest beyond a declared tolerance, if one is.
+    """The judgement of the part that is furthest beyond a declared tolerance, or the largest error.
 
     A part that rounding moves by more than that is not held to it.
     """
@@ -89,7 +89,10 @@ def hold_parts_to(
         allowed = max(tolerance, moved)
         error = largest_difference(one, other) / usual
         exceeds = math.inf if other_places(wide(one), wide(other)).any() else error / allowed
-        if exceeds > max(1.0, worst.exceeds):
+        if exceeds <= max(1.0, worst.exceeds):
+            if error > (worst.error or 0.0) and worst.call == "drift":
+                worst = replace(worst, error=error, exceeds=exceeds, part=str(part))
+        else:
             lost = lost_by(one, other)
             words = f"{tolerance:.2g} is declared" + (f"; it {lost}" if lost else "")
             worst = Judgement(judged.output, "fault", error, None, exceeds, words, part=str(part))
