@@ -84,7 +84,7 @@ _MODULES = {
         Session TellsInnerValues TellsWhatItReads
     """,
     "spec.sensitive": "Harmless Sensitive",
-    "spec.parts": "APART Part parts_of_outputs",
+    "spec.parts": "APART OutputPart parts_of_outputs",
     "spec.significance": "KEPT_BITS may_be_rounded",
     "spec.studies": """
         Cause ConversionFault FaultRow OUTCOMES Outcome Study StudiedConversion StudyData

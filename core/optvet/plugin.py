@@ -102,7 +102,7 @@ if TYPE_CHECKING:
         VariesInHunts,
     )
     from optvet.spec.parsing import parse_json, read_json, read_toml
-    from optvet.spec.parts import APART, Part, parts_of_outputs
+    from optvet.spec.parts import APART, OutputPart, parts_of_outputs
     from optvet.spec.protocols import (
         Calibrates,
         ChecksOptions,
@@ -258,7 +258,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "open_file", "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json",
     "load_model", "load_factory", "write_file", "file_sha256", "printable", "markdown_text",
     # Numbers.
-    "may_be_rounded", "KEPT_BITS", "APART", "Part", "parts_of_outputs", "readable_outputs",
+    "may_be_rounded", "KEPT_BITS", "APART", "OutputPart", "parts_of_outputs", "readable_outputs",
     "reference_evaluator",
 ]
 # fmt: on

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optvet.spec.parts import Part, parts_of, parts_of_outputs
+from optvet.spec.parts import OutputPart, parts_of, parts_of_outputs
 
 RNG = np.random.default_rng(0)
 BOXES, SCORES = RNG.uniform(0, 640, (1, 4, 64)), RNG.uniform(0, 1, (1, 3, 64))
@@ -79,4 +79,6 @@ def test_the_range_is_that_of_all_samples_and_all_outputs_are_looked_at() -> Non
     quiet = BOTH.copy()
     quiet[:, 4:] *= 0.01
     found = parts_of_outputs([{"pred": quiet, "other": BOXES}, {"pred": BOTH, "n": np.arange(9)}])
-    assert found == {"pred": (Part(1, 0, 4, BOTH[:, :4].max()), Part(1, 4, 7, BOTH[:, 4:].max()))}
+    assert found == {
+        "pred": (OutputPart(1, 0, 4, BOTH[:, :4].max()), OutputPart(1, 4, 7, BOTH[:, 4:].max()))
+    }

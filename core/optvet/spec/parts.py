@@ -26,7 +26,7 @@ _MOST = 16
 
 
 @dataclass(frozen=True)
-class Part:
+class OutputPart:
     """Indices along an axis of an output whose values have a range of their own.
 
     Attributes:
@@ -48,7 +48,7 @@ class Part:
     def __str__(self) -> str:
         """As numpy writes it.
 
-        >>> str(Part(1, 4, 7, 0.9))
+        >>> str(OutputPart(1, 4, 7, 0.9))
         '[:, 4:7]'
         """
         return f"[{':, ' * self.axis}{self.start}:{self.stop}]"
@@ -104,16 +104,18 @@ class Ranges:
             if known.whole:
                 known.look(plain, axis)
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[OutputPart, ...]:
         """The parts along the axis where ranges differ most; none where they differ little."""
-        best, found = 1.0, list[Part]()
+        best, found = 1.0, list[OutputPart]()
         for axis, known in self._axes.items():
             if known.whole:
                 continue
             groups = self._cut(known)
             ranges = [float(known.largest[a:b].max()) for a, b in groups]
             least = _LOST * max(ranges)
-            parts = [Part(axis, *g, r) for g, r in zip(groups, ranges, strict=True) if r > least]
+            parts = [
+                OutputPart(axis, *g, r) for g, r in zip(groups, ranges, strict=True) if r > least
+            ]
             ratio = max(ranges) / min((p.largest for p in parts), default=math.inf)
             if len(parts) > 1 and len(groups) <= _MOST and ratio > best:
                 best, found = ratio, parts
@@ -126,7 +128,7 @@ class Ranges:
         return _cut(axis.largest, 0, len(axis.largest), -(-_VALUES // each))
 
 
-def parts_of(values: Iterable[np.ndarray]) -> tuple[Part, ...]:
+def parts_of(values: Iterable[np.ndarray]) -> tuple[OutputPart, ...]:
     """Parts of an output, whose values on several samples are given; none of one range.
 
     A part is a run of indices along one axis, at both ends of which the range jumps by ``APART``,
@@ -143,7 +145,7 @@ def parts_of(values: Iterable[np.ndarray]) -> tuple[Part, ...]:
     return ranges.parts()
 
 
-def parts_of_outputs(runs: Iterable[Mapping[str, np.ndarray]]) -> dict[str, tuple[Part, ...]]:
+def parts_of_outputs(runs: Iterable[Mapping[str, np.ndarray]]) -> dict[str, tuple[OutputPart, ...]]:
     """Parts of each output of floats that has some; ``runs`` are its values on several samples."""
     ranges: dict[str, Ranges] = {}
     for run in runs:

@@ -13,7 +13,7 @@ from optvet.plugin import (
     Comparator,
     Comparison,
     Model,
-    Part,
+    OutputPart,
     Sample,
     Suggestion,
     Summary,
@@ -36,7 +36,7 @@ class TensorOptions(BaseModel):
 
     visible: float = Field(default=0.01, ge=0)
     """Share of an output's largest value: a sample that moves by more within the noise is told."""
-    parts: Mapping[str, tuple[Part, ...]] = Field(default_factory=dict)
+    parts: Mapping[str, tuple[OutputPart, ...]] = Field(default_factory=dict)
     """By output, parts whose ranges differ, as ``[{axis, start, stop, largest}]``; by default those
     that all samples of the original show."""
 
@@ -118,7 +118,7 @@ def tensor_metrics(
     reference: np.ndarray,
     candidate: np.ndarray,
     noise: float = 0.0,
-    parts: Sequence[Part] = (),
+    parts: Sequence[OutputPart] = (),
 ) -> dict[str, float]:
     """Distances between two arrays of one shape and dtype.
 

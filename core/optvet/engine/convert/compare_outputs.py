@@ -31,7 +31,7 @@ from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.interface import Interface, shape_changes
 from optvet.spec.converters import SourceFacts
-from optvet.spec.parts import Part, parts_of_outputs
+from optvet.spec.parts import OutputPart, parts_of_outputs
 from optvet.spec.symptoms import Stage
 from optvet.spec.types import Failure, Sample
 
@@ -154,7 +154,7 @@ class Judge:
         return found
 
     @cached_property
-    def _parts(self) -> dict[str, tuple[Part, ...]]:
+    def _parts(self) -> dict[str, tuple[OutputPart, ...]]:
         """Parts of each output whose ranges differ over the usual samples."""
         usual = sorted(self.usual & self.reference.keys())
         return parts_of_outputs(self.reference[sample] for sample in usual)

@@ -24,7 +24,7 @@ from optvet.engine.judge.sizes import (
 )
 from optvet.engine.judge.thresholds import Thresholds
 from optvet.engine.numerics.lost_parts import lost_by
-from optvet.spec.parts import Part, parts_of
+from optvet.spec.parts import OutputPart, parts_of
 
 _WORSE: tuple[Call, ...] = ("same", "drift", "sensitivity", "unsure", "fault")
 Outputs = Mapping[str, np.ndarray]
@@ -54,7 +54,7 @@ def judge_parts(
     return worst
 
 
-def _noise_of(name: str, part: Part, expected: np.ndarray, noise: Noise) -> Noise:
+def _noise_of(name: str, part: OutputPart, expected: np.ndarray, noise: Noise) -> Noise:
     """The noise of one part of an output."""
 
     def cut(runs: Sequence[Outputs]) -> tuple[Outputs, ...]:
@@ -69,7 +69,7 @@ def hold_parts_to(
     judged: Judgement,
     expected: np.ndarray,
     came: np.ndarray,
-    parts: Sequence[Part],
+    parts: Sequence[OutputPart],
     noise: Noise,
     limits: Thresholds,
 ) -> Judgement:

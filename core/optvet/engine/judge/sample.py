@@ -22,7 +22,7 @@ from optvet.engine.judge.outputs import judge as judge_values
 from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
 from optvet.engine.judge.words import wrong_output
 from optvet.engine.numerics.floats import is_float, unit_roundoff
-from optvet.spec.parts import Part
+from optvet.spec.parts import OutputPart
 from optvet.spec.symptoms import Stage, Symptom
 from optvet.spec.types import Failure
 
@@ -64,7 +64,7 @@ class Setting:
     maker: Producer = OPTIMIZER
     tolerance: float | None = None
     ranges: Mapping[str, float] = field(default_factory=dict)
-    parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[OutputPart]] = field(default_factory=dict)
     quick: float | None = None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from optvet.engine.numerics.floats import is_float
-from optvet.spec.parts import Part, parts_of
+from optvet.spec.parts import OutputPart, parts_of
 
 Runs = Mapping[str, Mapping[str, np.ndarray]]
 _HALF = 0.5
@@ -25,7 +25,7 @@ _RANKED = 4096
 class _Seen:
     """What was seen of a part, over samples: the ends of its values on both sides, and ranks."""
 
-    part: Part | None
+    part: OutputPart | None
     ends: np.ndarray = field(default_factory=lambda: np.array([[math.inf, -math.inf]] * 2))
     order: list[float] = field(default_factory=list)
 
@@ -81,7 +81,7 @@ class LostParts:
                 and run[name].shape == other[name].shape
             ]
             if name not in self._seen:
-                parts: Sequence[Part | None] = parts_of(one for one, _ in pairs) or [None]
+                parts: Sequence[OutputPart | None] = parts_of(one for one, _ in pairs) or [None]
                 self._seen[name] = [_Seen(part) for part in parts]
             for seen in self._seen[name]:
                 for one, now in pairs:

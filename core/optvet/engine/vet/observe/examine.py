@@ -48,7 +48,7 @@ from optvet.engine.work.trials.inference import Outputs, graph_output_of
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.interface import describe_misdeclared_outputs
-from optvet.spec.parts import Part, parts_of_outputs
+from optvet.spec.parts import OutputPart, parts_of_outputs
 from optvet.spec.records import OutputRecord
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
@@ -91,7 +91,10 @@ class Examiner:
         self._moved: set[str] = set()
         self._drawn: dict[str, Runs] = {}
         self.layers = Layers(runner)
-        self._known_parts: tuple[frozenset[str], Mapping[str, Sequence[Part]]] = frozenset(), {}
+        self._known_parts: tuple[frozenset[str], Mapping[str, Sequence[OutputPart]]] = (
+            frozenset(),
+            {},
+        )
 
     def learn_reference(self, trial: Trial) -> None:
         """Take the reference outputs from a trial: of the original, or of the required passes."""
@@ -220,7 +223,7 @@ class Examiner:
             setting = replace(setting, parts=self._parts())
         return expected, run, self._noise.get(sample.id), setting
 
-    def _parts(self) -> Mapping[str, Sequence[Part]]:
+    def _parts(self) -> Mapping[str, Sequence[OutputPart]]:
         """Parts of each output whose ranges differ over the samples."""
         known = frozenset(self.reference)
         if self._known_parts[0] != known:
