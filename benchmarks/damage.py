@@ -239,8 +239,8 @@ class Bench:
 
 def tells(result: VetResult, nodes: Sequence[Sequence[str]]) -> bool:
     """Whether the answer names one of these nodes among what was not exercised."""
-    document = result.model_dump(mode="json")
-    said = json.dumps([v for k, v in document.items() if "exercised" in k])
+    left = result.exercise.unexercised if result.exercise is not None else []
+    said = json.dumps([region.model_dump(mode="json") for region in left])
     known = {json.dumps(name)[1:-1] for names in nodes for name in names}
     return any(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", said) for name in known)
 

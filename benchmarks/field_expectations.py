@@ -13,6 +13,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +43,9 @@ class Answer:
             for f in self.findings()
         ]
         verdict = self.document.get("verdict") or self.document.get("headline") or "no verdict"
+        if "rows" in self.document:
+            of = Counter(r["verdict"] for r in self.document["rows"] if r["shows"])
+            verdict = ", ".join(f"{n} {v}" for v, n in of.items())
         if "releases" in self.document:
             verdict = f"bad since {_first_bad(self)}"
         last = (self.screen.strip().splitlines() or [""])[-1]
@@ -102,7 +106,8 @@ def _vets(case: Mapping[str, Any], expected: Mapping[str, Any], folder: Path) ->
             for release in _releases(case.get("versions", ""), optimizer):
                 yield Ask((*plain, *needed), files.get(model, ""), checks, release=release)
             for option in re.findall(r"(--[a-z-]+) must not agree", note):
-                yield Ask((*plain, option), "", checks)
+                control = option.lstrip("-").replace("-", " ")
+                yield Ask((*plain, option), "", (*checks, _does_not_agree(control)))
     for release in re.findall(r"clean in ([\d.]+)", case.get("versions", "")):
         package = case["versions"].split()[0]
         other = release if _installed(package).startswith(release) else ""
@@ -175,6 +180,15 @@ def _finds(symptoms: Sequence[str], culprits: Sequence[str], round_trip: bool = 
     return check
 
 
+def _does_not_agree(control: str) -> Check:
+    def check(answer: Answer) -> str:
+        details = [c["detail"] for c in answer.document["controls"] if c["name"] == control]
+        agrees = any(re.match(r"agrees\b", detail) for detail in details)
+        return f"{control}: it does not agree" if agrees else ""
+
+    return check
+
+
 def _is_not_known(name: str) -> Check:
     def check(answer: Answer) -> str:
         ids = [known for f in answer.findings() for known in f.get("known", ())]
@@ -195,7 +209,8 @@ def _works_when_pasted(answer: Answer) -> str:
     """Whether the code that is proposed runs on the model, and the result loads."""
     code = answer.document.get("safe_code")
     if not code:
-        return "code to paste"
+        # Where no code can be given, the pipeline is what is proposed.
+        return "" if answer.document.get("safe_pipeline") else "code or a pipeline to paste"
     model = answer.document["model"]["source"]
     lines = "\n".join(f"    {line}" for line in code.splitlines())
     script = (
@@ -388,5 +403,5 @@ def _damages(case: Mapping[str, Any], expected: Mapping[str, Any], folder: Path)
         passed = [r["kind"] for r in shown if r["verdict"] != expected["verdict"]]
         return f"{', '.join(passed)}: {expected['verdict']}" if passed else ""
 
-    words = ("--models", ".", "--zoo", "")
+    words = ("--models", ".", "--zoo", "", "--limit", "10")
     yield Ask(words, "", (check,), script="damage.py")

@@ -240,6 +240,8 @@ def _outputs(result: VetResult) -> str:
             part += f", error {number(worst.error)}"
             if worst.noise_floor is not None:
                 part += f", noise floor {number(worst.noise_floor)}"
+            if worst.largest is not None:
+                part += f" of {number(worst.largest)}"
             if worst.excused is not None:
                 part += f", up to {number(worst.excused)} excused"
             if verdict == "drift" and worst.detail:

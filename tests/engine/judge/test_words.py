@@ -14,7 +14,7 @@ NAN, INF = float("nan"), float("inf")
     ("reference", "candidate", "words"),
     [
         ([0, 0], [0, 3e-9], "is 0 in the reference and up to 3e-09 in size here"),
-        ([1, 2, 4], [1, 2, 3], "differs by 0.25 of its largest value (its own noise: 0.001)"),
+        ([1, 2, 4], [1, 2, 3], "differs by 0.25 of its largest value, 4 (its own noise: 0.001)"),
         (
             [1, 2, 4],
             [1, NAN, 4],
@@ -24,7 +24,12 @@ NAN, INF = float("nan"), float("inf")
             [NAN, INF, 4],
             [1, 2, 3],
             "has numbers in elements where the reference has NaN (at [0]: nan became 1, "
-            "2 of 3 in all); differs by 0.25 of its largest value (its own noise: 0.001)",
+            "2 of 3 in all); differs by 0.25 of its largest value, 4 (its own noise: 0.001)",
+        ),
+        (
+            [6e-8, 0],
+            [0, 0],
+            "differs by 1 of its largest value, 6e-08 (its own noise: 0.001)",
         ),
         ([1e-30, 0], [3e5, 0], "differs by up to 3e+05, where its largest value is 1e-30"),
     ],

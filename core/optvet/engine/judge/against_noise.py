@@ -283,7 +283,7 @@ def _explain_difference(judged: Judgement, found: Difference) -> Judgement:
     if judged.error <= found.limits.plain or judged.noise is None:
         return judged
     words = f"differs by {judged.error:.2g} of its largest value, and rounding alone may move it so"
-    words += f" far: by {judged.noise:.2g} in one draw"
+    words += f" far: by {judged.noise:.2g} in one draw (its largest value is {found.scale:.2g})"
     return replace(judged, call="sensitivity", detail=f"{words}; {judged.detail}".rstrip("; "))
 
 

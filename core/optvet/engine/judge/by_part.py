@@ -50,7 +50,7 @@ def judge_parts(
         of_part = None if noise is None else _noise_of(name, part, expected, noise)
         (found,) = judge({name: part.of(expected)}, {name: part.of(came)}, of_part)
         if _WORSE.index(found.call) > _WORSE.index(worst.call):
-            worst = replace(found, part=str(part))
+            worst = replace(found, part=str(part), largest=None)
     return worst
 
 
@@ -91,7 +91,7 @@ def hold_parts_to(
         exceeds = math.inf if other_places(wide(one), wide(other)).any() else error / allowed
         if exceeds <= max(1.0, worst.exceeds):
             if error > (worst.error or 0.0) and worst.call == "drift":
-                worst = replace(worst, error=error, exceeds=exceeds, part=str(part))
+                worst = replace(worst, error=error, exceeds=exceeds, part=str(part), largest=None)
         else:
             lost = lost_by(one, other)
             words = f"{tolerance:.2g} is declared" + (f"; it {lost}" if lost else "")

@@ -23,6 +23,7 @@ class Judgement:
     be wrong. ``excused``: the largest error that its excuse covers, such as decisions inside the
     model that rounding turns; None where no more than noise was needed. ``part``: the worst
     part of the output, as numpy writes it; then ``error`` and ``noise`` are shares of its range.
+    ``largest``: the reference's largest magnitude, where both are floats and no part is meant.
     """
 
     output: str
@@ -36,3 +37,4 @@ class Judgement:
     contradicted: bool = False
     excused: float | None = None
     part: str = ""
+    largest: float | None = None

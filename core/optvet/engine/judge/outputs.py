@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
 import numpy as np
 
@@ -148,18 +149,17 @@ def _judge_float(
     u = unit_roundoff(ref.dtype)
     if not pattern.any() and is_rounding(d, np.where(finite, y, 0.0), u, limits):
         if noise is None or name not in noise.exact:
-            return Judgement(name, "drift", error, None, 0.5)
+            return Judgement(name, "drift", error, None, 0.5, largest=scale)
     if noise is not None and noise.tolerance is not None:
         exceeds = math.inf if pattern.any() else error / noise.tolerance
         call: Call = "fault" if exceeds > 1 else "drift"
-        return Judgement(name, call, error, noise.tolerance, exceeds, DECLARED)
+        return Judgement(name, call, error, noise.tolerance, exceeds, DECLARED, largest=scale)
     if noise is None:
         detail = OTHER_PLACES if pattern.any() else ""
-        return Judgement(name, "unsure", error, None, 1.0, detail)
+        return Judgement(name, "unsure", error, None, 1.0, detail, largest=scale)
     if name in noise.exact:
         # Nothing rounds, so any difference in value is a fault; -0 and +0 compare equal above.
         detail = "nothing in the graph can round"
-        return Judgement(name, "fault", error, 0.0, math.inf, detail, True)
-    return judge_against_noise(
-        Difference(name, ref, y, z, d, pattern, finite, error, noise, limits)
-    )
+        return Judgement(name, "fault", error, 0.0, math.inf, detail, True, largest=scale)
+    difference = Difference(name, ref, y, z, d, pattern, finite, error, noise, limits)
+    return replace(judge_against_noise(difference), largest=scale)

@@ -81,8 +81,8 @@ def difference(
         size = f"{max_error:.2g}" if math.isfinite(max_error) else "more than a double holds"
         clauses.append(f"differs by up to {size}, where its largest value is {scale:.2g}")
     elif max_error:
-        known = noise_remark(noise)
-        clauses.append(f"differs by {error:.2g} of {unit}{known}")
+        absolute = "" if unit == "its range" else f", {scale:.2g}"
+        clauses.append(f"differs by {error:.2g} of {unit}{absolute}{noise_remark(noise)}")
     return "; ".join(clauses)
 
 

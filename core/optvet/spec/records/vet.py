@@ -236,7 +236,8 @@ class OutputRecord(Record):
 
     ``sensitivity``: it differs by more than a hundredth, or takes another decision, and rounding
     alone does so too. ``detail`` says what decided, where it was not the noise floor. ``excused``:
-    the largest error that is excused, where a decision inside the model is the reason.
+    the largest error that is excused, where a decision inside the model is the reason. ``error``
+    and ``noise_floor`` are relative to ``largest``, the largest magnitude of the original's.
     """
 
     name: str
@@ -245,6 +246,7 @@ class OutputRecord(Record):
     noise_floor: float | None = None
     detail: str = ""
     excused: float | None = None
+    largest: float | None = None
 
 
 class ComparisonRecord(Record):

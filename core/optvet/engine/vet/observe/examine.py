@@ -448,6 +448,7 @@ class Examiner:
                             "noise_floor": finite(j.noise),
                             "detail": j.detail,
                             "excused": finite(j.excused),
+                            "largest": finite(j.largest),
                         }
                     )
                 )
