@@ -159,7 +159,7 @@ _Key = tuple[_Texts, Symptom, str, _Texts, _Texts]
 _STRICT = ConfigDict(strict=True, extra="forbid")
 
 
-class _Plain(BaseModel):
+class _PlainFacts(BaseModel):
     """Fields of ``HuntState`` that are stored as they are."""
 
     model_config = _STRICT
@@ -176,7 +176,7 @@ class _Plain(BaseModel):
     complaints: dict[str, str] = {}
 
 
-class _Suspect(BaseModel):
+class _AboutSuspect(BaseModel):
     """What is stored about a suspect, beside its model and inputs."""
 
     model_config = _STRICT
@@ -193,7 +193,7 @@ def _shape(name: str) -> TypeAdapter[Any]:
     """What the JSON of a fact, or of what is said about a model, must look like."""
     shapes: Mapping[str, Any] = {
         "identity": dict[str, Any],
-        "plain": _Plain,
+        "plain": _PlainFacts,
         "edited": list[tuple[_Count, list[int]]],
         "firings": list[tuple[str, _Texts, _Texts, _Count]],
         "edits": dict[str, _Count],
@@ -204,7 +204,7 @@ def _shape(name: str) -> TypeAdapter[Any]:
         "reached": list[str],
         "findings": list[HuntFinding],
         "entry": tuple[str, list[_Change], _Texts, frozenset[_Place]],
-        "suspect": _Suspect,
+        "suspect": _AboutSuspect,
     }
     own = name in ("plain", "findings", "suspect")  # Models have a configuration of their own.
     return TypeAdapter(shapes[name], config=None if own else _STRICT)
@@ -253,7 +253,7 @@ class HuntStore:
         Raises:
             InfrastructureError: It cannot be written.
         """
-        plain = {name: getattr(state, name) for name in _Plain.model_fields}
+        plain = {name: getattr(state, name) for name in _PlainFacts.model_fields}
         facts: list[tuple[str, Any]] = [
             ("plain", plain),
             ("edited", list(state.edited.items())),
