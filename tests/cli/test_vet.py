@@ -54,6 +54,20 @@ def words(text: str) -> str:
 # --- the answer and its exit code ----------------------------------------------------------------
 
 
+def test_a_budget_that_does_not_suffice_is_undecided_and_a_larger_one_is_proposed(
+    run: Run, clean: Path
+) -> None:
+    ran = run("vet", clean, "--budget", "0.001")
+    assert ran.code == 4
+    said = words(ran.out)
+    assert "because the 0.001 s of --budget were over while" in said
+    assert "verified nothing: the time of --budget was over before that" in said
+    assert f"next optvet vet {clean} --budget 0.004" in said
+    refused = run("vet", clean, "--budget", "soon")
+    assert refused.code == 2
+    assert "--budget: 'soon' is no time above 0" in words(refused.err)
+
+
 def test_clean_model_exits_0_and_says_what_to_type_next(run: Run, clean: Path) -> None:
     ran = run("vet", clean)
     assert ran.code == 0

@@ -13,6 +13,9 @@ from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.vet import VetResult
 from optvet.spec.request import VetRequest, arguments_of
 
+_MORE = 4
+"""Times the budget that did not suffice."""
+
 
 def next_command(result: VetResult, request: VetRequest) -> Text:
     """The next command to type, on one line, so that it can be copied."""
@@ -38,7 +41,9 @@ def _proposals(result: VetResult, request: VetRequest) -> Iterator[list[str]]:
         # That a part loses much is no fault of a pass: the question is which parts to keep.
         asked = PrecisionRequest.like(request, result.optimizer.precision)
         yield ["optvet", "precision", *arguments_of(asked, request.model)]
-    if blamed is not None and not blamed.localized:
+    if blamed is None and request.budget is not None and result.control("budget") is not None:
+        more = {"budget": _MORE * request.budget}
+    elif blamed is not None and not blamed.localized:
         more = {"strategy": "auto"}
     elif blamed is not None and not (request.reduce or request.out):
         # The passes by name: the shortest command that shows the same fault.

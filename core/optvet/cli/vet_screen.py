@@ -362,6 +362,8 @@ def _safe(result: VetResult, request: VetRequest) -> str:
         unless = " (no fault was found)" if result.verdict == "undecided" else ""
         return f"all of {name}{unless}{_but_for(result)}"
     if not safe:
+        if result.control("budget") is not None:
+            return "nothing: the time of --budget was over before that"
         if any(not f.localized for f in result.findings):
             return "not searched: --strategy is none"
         if result.verdict != "faulty" and any(r.met is False for r in result.requirements):

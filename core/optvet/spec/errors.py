@@ -14,6 +14,7 @@ A crash, hang or divergence of the software under test is never an exception her
     │   ├── ContractError   a plugin gave what its protocol forbids
     │   └── MissingLibrary  a library of an extra is not installed
     ├── InfrastructureError the sandbox, cache or disk failed       (exit code 3)
+    ├── BudgetSpent         the time for the whole is over      (exit code 4)
     └── NothingTested       no sample could be judged               (exit code 5)
         ├── NoneTried       no release could be tried; has a reason for each
         └── Unsupported     a program under test says that it does not take the model
@@ -50,6 +51,12 @@ class OptvetError(Exception):
         text = super().__str__()
         excess = len(text) - LONGEST_MESSAGE
         return text if excess <= 0 else f"{text[:2000]}…{text[2001 + excess :]}"
+
+
+class BudgetSpent(OptvetError):
+    """The time that was given for an answer is over."""
+
+    exit_code = 4
 
 
 class UsageError(OptvetError):

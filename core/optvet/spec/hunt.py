@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from optvet.spec.request import Names, Texts, option
-
-_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smh])")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
+from optvet.spec.request import Names, Texts, duration_of, option
 
 CONVERTER = "converter:"
 """Before the name of a converter that is hunted in."""
@@ -28,12 +23,12 @@ def budget_of(text: object) -> tuple[int | None, float | None]:
     words = str(text).strip()
     if words.isdecimal() and 0 < int(words) < 10**12:
         return int(words), None
-    match = _TIME.fullmatch(words)
-    if match is None or not float(match[1]):
+    try:
+        return None, duration_of(words if words[-1:].isalpha() else "")
+    except ValueError:
         raise ValueError(
             f"{words[:100]!r} is no budget; write CPU time as 90s, 10m or 2h, or a number of models"
-        )
-    return None, float(match[1]) * _SECONDS[match[2]]
+        ) from None
 
 
 def _checked_budget(value: object) -> str:

@@ -62,6 +62,7 @@ class VetOptions(_JudgingKeywords, total=False):
     as_deployed: bool
     measure: bool
     slower_than: float
+    budget: Seconds | None
     structure: bool
     fixed_tolerances: bool
     warnings: bool

@@ -39,6 +39,26 @@ def bytes_of(size: object) -> int:
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
+_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smh]?)")
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration_of(time: object) -> float:
+    """The number of seconds, above 0, that ``60``, ``90s``, ``10m`` or ``2h`` means.
+
+    Raises:
+        ValueError: It is no such time.
+    """
+    match = _TIME.fullmatch(str(time).strip()) if not isinstance(time, bool) else None
+    if match is None or not float(match[1]):
+        raise ValueError(f"{str(time)[:100]!r} is no time above 0; write it as 60, 90s, 10m or 2h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _optional_duration(time: object) -> float | None:
+    return None if time is None else duration_of(time)
+
+
 def seconds_of(time: object) -> float:
     """The number of seconds, above 0 and at most a week, that ``90``, ``2.5`` or ``90s`` means.
 
@@ -221,6 +241,11 @@ class VetRequest(BaseModel):
         120.0, group=_LIMITS, metavar="SECONDS"
     )
     """Wall-clock limit of one step, seconds."""
+    budget: Annotated[float | None, BeforeValidator(_optional_duration)] = option(
+        None, group=_LIMITS, metavar="TIME", shown="none"
+    )
+    """Wall-clock limit of the whole answer, such as 60, 90s or 10m: what is known then is the
+    answer, undecided if no fault is confirmed."""
     memory: Annotated[int, BeforeValidator(bytes_of)] = option(
         8 << 30, group=_LIMITS, metavar="SIZE", shown="8G"
     )

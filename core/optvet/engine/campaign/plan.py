@@ -43,7 +43,7 @@ from optvet.spec.request import VetRequest
 
 _NO_ANSWER = frozenset({"jobs", "cache", "cache_dir", "trust", "out", "fail_on"})
 """Fields of a request on which its answer does not depend."""
-LIMITS = frozenset({"timeout", "memory"})
+LIMITS = frozenset({"timeout", "memory", "budget"})
 """Fields that limit a job's resources."""
 
 Progress = Callable[[str, int, int | None], None]

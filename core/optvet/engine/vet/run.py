@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from optvet.engine.discovery import Plugins
 from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vet.assemble import assemble
+from optvet.engine.vet.budget import run_within_budget
 from optvet.engine.vet.explain.composition import with_structure
 from optvet.engine.vet.explain.crosscheck import cross_check
 from optvet.engine.vet.explain.fingerprints import fingerprint_in_place
@@ -137,11 +138,12 @@ def _vet_model(
         about = (model, request, plugins)
         session = stack.enter_context(open_session(*about, progress=progress, sandbox=sandbox))
         try:
-            result = _run(session, started)
+            result = run_within_budget(session, started, _run)
         except Unsupported as error:
             words = f"{model.source}: {error}; nothing was tested"
             raise Unsupported(words, of_runtime=error.of_runtime) from None
-        if keep and not session.runner.sandbox.used:
+        sandbox = session.runner.sandbox
+        if keep and not (sandbox.used or sandbox.budget_spent):
             modules = _modules(session)
             whole_answers.keep(
                 request, result, model, plugins, session.runner.cache, modules=modules

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import heapq
+import math
 import os
 import queue
 import threading
@@ -22,7 +23,7 @@ from optvet.engine.work.sandbox.messages import pack, text_of
 from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
 from optvet.engine.work.sandbox.remote import OUTSIDE, Worker
 from optvet.engine.work.sandbox.worker import idle
-from optvet.spec.errors import InfrastructureError, PluginError
+from optvet.spec.errors import BudgetSpent, InfrastructureError, PluginError
 from optvet.spec.types import Failure, FailureKind
 
 T = TypeVar("T")
@@ -83,6 +84,8 @@ class Sandbox:
         self._lender = lender
         self._servers: Servers | None = None
         self._gate = _TaskGate()
+        self._until: float | None = None
+        self.budget_spent = False
         atexit.register(self.close)
 
     def submit(
@@ -116,8 +119,10 @@ class Sandbox:
 
         Raises:
             InfrastructureError: The sandbox is closed.
+            BudgetSpent: The time of ``budget`` is over.
         """
         limit = self.limits.timeout_s if timeout_s is None else timeout_s
+        self._left_s()
         fresh = fresh or self.limits.single_task
         task = _PoolTask(function, args, fresh, limit, role, alone, file)
         with self._lock:
@@ -177,6 +182,41 @@ class Sandbox:
         return self.submit(
             function, *args, fresh=fresh, timeout_s=timeout_s, role=role, alone=alone
         ).result()
+
+    @contextlib.contextmanager
+    def budget(self, seconds: float | None) -> Iterator[None]:
+        """Start no task once the time is over, and stop those that run: they raise BudgetSpent.
+
+        ``budget_spent`` says whether that was so. None for no limit.
+        """
+        self.budget_spent = False
+        self._until = None if seconds is None else time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._until = None
+
+    def _left_s(self) -> float:
+        """Seconds that are left.
+
+        Raises:
+            BudgetSpent: None are.
+        """
+        left_s = math.inf if self._until is None else self._until - time.monotonic()
+        if left_s > 0:
+            return left_s
+        self.budget_spent = True
+        raise BudgetSpent("the time of --budget is over")
+
+    def _run(self, task: _PoolTask, kept: _IdleWorkers) -> Outcome[Any]:
+        """The outcome of a task, which ends where the budget does."""
+        left_s = self._left_s()
+        task.timeout_s = min(limit := task.timeout_s, left_s)
+        outcome = _Attempts(task, kept).outcome()
+        if left_s < limit and _kind(outcome) == "timeout":
+            self.budget_spent = True
+            raise BudgetSpent("the time of --budget is over")
+        return outcome
 
     @property
     def used(self) -> bool:
@@ -244,7 +284,7 @@ class Sandbox:
             return
         try:
             try:
-                outcome = _Attempts(task, kept).outcome()
+                outcome = self._run(task, kept)
             finally:
                 # Before its result is known, upon which the caller may close the sandbox.
                 with self._lock:
