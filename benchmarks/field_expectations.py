@@ -276,9 +276,12 @@ def _conversions(
         checks: list[Check] = [_one_of("verdict", (verdict,))]
         if place := expected.get("place"):
             checks.append(_places(place))
-        checks += [_says(rf"{w}\w* is right", f"{w} is right") for w in _said_right(note)]
         checks += [_says(rf"{w}", f"how to {w}") for w in re.findall(r"how to (\w+)", note)]
         yield Ask(("convert", source, *how, *data), "", tuple(checks))
+        # Other converters are tried where a model is to be repaired.
+        right = [_says(rf"{w}\w* is right", f"{w} is right") for w in _said_right(note)]
+        if right:
+            yield Ask(("repair", source, *how, *data, "--out", "{out}"), "", tuple(right))
         if "repair" in expected:
             words = ("repair", source, *how, *data, "--out", "{out}")
             yield Ask(words, "", (_one_of("verdict", ("repaired",)), _edits(expected["repair"])))

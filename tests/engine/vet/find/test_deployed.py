@@ -104,3 +104,16 @@ def test_a_session_that_optimizes_packs_weights_as_it_does_by_default(
     )
     blamed = [f.culprit for f in result.findings if f.severity == "fault"]
     assert blamed == ([["QDQSelectorActionTransformer"]] if packs else [])
+
+
+def test_a_whole_pipeline_that_is_wrong_does_not_agree_by_default(tmp_path: Path) -> None:
+    result = optvet.vet(
+        onnx.parser.parse_model(FUSED).SerializeToString(),
+        optimizer="onnxruntime",
+        as_deployed=True,
+        limit=3,
+        cache_dir=tmp_path / "cache",
+    )
+    assert result.verdict == "faulty"
+    words = detail(result, "as deployed")
+    assert words == "the verified pipeline agrees; the whole shows wrong-output"

@@ -31,7 +31,13 @@ def judge_as_deployed(
     found = examiner.examine(runner.trial(safe, samples, "detect"), samples)
     share = detected.share(samples)
     if found.observation is None:
-        ledger.control("as deployed", "passed", f"agrees{share}")
+        whole = runner.case.passes.pipeline
+        words = f"agrees{share}"
+        if safe != whole:
+            shown = examiner.examine(runner.trial(whole, samples, "detect"), samples).observation
+            of_whole = "agrees" if shown is None else f"shows {shown.symptom}"
+            words = f"the verified pipeline {words}; the whole {of_whole}"
+        ledger.control("as deployed", "passed", words)
         return safe
     # Whose fault is it? The runtime's, where its defaults are wrong on the original too.
     original = session.runner.on(runner.case.run_by(runner.case.candidate)).reference(samples)
