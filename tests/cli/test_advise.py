@@ -9,6 +9,10 @@ import pytest
 from tests.cli.conftest import Write
 from tests.commands import CLEAN, FAULTY, Run
 
+from optvet.engine.known import naming
+from optvet.engine.known.documents import shipped
+from optvet.graph import pattern
+
 KNOWN = "onnxoptimizer-gemm-transpose-without-perm"
 HEAD = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -42,6 +46,11 @@ g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }
 
 [[affected]]
 introduced = "0.3.7"
+"""
+
+PRODUCTS = """=> (float[3,3] a, float[3,3] b, float[3,3] c)
+<float[3,3] u = {1, 2, 3, 4, 5, 6, 7, 8, 9}>
+{ y = Relu(x) t = Transpose(y) r = MatMul(t, y) a = MatMul(r, u) b = MatMul(r, u) c = MatMul(r, u) }
 """
 
 
@@ -105,6 +114,41 @@ def test_advice_that_the_passes_do_not_show_is_refuted(
     ran = run("advise", model, *own)
     assert ran.code == 0
     assert "REFUTED  no-such-fault" in ran.out
+
+
+def test_a_search_that_takes_too_many_steps_is_told_and_is_no_clean_bill(
+    run: Run, write: Write, tmp_path: Path
+) -> None:
+    three = "q = MatMul(x, Q)\nk = MatMul(x, K)\nv = MatMul(x, V)\n"
+    trigger = f"{three}where dim(q, 0) + dim(k, 0) + dim(v, 0) == 9"
+    own = OWN.replace('"y = Relu(x)"', f"'''{trigger}'''")
+    (tmp_path / "own.toml").write_text(own.replace("=> (float[2,3] y) { y = Relu(x) }", PRODUCTS))
+    weights = ", ".join(f"float[2,2] w{k} = {{1, 2, 3, 4}}" for k in range(200))
+    nodes = " ".join(f"m{k} = MatMul(x, w{k})" for k in range(200))
+    body = f"g (float[2,2] x) => (float[2,2] y) <{weights}> {{ {nodes} y = Relu(m0) }}"
+    model = write("products.onnx", f'<ir_version: 8, opset_import: ["" : 17]>\n{body}')
+    asked = ("--known", tmp_path / "own.toml", "--with", "onnxoptimizer==0.3.7")
+    ran = run("advise", model, *asked, "--no-confirm", "--json", tmp_path / "advice.json")
+    assert ran.code == 4, ran.err
+    assert "not looked at fully, the search takes too many steps: no-such-fault" in ran.out
+    assert json.loads((tmp_path / "advice.json").read_text())["unfinished"] == ["no-such-fault"]
+
+
+def test_vet_says_which_known_faults_it_has_not_looked_for_fully(
+    run: Run, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # They are read, and tried on their own models, with all steps; a fingerprint needs no search.
+    unprinted = [fault.model_copy(update={"fingerprints": []}) for fault in shipped()]
+    monkeypatch.setattr(naming, "shipped", lambda: unprinted)
+    monkeypatch.setattr(pattern, "_STEPS", 0)
+    monkeypatch.setattr(pattern, "_STEPS_A_NODE", 0)
+    file = tmp_path / "vet.json"
+    ran = run("vet", write("faulty.onnx", FAULTY), "--limit", "1", "--json", file)
+    assert ran.code == 1
+    words = " ".join(ran.out.split())
+    assert f"known not looked at fully, the search takes too many steps: {KNOWN}" in words
+    (finding,) = json.loads(file.read_text())["findings"]
+    assert (finding["known"], finding["known_unfinished"]) == ([], [KNOWN])
 
 
 @pytest.mark.parametrize(

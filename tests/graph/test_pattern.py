@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from optvet.graph.pattern import find_matches, parse_pattern
+from optvet.graph.pattern import find_matches, parse_pattern, search
+from optvet.graph.pattern_facts import SearchSteps
 from optvet.graph.types import inferred_types
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18, "my" : 1]>\n'
@@ -141,10 +142,113 @@ def test_one_place_is_one_match_whatever_the_order_of_its_operands() -> None:
         ("y = Relu<!axis=1>(x)", "is no attribute"),
         ("y = Relu(x)\nwhere rank(x", "is no condition"),
         ("y = Relu(x)\nwhere open('f')", r"there is no open\(\); known: rank"),
-        ("y = Relu(x)\nwhere x.y == 1", "Attribute has no place in a condition"),
-        ("y = Relu(x)\nwhere [i for i in value(x)]", "ListComp has no place"),
+        ("y = Relu(x)\nwhere x.y == 1", "'.y == 1' has no place in a condition"),
+        ("y = Relu(x)\nwhere [i for i in value(x)]", "',' is missing before 'for'"),
+        ("y = Relu(x)\nwhere rank(z) == 1", "no node of the pattern has 'z'"),
+        ("y = Relu(x)\nwhere [1]*19999999999 == [1]", r"\* takes a number, \[1\] is none"),
+        ("y = Relu(x)\nwhere 2**9999999 == 1", r"'\*' has no place there"),
+        ("y = Relu(x)\nwhere 'a%9999999d' % 1 == 'a'", "% takes a number"),
+        ("y = Relu(x)\nwhere 99999999999999999999 > 1", "is too large"),
+        ("y = Relu(x)\nwhere 1e999 > 1", "is too large"),
+        (f"y = Relu(x)\nwhere {'(' * 400}1 == 1{')' * 400}", "nested more than 16 deep"),
+        (f"y = Relu(x)\nwhere {'not ' * 200}1 == 1", "nested more than 16 deep"),
+        (f"y = Relu(x)\nwhere {'-' * 400}1 == 1", "nested more than 16 deep"),
+        (f"y = Relu(x)\nwhere 1 == {'1' * 2000}", "more than 1,000 characters"),
+        ("y = Relu(x)\n" + "where 1 == 1\n" * 64, "it has 65 lines, more than 64"),
+        ("y = Relu(x)\nwhere rank(x)", "a condition takes a comparison"),
+        ("y = Relu(x)\nwhere dtype(x) == 1", "== compares what is of one kind"),
+        ("y = Relu(x)\nwhere shape(x) < [1]", "< takes a number"),
+        ("y = Relu(x)\nwhere 'a' in 'abc'", "in takes a list"),
+        ("y = Relu(x)\nwhere rank() == 1", r"rank\(\) takes name"),
+        ("y = Relu(x)\nwhere rank(1) == 1", r"rank\(\) takes a name of a value, 1 is none"),
+        ("y = Relu(x)\nwhere is_product(x)", r"is_product\(\) takes name, name\*"),
+        ("y = Relu(x)\nwhere is_input(x) and rank(x)", "and takes a comparison"),
+        ("y = Relu(x)\nwhere is_input(x) +", "'\\+' has no place|takes a number|its end"),
+        ("y = Relu(x)\nwhere ", "expected results = Operator"),
+        ("y = Relu(x)\nwhere \0 == 1", "has no place in a condition"),
     ],
 )
 def test_what_is_no_pattern_is_refused(pattern: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        'largest(attr(v, "auto_pad")) > 0',
+        'smallest(shape(u)) + largest(attr(c, "dilations")) * attr(c, "auto_pad") == 3',
+        '1 in attr(c, "group")',
+        'attr(c, "group") < "b"',
+        "dim(u, 0.5) == 1",
+        "ir_version() % 0 == 1",
+        "ir_version() * " + " * ".join(["9223372036854775807"] * 16) + " > 0",
+        'not attr(c, "auto_pad")',
+    ],
+)
+def test_what_is_of_another_kind_in_the_model_is_not_known(condition: str) -> None:
+    body = """
+    g (float[1,1,4,4] x, float[2,2] u) => (float[a,b,c,d] c, float[2,2] v)
+    <float[1,1,1,1] w = {1}> { c = Conv<auto_pad = "VALID", group = 1>(x, w)  v = Relu(u) }
+    """
+    found_there = found(f"c = Conv(x, W)\nv = Relu(u)\nwhere {condition}", body)
+    assert found_there == [(["c", "v"], False)]
+
+
+def products(count: int) -> onnx.ModelProto:
+    """Products of one value with constants, which is computed."""
+    weights = ", ".join(f"float[2,2] w{k} = {{1, 2, 3, 4}}" for k in range(count))
+    nodes = " ".join(f"m{k} = MatMul(x, w{k})" for k in range(count))
+    outputs = ", ".join(f"float[2,2] m{k}" for k in range(count))
+    return onnx.parser.parse_model(
+        f"{HEAD} g (float[2,2] z) => ({outputs}) <{weights}> {{ x = Relu(z) {nodes} }}"
+    )
+
+
+THREE = "q = MatMul(x, Q)\nk = MatMul(x, K)\nv = MatMul(x, V)\n"
+
+
+def test_a_search_looks_at_few_nodes_and_says_where_it_ran_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[SearchSteps] = []
+    spend = SearchSteps.spend
+
+    def counted(steps: SearchSteps, elements: int = 0) -> None:
+        taken.append(steps)
+        spend(steps, elements)
+
+    monkeypatch.setattr(SearchSteps, "spend", counted)
+    model = products(300)
+    ended = search(parse_pattern(f"{THREE}where is_input(x)"), model, {})
+    assert (ended.places, ended.complete) == ([], True)
+    assert len(taken) < 3 * 300
+    # Lines that may be exchanged: of n³ orders one is tried, and 100 places are enough.
+    ended = search(parse_pattern(f"{THREE}where not is_input(x)"), model, {})
+    assert (len(ended.places), ended.complete) == (100, True)
+    assert len({frozenset(map(id, place.nodes)) for place in ended.places}) == 100
+    assert len(taken) < 6 * 300
+    # A value that only the last of three decides: more than the search may take.
+    foreign = f"{THREE}where readers(q) + readers(k) + readers(v) == 77"
+    ended = search(parse_pattern(foreign), model, {})
+    assert (ended.places, ended.complete) == ([], False)
+    assert len(taken) < 120_000
+    # What was found before it ran out is kept.
+    ended = search(parse_pattern(f"r = Relu(z)\nor\n{foreign}"), model, {})
+    assert (len(ended.places), ended.complete) == (1, False)
+
+
+def test_lines_are_tried_along_their_values_and_told_as_written() -> None:
+    body = "g (float[2] x) => (float[2] y) { a = Relu(x)  b = Neg(a)  y = Exp(b) }"
+    assert found("a = Relu(x)\ny = Exp(b)\nb = Neg(a)", body) == [(["a", "y", "b"], True)]
+
+
+def test_a_large_constant_costs_steps() -> None:
+    numbers = ", ".join("1" * 60_000)
+    nodes = " ".join(f"m{k} = Add(x, w)" for k in range(300))
+    weight = f"<float[60000] w = {{{numbers}}}>"
+    model = onnx.parser.parse_model(
+        f"{HEAD} g (float[60000] x) => (float[60000] m0) {weight} {{ {nodes} }}"
+    )
+    ended = search(parse_pattern("m = Add(x, W)\nwhere 2 in value(W)"), model, {})
+    assert (ended.places, ended.complete) == ([], False)

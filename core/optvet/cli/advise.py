@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from optvet.cli.errors import CLEAN, FINDINGS
+from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED
 from optvet.cli.known import Documents
 from optvet.cli.options import CacheDir, Debug, Trust, cache_folder
 from optvet.cli.output import Json, write_document
@@ -58,7 +58,8 @@ def command(
 ) -> None:
     """Say which known faults a model may trigger, where, and what avoids each.
 
-    What takes seconds is tried on the model. Exit code 1 if there is advice that is not refuted.
+    What takes seconds is tried on the model. Exit code 1 if there is advice that is not refuted,
+    4 if there is none but a search took too many steps.
     """
     from optvet.engine.discovery import Plugins
     from optvet.engine.known.advise import advise_on
@@ -81,7 +82,7 @@ def command(
     if json_to != "-":
         _show(terminal, result)
     counted = [one for one in result.advice if one.confirmed is not False]
-    raise typer.Exit(FINDINGS if counted else CLEAN)
+    raise typer.Exit(FINDINGS if counted else UNDECIDED if result.unfinished else CLEAN)
 
 
 def _show(terminal: Terminal, result: AdviceResult) -> None:
@@ -91,6 +92,10 @@ def _show(terminal: Terminal, result: AdviceResult) -> None:
     known = count(result.looked_for, "known fault")
     words = f"{len(result.advice)} of {known} of {names or 'no installed package'} may be triggered"
     terminal.show(text(words, "bold"), soft_wrap=True)
+    if result.unfinished:
+        names = ", ".join(result.unfinished)
+        words = f"not looked at fully, the search takes too many steps: {names}"
+        terminal.show(text(words, "bold yellow"), soft_wrap=True)
 
 
 def _show_one(terminal: Terminal, one: Advised) -> None:

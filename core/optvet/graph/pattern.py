@@ -16,21 +16,35 @@ that stands twice is one value::
 - A line ``or`` begins another pattern: one of them must fit.
 - Conditions: comparisons and ``and``, ``or``, ``not``, ``in`` of numbers, texts, lists and the
   functions of ``FUNCTIONS``. What cannot be known before the model runs makes a match uncertain.
+
+A search takes a step per node that it looks at. Where a pattern needs more than a multiple of the
+nodes of the model, it ends and says so.
 """
 
 from __future__ import annotations
 
-import ast
 import itertools
-import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onnx import ModelProto, NodeProto, TypeProto
 
-from optvet.graph.pattern_facts import FUNCTIONS, PatternGraph, UnknownFact, attribute_value
+from optvet.graph.condition import (
+    MOST_CHARS,
+    Expression,
+    Joined,
+    Name,
+    parse_condition,
+    parse_literal,
+    parts_of,
+    state_of,
+    value_of,
+    written,
+)
+from optvet.graph.pattern_facts import ANY, OutOfSteps, PatternGraph, SearchSteps, UnknownFact
 from optvet.graph.pattern_forms import decided_by, form_of_node
 from optvet.graph.walk import (
     ONNX_DOMAIN,
@@ -40,29 +54,17 @@ from optvet.graph.walk import (
 )
 
 _NODE = re.compile(
-    r"(?P<results>[\w?,\s]+?)\s*=\s*(?P<domain>(?:\?|[\w.]+)\.)?(?P<operators>\w+(?:\|\w+)*)"
-    r"\s*(?:<(?P<attributes>.*)>)?\s*\((?P<operands>[^()]*)\)"
+    # No two parts that follow each other match the same text: a foreign line takes no n³ tries.
+    r"(?P<results>[\w?,\s]+)=\s*(?P<domain>(?:\?|[\w.]+)\.)?(?P<operators>\w+(?:\|\w+)*)"
+    r"\s*(?:<(?P<attributes>.*)>\s*)?\((?P<operands>[^()]*)\)"
 )
 _OPERAND = re.compile(r"_|-|\*|\w+\??")
 _ATTRIBUTE = re.compile(r"(?P<absent>!)?(?P<name>\w+)\s*(?:=\s*(?P<value>.+))?", re.DOTALL)
 _COMMUTATIVE = frozenset("Add Mul And Or Xor Equal Min Max Sum".split())
 _MOST_MATCHES = 100
-_COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda one, several: one in several,
-    ast.NotIn: lambda one, several: one not in several,
-}
-_SUMS: Mapping[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Mod: operator.mod,
-}
+_MOST_LINES = 64
+"""Of one pattern, and of patterns in one text."""
+_STEPS, _STEPS_A_NODE = 100_000, 20
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class GraphPattern:
     """A pattern that was read; see the module."""
 
     nodes: tuple[PatternNode, ...]
-    conditions: tuple[ast.expr, ...]
+    conditions: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ def parse_pattern(text: str) -> tuple[GraphPattern, ...]:
         ValueError: It is none; the message names the line.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > _MOST_LINES:
+        raise ValueError(f"it has {len(lines):,} lines, more than {_MOST_LINES}")
     parts = itertools.groupby(lines, lambda line: line == "or")
     return tuple(_parse_one(list(part)) for is_or, part in parts if not is_or) or (_parse_one([]),)
 
@@ -111,13 +115,19 @@ def parse_pattern(text: str) -> tuple[GraphPattern, ...]:
 def _parse_one(lines: Sequence[str]) -> GraphPattern:
     nodes, conditions = [], []
     for line in lines:
+        if len(line) > MOST_CHARS:
+            raise ValueError(f"{line[:40]!r}…: a line has more than {MOST_CHARS:,} characters")
         if line.startswith("where "):
-            conditions.append(_parse_condition(line))
+            conditions.append((line, _parse_where(line)))
         else:
             nodes.append(_parse_node(line))
     if not nodes:
         raise ValueError("a pattern needs a node, such as y = Relu(x)")
-    return GraphPattern(tuple(nodes), tuple(conditions))
+    named = {name.removesuffix("?") for node in nodes for name in _names_in(node)}
+    for line, condition in conditions:
+        if unknown := [name for name in sorted(_asked_of(condition)) if name not in named]:
+            raise ValueError(f"{line!r}: no node of the pattern has {unknown[0]!r}")
+    return GraphPattern(tuple(nodes), tuple(condition for _, condition in conditions))
 
 
 def _parse_node(line: str) -> PatternNode:
@@ -159,39 +169,42 @@ def _parseattribute_value(text: str, line: str) -> tuple[str, str, Any]:
     if found["value"] is None:
         return found["name"], "absent" if found["absent"] else "given", None
     try:
-        return found["name"], "equal", ast.literal_eval(found["value"])
-    except (ValueError, SyntaxError):
+        return found["name"], "equal", parse_literal(found["value"])
+    except ValueError:
         raise ValueError(f"{line!r}: {found['value']!r} is no number, text or list") from None
 
 
-def _parse_condition(line: str) -> ast.expr:
+def _parse_where(line: str) -> Expression:
     try:
-        condition = ast.parse(line.removeprefix("where ").strip(), mode="eval").body
-    except SyntaxError:
-        raise ValueError(f"{line!r} is no condition") from None
-    for part in ast.walk(condition):
-        if isinstance(part, ast.Call):
-            name = part.func.id if isinstance(part.func, ast.Name) else "?"
-            if name not in FUNCTIONS or part.keywords:
-                raise ValueError(f"{line!r}: there is no {name}(); known: {', '.join(FUNCTIONS)}")
-        elif not isinstance(part, _ALLOWED):
-            raise ValueError(f"{line!r}: {type(part).__name__} has no place in a condition")
-    return condition
+        return parse_condition(line.removeprefix("where "))
+    except ValueError as error:
+        raise ValueError(f"{line[:80]!r} is no condition: {error}") from None
 
 
-_ALLOWED = (
-    *(ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.BinOp),
-    *(ast.Name, ast.Constant, ast.List, ast.Tuple, ast.Load, ast.operator, ast.cmpop),
-)
+def _names_in(node: PatternNode) -> list[str]:
+    """Names of values, with the ``?`` of those that may be left out."""
+    return [name for name in (*node.results, *node.operands) if name not in ("_", "-", "*")]
+
+
+def _asked_of(condition: Expression) -> set[str]:
+    return {part.name for part in parts_of(condition) if isinstance(part, Name)}
 
 
 # --- matching ------------------------------------------------------------------------------------
 
 
-def find_matches(
+@dataclass(frozen=True)
+class PatternSearch:
+    """The places that were found, at most 100; ``complete`` unless it ran out of steps before."""
+
+    places: list[PatternMatch]
+    complete: bool
+
+
+def search(
     patterns: Sequence[GraphPattern], model: ModelProto, types: Mapping[str, TypeProto]
-) -> list[PatternMatch]:
-    """Places of ``model`` that fit, in all its graphs and functions; at most 100.
+) -> PatternSearch:
+    """Look for places of ``model`` that fit, in all its graphs and functions.
 
     Args:
         patterns: What to look for; one of them must fit.
@@ -200,10 +213,13 @@ def find_matches(
     """
     outer = {t.name: t for g in graphs(model.graph) for t in g.initializer}
     opsets = opset_versions(model)
-    known = (outer, types, model.ir_version)
-    searched = [PatternGraph(list(g.node), g, opsets, *known) for g in graphs(model.graph)]
-    searched += [
-        PatternGraph(list(f.node), None, opset_versions(f), *known) for f in model.functions
+    every = [(list(g.node), g, opsets) for g in graphs(model.graph)]
+    functions = [(list(f.node), None, opset_versions(f)) for f in model.functions]
+    steps = SearchSteps(
+        _STEPS + _STEPS_A_NODE * sum(len(nodes) for nodes, *_ in (*every, *functions))
+    )
+    searched = [
+        PatternGraph(*each, outer, types, model.ir_version, steps) for each in (*every, *functions)
     ]
     found = (
         PatternMatch(m.nodes, m.certain, f"{number}: {m.form}" if len(patterns) > 1 else m.form)
@@ -211,63 +227,92 @@ def find_matches(
         for graph in searched
         for m in _Matcher(pattern, graph).all()
     )
-    return list(itertools.islice(found, _MOST_MATCHES))
+    places: list[PatternMatch] = []
+    try:
+        for place in itertools.islice(found, _MOST_MATCHES):
+            places.append(place)
+    except OutOfSteps:
+        return PatternSearch(places, complete=False)
+    return PatternSearch(places, complete=True)
+
+
+def find_matches(
+    patterns: Sequence[GraphPattern], model: ModelProto, types: Mapping[str, TypeProto]
+) -> list[PatternMatch]:
+    """The places of ``model`` that ``search`` finds, whether or not it looked at all."""
+    return search(patterns, model, types).places
 
 
 class _Matcher:
-    """Finds the places of one graph that fit a pattern, by trying node after node."""
+    """Finds the places of one graph that fit a pattern, by trying node after node.
+
+    A condition is judged as soon as all that it asks of is bound, so that what cannot fit is not
+    continued; of lines that may be exchanged only the order of the graph is tried.
+    """
 
     def __init__(self, pattern: GraphPattern, graph: PatternGraph) -> None:
         self._pattern, self._graph = pattern, graph
+        self._order = _connected(pattern.nodes)
+        self._before = _exchangeable(pattern, self._order)
+        self._checks = _by_level(pattern, self._order)
 
     def all(self) -> Iterator[PatternMatch]:
         """Each place once, whatever the order of its operands."""
         seen: set[tuple[int, ...]] = set()
-        for nodes, names in self._extend((), {}):
-            key = tuple(sorted(id(node) for node in nodes))
-            if key in seen:
-                continue
-            state = self._judge(names)
-            if state is not False:
+        state = self._judge(0, {})
+        for found, names, certain in () if state is False else self._extend((), {}, state is True):
+            key = tuple(sorted(id(node) for node in found))
+            if key not in seen:
                 seen.add(key)
-                yield PatternMatch(nodes, state is True, self._form(nodes, names))
+                by_line = dict(zip(self._order, found, strict=True))
+                nodes = tuple(by_line[line] for line in range(len(found)))
+                yield PatternMatch(nodes, certain, self._form(nodes, names))
 
     def _extend(
-        self, nodes: tuple[NodeProto, ...], names: Mapping[str, str]
-    ) -> Iterator[tuple[tuple[NodeProto, ...], Mapping[str, str]]]:
-        if len(nodes) == len(self._pattern.nodes):
-            yield nodes, names
+        self, nodes: tuple[NodeProto, ...], names: Mapping[str, str], certain: bool
+    ) -> Iterator[tuple[tuple[NodeProto, ...], Mapping[str, str], bool]]:
+        if len(nodes) == len(self._order):
+            yield nodes, names, certain
             return
-        wanted = self._pattern.nodes[len(nodes)]
+        wanted, before = (
+            self._pattern.nodes[self._order[len(nodes)]],
+            self._before[len(nodes)],
+        )
+        least = -1 if before is None else self._graph.places[id(nodes[before])]
         for node in self._candidates(wanted, names):
-            if any(node is other for other in nodes) or not self._is_of(node, wanted):
+            self._graph.steps.spend(len(node.input) + len(node.output) + len(node.attribute))
+            if self._graph.places[id(node)] <= least or any(node is other for other in nodes):
+                continue
+            if not self._is_of(node, wanted):
                 continue
             for bound in self._bind(node, wanted, names):
-                yield from self._extend((*nodes, node), bound)
+                state = self._judge(len(nodes) + 1, bound)
+                if state is not False:
+                    yield from self._extend((*nodes, node), bound, certain and state is True)
 
     def _candidates(self, wanted: PatternNode, names: Mapping[str, str]) -> Sequence[NodeProto]:
         for result in wanted.results:
             if result in names:
                 maker = self._graph.makers.get(names[result])
                 return [] if maker is None else [maker]
-        for operand in wanted.operands:
-            if operand in names:
-                return self._graph.readers.get(names[operand], [])
-        return self._graph.nodes
+        read = [names[operand] for operand in wanted.operands if operand in names]
+        if not read:
+            return self._graph.of_operators(wanted.operators, None)
+        return min((self._graph.of_operators(wanted.operators, v) for v in read), key=len)
 
     def _is_of(self, node: NodeProto, wanted: PatternNode) -> bool:
         domain = domain_of(node)
-        if wanted.operators == ("_",):
+        if wanted.operators == (ANY,):
             fits = True
         elif wanted.domain == "?":
             fits = domain != ONNX_DOMAIN
         else:
             fits = domain == (wanted.domain or ONNX_DOMAIN)
-        if not fits or (node.op_type not in wanted.operators and wanted.operators != ("_",)):
+        if not fits or (node.op_type not in wanted.operators and wanted.operators != (ANY,)):
             return False
         for name, kind, value in wanted.attributes:
             given = any(attribute.name == name for attribute in node.attribute)
-            if kind == "equal" and attribute_value(node, name, self._graph.opsets) != value:
+            if kind == "equal" and self._graph.attribute(node, name) != value:
                 return False
             if kind != "equal" and given != (kind == "given"):
                 return False
@@ -307,59 +352,87 @@ class _Matcher:
             return False
         return bound.setdefault(name, given) == given
 
-    def _judge(self, names: Mapping[str, str]) -> bool | None:
-        """Whether all conditions hold; None if that cannot be known."""
-        states = [self._state(condition, names) for condition in self._pattern.conditions]
-        return False if False in states else None if None in states else True
+    def _judge(self, level: int, names: Mapping[str, str]) -> bool | None:
+        """Whether all conditions of a level hold; None if that cannot be known."""
+        certain = True
+        for condition in self._checks[level]:
+            state = state_of(condition, self._graph, names)
+            if state is False:
+                return False
+            certain = certain and state is True
+        return True if certain else None
 
     def _form(self, nodes: Sequence[NodeProto], names: Mapping[str, str]) -> str:
         """The form of a place, as text that is compared with that of other places."""
         pairs = zip(nodes, self._pattern.nodes, strict=True)
-        parts = ["_" if w.operators == ("_",) else form_of_node(node) for node, w in pairs]
+        parts = ["_" if w.operators == (ANY,) else form_of_node(node) for node, w in pairs]
         for condition in self._pattern.conditions:
             for asked in decided_by(condition):
                 try:
-                    value = repr(self._compute(asked, names))
+                    value = repr(value_of(asked, self._graph, names))
                 except UnknownFact:
                     value = "?"
-                parts.append(f"{ast.unparse(asked)}={value}")
+                parts.append(f"{written(asked)}={value}")
         return " ".join(parts)
 
-    def _state(self, condition: ast.expr, names: Mapping[str, str]) -> bool | None:
-        if isinstance(condition, ast.BoolOp):
-            states = [self._state(part, names) for part in condition.values]
-            decisive = isinstance(condition.op, ast.Or)
-            return decisive if decisive in states else None if None in states else not decisive
-        if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
-            state = self._state(condition.operand, names)
-            return None if state is None else not state
-        try:
-            return bool(self._compute(condition, names))
-        except UnknownFact:
-            return None
 
-    def _compute(self, part: ast.expr, names: Mapping[str, str]) -> Any:
-        if isinstance(part, ast.Constant):
-            return part.value
-        if isinstance(part, ast.Name):
-            if part.id not in names:
-                raise UnknownFact
-            return names[part.id]
-        if isinstance(part, ast.List | ast.Tuple):
-            return [self._compute(item, names) for item in part.elts]
-        if isinstance(part, ast.UnaryOp):
-            return -self._compute(part.operand, names)
-        if isinstance(part, ast.BinOp):
-            left, right = self._compute(part.left, names), self._compute(part.right, names)
-            return _SUMS[type(part.op)](left, right)
-        if isinstance(part, ast.Call):
-            assert isinstance(part.func, ast.Name)
-            given = [self._compute(item, names) for item in part.args]
-            return FUNCTIONS[part.func.id](self._graph, *given)
-        assert isinstance(part, ast.Compare)
-        values = [self._compute(item, names) for item in (part.left, *part.comparators)]
-        pairs = zip(part.ops, itertools.pairwise(values), strict=True)
-        return all(_COMPARISONS[type(op)](*pair) for op, pair in pairs)
+def _connected(nodes: Sequence[PatternNode]) -> list[int]:
+    """The lines in an order in which each has a name of those before it, where there is one."""
+    left, order, bound = list(range(len(nodes))), [], set[str]()
+    while left:
+        line = next((k for k in left if bound & set(_names_in(nodes[k]))), left[0])
+        left.remove(line)
+        order.append(line)
+        bound |= _surely_bound(nodes[line])
+    return order
+
+
+def _surely_bound(node: PatternNode) -> set[str]:
+    return {name for name in _names_in(node) if not name.endswith("?")}
+
+
+def _exchangeable(pattern: GraphPattern, order: Sequence[int]) -> list[int | None]:
+    """For each line in order the one before it that differs from it in names of its own alone.
+
+    Such lines fit the same nodes in any order, and n! orders of them are one place.
+    """
+    used = Counter(name.removesuffix("?") for node in pattern.nodes for name in _names_in(node))
+    used.update(name for condition in pattern.conditions for name in _asked_of(condition))
+
+    def without_own(names: Sequence[str]) -> tuple[object, ...]:
+        own = [
+            name.removesuffix("?") in used and used[name.removesuffix("?")] == 1 for name in names
+        ]
+        kinds = [(name.removesuffix("?").isupper(), name.endswith("?")) for name in names]
+        return tuple(k if o else n for n, k, o in zip(names, kinds, own, strict=True))
+
+    last: dict[str, int] = {}
+    found: list[int | None] = []
+    for place, line in enumerate(order):
+        node = pattern.nodes[line]
+        form = (node.domain, node.operators, node.attributes)
+        key = repr((form, without_own(node.operands), without_own(node.results)))
+        found.append(last.get(key))
+        last[key] = place
+    return found
+
+
+def _by_level(pattern: GraphPattern, order: Sequence[int]) -> list[list[Expression]]:
+    """What to judge after so many nodes: all conditions, each once and as early as it can be."""
+    conditions = list(pattern.conditions)
+    levels: list[list[Expression]] = [[] for _ in range(len(order) + 1)]
+    bound = [set[str]()]
+    for line in order:
+        bound.append(bound[-1] | _surely_bound(pattern.nodes[line]))
+    while conditions:
+        condition = conditions.pop(0)
+        if isinstance(condition, Joined) and condition.word == "and":
+            conditions = [*condition.parts, *conditions]
+            continue
+        asked = _asked_of(condition)
+        level = next((k for k, names in enumerate(bound) if asked <= names), len(order))
+        levels[level].append(condition)
+    return levels
 
 
 def _bind_results(results: list[str], wanted: Sequence[str], bound: dict[str, str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +20,32 @@ from optvet.graph.walk import (
 from optvet.graph.weights import held_tensor
 
 _MOST_ELEMENTS = 65536
+ANY = "_"
+"""Any operator."""
+
+
+_ELEMENTS_A_STEP = 64
 
 
 class UnknownFact(Exception):
     """A condition asks for what is not known before the model runs."""
+
+
+class OutOfSteps(Exception):
+    """A search has taken as many steps as it may."""
+
+
+@dataclass
+class SearchSteps:
+    """What is left to a search."""
+
+    left: int
+
+    def spend(self, elements: int = 0) -> None:
+        """Take a step, and more for many elements; OutOfSteps if none is left."""
+        self.left -= 1 + elements // _ELEMENTS_A_STEP
+        if self.left < 0:
+            raise OutOfSteps
 
 
 @dataclass
@@ -35,19 +58,39 @@ class PatternGraph:
     weights: Mapping[str, TensorProto]
     types: Mapping[str, TypeProto]
     ir_version: int
+    steps: SearchSteps
     makers: dict[str, NodeProto] = field(default_factory=dict)
     readers: dict[str, list[NodeProto]] = field(default_factory=dict)
+    places: dict[int, int] = field(default_factory=dict)
     outputs: set[str] = field(default_factory=set)
     inputs: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        for node in self.nodes:
+        self._by_operator: dict[tuple[str | None, str], list[NodeProto]] = {}
+        for place, node in enumerate(self.nodes):
+            self.places[id(node)] = place
             self.makers |= {name: node for name in node.output if name}
             for name in filter(None, node.input):
                 self.readers.setdefault(name, []).append(node)
+            for value in (None, *dict.fromkeys(filter(None, node.input))):
+                for operator in (node.op_type, ANY):
+                    self._by_operator.setdefault((value, operator), []).append(node)
         if self.graph is not None:
             self.outputs = {value.name for value in self.graph.output}
             self.inputs = {value.name for value in self.graph.input}
+
+    def of_operators(self, operators: Sequence[str], value: str | None) -> list[NodeProto]:
+        """Nodes of one of these operators in order; those that read ``value`` unless it is None."""
+        found = [self._by_operator.get((value, operator), []) for operator in operators]
+        if len(found) == 1:
+            return found[0]
+        return sorted((n for nodes in found for n in nodes), key=lambda n: self.places[id(n)])
+
+    def attribute(self, node: NodeProto, name: str) -> Any:
+        """The value of an attribute; see ``attribute_value``."""
+        value = attribute_value(node, name, self.opsets)
+        self.steps.spend(len(value) if isinstance(value, list | str) else 0)
+        return value
 
     def tensor(self, name: str) -> TensorProto | None:
         """The constant of that name; None if the value is no constant."""
@@ -87,7 +130,7 @@ def _shape(graph: PatternGraph, name: str) -> list[int]:
 
 def _elements(graph: PatternGraph, name: str) -> int:
     shape = graph.shape(name)
-    return 0 if 0 in shape else int(np.prod([_known(d) for d in shape], dtype=np.int64))
+    return 0 if 0 in shape else math.prod(_known(d) for d in shape)
 
 
 def _is_empty(graph: PatternGraph, name: str, axis: int | None = None) -> bool:
@@ -132,8 +175,9 @@ def _kind(graph: PatternGraph, name: str) -> str:
 
 def _value(graph: PatternGraph, name: str) -> list[Any]:
     tensor = graph.tensor(name)
-    if tensor is None or int(np.prod(tensor.dims, dtype=np.int64)) > _MOST_ELEMENTS:
+    if tensor is None or math.prod(tensor.dims) > _MOST_ELEMENTS:
         raise UnknownFact
+    graph.steps.spend(math.prod(tensor.dims))
     if tensor.data_location == TensorProto.EXTERNAL:
         raise UnknownFact
     values: list[Any] = numpy_helper.to_array(tensor).ravel().tolist()
@@ -176,7 +220,7 @@ def _is_product(graph: PatternGraph, scales: str, *factors: str) -> bool:
 
 def _attr(graph: PatternGraph, result: str, name: str) -> Any:
     node = graph.makers.get(result)
-    value = None if node is None else attribute_value(node, name, graph.opsets)
+    value = None if node is None else graph.attribute(node, name)
     if value is None:
         raise UnknownFact
     return value
@@ -187,7 +231,7 @@ def _over_last(graph: PatternGraph, result: str) -> bool:
     node = graph.makers.get(result)
     if node is None:
         raise UnknownFact
-    given = attribute_value(node, "axes", graph.opsets)
+    given = graph.attribute(node, "axes")
     # Later operator sets have an operand in place of the attribute; without both it is all axes.
     if given is None and len(node.input) > 1 and node.input[1]:
         given = _value(graph, node.input[1])
@@ -198,28 +242,40 @@ def _over_last(graph: PatternGraph, result: str) -> bool:
     return bool(given[0] == _rank(graph, node.input[0]) - 1)
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "rank": _rank,
-    "dim": _dim,
-    "shape": _shape,
-    "elements": _elements,
-    "dtype": _dtype,
-    "kind": _kind,
-    "value": _value,
-    "readers": _readers,
-    "attr": _attr,
-    "made_by": _made_by,
-    "copies_moved": _copies_moved,
-    "is_product": _is_product,
-    "largest": lambda graph, values: max(values, default=0),
-    "smallest": lambda graph, values: min(values, default=0),
-    "over_last": _over_last,
-    "is_empty": _is_empty,
-    "is_constant": lambda graph, name: graph.tensor(name) is not None,
-    "is_input": lambda graph, name: name in graph.inputs,
-    "is_output": lambda graph, name: name in graph.outputs,
-    "opset": lambda graph: _known(graph.opsets.get(ONNX_DOMAIN)),
-    "ir_version": lambda graph: graph.ir_version,
+@dataclass(frozen=True)
+class GraphFact:
+    """A function of conditions: what it is given, what it gives, and how that is found.
+
+    ``takes`` has kinds: name, number, text, list; ``?`` may be left out, ``*`` are one or more.
+    """
+
+    takes: tuple[str, ...]
+    gives: str
+    of: Callable[..., Any]
+
+
+FUNCTIONS: Mapping[str, GraphFact] = {
+    "rank": GraphFact(("name",), "number", _rank),
+    "dim": GraphFact(("name", "number"), "number", _dim),
+    "shape": GraphFact(("name",), "list", _shape),
+    "elements": GraphFact(("name",), "number", _elements),
+    "dtype": GraphFact(("name",), "text", _dtype),
+    "kind": GraphFact(("name",), "text", _kind),
+    "value": GraphFact(("name",), "list", _value),
+    "readers": GraphFact(("name",), "number", _readers),
+    "attr": GraphFact(("name", "text"), "any", _attr),
+    "made_by": GraphFact(("name",), "text", _made_by),
+    "copies_moved": GraphFact(("name", "name", "name"), "bool", _copies_moved),
+    "is_product": GraphFact(("name", "name*"), "bool", _is_product),
+    "largest": GraphFact(("list",), "any", lambda graph, values: max(values, default=0)),
+    "smallest": GraphFact(("list",), "any", lambda graph, values: min(values, default=0)),
+    "over_last": GraphFact(("name",), "bool", _over_last),
+    "is_empty": GraphFact(("name", "number?"), "bool", _is_empty),
+    "is_constant": GraphFact(("name",), "bool", lambda graph, name: graph.tensor(name) is not None),
+    "is_input": GraphFact(("name",), "bool", lambda graph, name: name in graph.inputs),
+    "is_output": GraphFact(("name",), "bool", lambda graph, name: name in graph.outputs),
+    "opset": GraphFact((), "number", lambda graph: _known(graph.opsets.get(ONNX_DOMAIN))),
+    "ir_version": GraphFact((), "number", lambda graph: graph.ir_version),
 }
 """What conditions can ask: of a value its ``rank``, ``dim(x, axis)``, ``shape``, ``elements``,
 ``dtype``, ``kind`` ("tensor", "sequence", "map", "optional"), whether it or an axis of it

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from onnx import NodeProto
 
+from optvet.graph.condition import Asked, ChainedComparison, Expression, Name, parts_of
 from optvet.graph.walk import domain_of, schema_of
 
 _TOLD = ("attr", "dtype", "kind", "rank", "value")
@@ -24,13 +24,12 @@ def form_of_node(node: NodeProto) -> str:
     return f"{node.op_type}{attributes}({given.rstrip('-,')})"
 
 
-def decided_by(condition: ast.expr) -> Iterator[ast.expr]:
+def decided_by(condition: Expression) -> Iterator[Asked]:
     """What a condition compares with literals such that several values of it fit."""
-    for part in ast.walk(condition):
-        if not isinstance(part, ast.Compare) or isinstance(part.ops[0], ast.Eq):
+    for part in parts_of(condition):
+        if not isinstance(part, ChainedComparison) or part.signs[0] == "==":
             continue
-        other = ast.walk(part.comparators[0])
-        literal = not any(isinstance(p, ast.Call | ast.Name) for p in other)
-        if literal and isinstance(part.left, ast.Call) and isinstance(part.left.func, ast.Name):
-            if part.left.func.id in _TOLD:
-                yield part.left
+        left, right = part.values[:2]
+        literal = not any(isinstance(p, Asked | Name) for p in parts_of(right))
+        if literal and isinstance(left, Asked) and left.function in _TOLD:
+            yield left

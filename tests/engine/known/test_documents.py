@@ -71,6 +71,7 @@ def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('id = "acme-relu"', 'id = "Acme Relu"', r":\d+: id: .*lower case with hyphens"),
         ("y = Relu(x)\nwhere", "y = Neg(x)\nwhere", "does not fit the document's own model"),
         ("where rank(x)", "where size(x)", r"trigger: .*there is no size\(\)"),
+        ("where rank(x) == 2", "where [1]*19999999999 == x", r"fault\.toml: trigger: .*\* takes a"),
         ("{ y = Relu(x) }", "{ y = Nothing(x) }", "model: .*Nothing"),
         ('title = "a Relu', 'author = "me"\ntitle = "a Relu', "author: "),
     ],

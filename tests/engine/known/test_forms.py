@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import onnx
 import pytest
 
 from optvet.engine.known.documents import shipped, with_declared
+from optvet.graph.condition import ChainedComparison, Expression, Several, parts_of, written
 from optvet.graph.pattern import GraphPattern, PatternNode, find_matches, parse_pattern
 from optvet.graph.types import inferred_types
 from optvet.spec.records.known import KnownFault
@@ -74,14 +74,14 @@ def versions_of(operator: str, domain: str) -> list[onnx.defs.OpSchema]:
     return [*(s for s in every[-len(late) - 1 :][:1] if s.since_version <= OLDEST), *late]
 
 
-def of_condition(condition: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+def of_condition(condition: Expression) -> Iterator[tuple[str, Expression]]:
     """Each value of a list in which a condition looks for something, alone."""
-    for part in ast.walk(condition):
-        if isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.In):
-            (values,) = part.comparators
-            for value in values.elts if isinstance(values, ast.List) else ():
-                other = ast.Compare(part.left, [ast.Eq()], [value])
-                yield ast.unparse(other), other
+    for part in parts_of(condition):
+        if isinstance(part, ChainedComparison) and part.signs == ("in",):
+            left, values = part.values
+            for value in values.items if isinstance(values, Several) else ():
+                other = ChainedComparison(("==",), (left, value))
+                yield written(other), other
 
 
 def uncovered(fault: KnownFault) -> Iterator[str]:

@@ -16,7 +16,7 @@ from optvet.engine.models.sources import resolve_model
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inner_values import infer
 from optvet.engine.work.trials.trial_runner import Progress
-from optvet.graph.pattern import PatternMatch, find_matches, parse_pattern
+from optvet.graph.pattern import PatternMatch, parse_pattern, search
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records.known import AdviceResult, Advised, KnownFault
 from optvet.spec.request import VetRequest
@@ -119,17 +119,19 @@ def advise(
         if fault.package in versions and fault.affects(versions[fault.package])
     ]
     types = types_in_worker(model) if affected else {}
-    advice = []
+    advice, unfinished = [], []
     for fault in affected:
         version = versions[fault.package]
-        found = find_matches(parse_pattern(fault.trigger), model, types)
-        if places := [place for place in found if shows_in_form(fault, version, place.form)]:
+        found = search(parse_pattern(fault.trigger), model, types)
+        unfinished += [] if found.complete else [fault.id]
+        if places := [p for p in found.places if shows_in_form(fault, version, p.form)]:
             advice.append(_advised(fault, version, places))
     return AdviceResult(
         schema="optvet.advice/1",
         model=source,
         versions=dict(versions),
         looked_for=len(affected),
+        unfinished=unfinished,
         advice=advice,
     )
 

@@ -16,7 +16,7 @@ import onnx.parser
 from onnx import ModelProto, TypeProto
 from pydantic import ValidationError
 
-from optvet.graph.pattern import find_matches, parse_pattern
+from optvet.graph.pattern import find_matches, parse_pattern, search
 from optvet.graph.types import inferred_types
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.foreign import files_in, read_text
@@ -111,9 +111,12 @@ def problem_of_fault(fault: KnownFault) -> str:
             onnx.checker.check_model(model)
         except (onnx.parser.ParseError, onnx.checker.ValidationError) as error:
             return f"{place}: {str(error).splitlines()[0]}"
-        matches = find_matches(pattern, model, with_declared(inferred_types(model) or {}, model))
+        found = search(pattern, model, with_declared(inferred_types(model) or {}, model))
+        matches = found.places
         if not matches:
             whose = f"the model of forms.{number - 1}" if number else "the document's own model"
+            if not found.complete:
+                return f"trigger: its search takes too many steps in {whose}; write it narrower"
             return f"trigger: it does not fit {whose}"
         if matches[0].form in forms:
             return f"{place}: its form, {matches[0].form}, was dated above"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnx import ModelProto
@@ -12,7 +13,7 @@ from optvet.engine.known.advise import types_in_worker
 from optvet.engine.known.documents import ranges_of, shipped, shows_in_form
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.work.cache.disk import cache_root
-from optvet.graph.pattern import find_matches, parse_pattern
+from optvet.graph.pattern import PatternSearch, parse_pattern, search
 from optvet.spec.errors import OptvetError
 from optvet.spec.foreign import load_model
 from optvet.spec.records import Finding, VetResult
@@ -33,20 +34,34 @@ def with_known(result: VetResult, cache_dir: Path | None = None) -> VetResult:
     named = name_findings(result, shipped(), cache_dir)
     findings = []
     for number, finding in enumerate(result.findings):
-        released = {fault.id: words for fault, words in named.get(number, ())}
-        update = {"known": list(released), "known_releases": released}
+        one = named.get(number, Named({}, []))
+        update = {
+            "known": list(one.releases),
+            "known_releases": one.releases,
+            "known_unfinished": one.unfinished,
+        }
         findings.append(finding.model_copy(update=update))
     return result.model_copy(update={"findings": findings})
 
 
+@dataclass(frozen=True)
+class Named:
+    """The known faults that a finding is, with the releases that show the form of each, in words.
+
+    ``unfinished`` are those that it may be, since their search in the model ran out of steps.
+    """
+
+    releases: dict[str, str]
+    unfinished: list[str]
+
+
 def name_findings(
     result: VetResult, faults: Sequence[KnownFault], cache_dir: Path | None = None
-) -> Mapping[int, Sequence[tuple[KnownFault, str]]]:
+) -> Mapping[int, Named]:
     """Known faults by the number of the finding that they are; findings without one are left out.
 
     A fault fits if its release has it, passes and symptom agree, and its trigger is in the model,
-    in a form that this release shows; or if it lists the finding's fingerprint. Beside it stand
-    the releases that show this form, in words.
+    in a form that this release shows; or if it lists the finding's fingerprint.
     """
     possible = {
         number: fitting
@@ -60,16 +75,20 @@ def name_findings(
         return {}
     types = types_in_worker(model)
     version, named = result.optimizer.version, {}
+    searched: dict[str, PatternSearch] = {}
     for number, fitting in possible.items():
         fingerprint = result.findings[number].fingerprint
-        there = []
+        one = Named({}, [])
         for fault in fitting:
-            places = find_matches(parse_pattern(fault.trigger), model, types)
-            forms = [p.form for p in places if shows_in_form(fault, version, p.form)]
+            if fault.id not in searched:
+                searched[fault.id] = search(parse_pattern(fault.trigger), model, types)
+            found = searched[fault.id]
+            forms = [p.form for p in found.places if shows_in_form(fault, version, p.form)]
             if forms or fingerprint in fault.fingerprints:
-                there.append((fault, _releases(fault, forms)))
-        if there:
-            named[number] = there
+                one.releases[fault.id] = _releases(fault, forms)
+            elif not found.complete:
+                one.unfinished.append(fault.id)
+        named[number] = one
     return named
 
 

@@ -225,13 +225,15 @@ class Advised(Record):
 class AdviceResult(Result):
     """Known faults that a model may trigger under some versions: what ``optvet advise`` writes.
 
-    ``looked_for`` counts the faults that these versions have.
+    ``looked_for`` counts the faults that these versions have. ``unfinished`` are those of them
+    whose search ran out of steps on this model: places of them may be missing.
     """
 
     schema_: Literal["optvet.advice/1"] = Field("optvet.advice/1", alias="schema")
     model: str
     versions: dict[str, str]
     looked_for: int
+    unfinished: list[str] = Field(default_factory=list)
     advice: list[Advised]
 
     def headline(self) -> str:
@@ -239,6 +241,8 @@ class AdviceResult(Result):
         names = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         found = [one.fault for one in self.advice if one.confirmed is not False]
         words = ", ".join(found) or "none"
+        if self.unfinished:
+            words += f" (not looked at fully: {', '.join(self.unfinished)})"
         return f"{self.model}: known faults that it may trigger under {names}: {words}"
 
     def rows(self) -> list[dict[str, Any]]:

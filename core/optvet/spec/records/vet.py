@@ -150,6 +150,7 @@ class Finding(Record):
     without a bundle. ``bundle`` is the name of its folder; None where no bundle was written.
     ``known`` are the ids of the known faults that it is, of those that come with optvet, and
     ``known_releases`` says of each which releases show the form of it that this model has.
+    ``known_unfinished`` are those that it may be: their search in the model ran out of steps.
     ``set_aside`` says of a fault of the round trip what was done so that passes could be judged
     all the same, or that nothing else was judged, and why. ``mended`` is what each model got back
     before it was judged, since the round trip loses it: nothing but of faults beside such a one.
@@ -182,6 +183,7 @@ class Finding(Record):
     bundle: str | None = None
     known: list[str] = Field(default_factory=list)
     known_releases: dict[str, str] = Field(default_factory=dict)
+    known_unfinished: list[str] = Field(default_factory=list)
     set_aside: str = ""
     mended: list[Mend] = Field(default_factory=list)
 
