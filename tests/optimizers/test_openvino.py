@@ -277,3 +277,9 @@ def test_values_inside_of_what_it_made_are_told(tmp_path: Path) -> None:
     np.testing.assert_allclose(last.value, next(iter(before.values())), rtol=1e-5, atol=1e-6)
     again = runtime.load(made, runtime.options).run(feeds)
     assert again.keys() == before.keys(), "the artifact stays as it was"
+
+
+def test_either_entry_point_is_a_pipeline() -> None:
+    named = OPTIMIZER.pipelines()
+    assert named["default"] == named["convert_model"]
+    assert set(named["convert_model"]) - set(named["read_model"]) == {"moc", "constant_folding"}

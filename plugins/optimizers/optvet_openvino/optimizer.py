@@ -68,6 +68,7 @@ _PASSES = (
     ),
 )
 _NAMES = tuple(p.name for p in _PASSES)
+_OF_CONVERSION = ("moc", "constant_folding")
 _LINE = re.compile(
     r"== (?P<step>\w+)| *(?:PassManager (?P<edge>started|finished): +)?"
     r"(?P<name>\S+)(?: +\d+ms (?P<mark>[+-]))?"
@@ -109,10 +110,16 @@ class OpenVinoOptimizer:
         return _PASSES
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
-        """What convert_model and compile_model do, but in float32; and everything at once."""
+        """What a model goes through by either entry point, but in float32; and everything at once.
+
+        ``convert_model`` transforms the graph before ``compile_model`` does, ``read_model`` does
+        not: they may differ, and the empty pipeline is ``read_model`` alone.
+        """
         default = tuple(p.name for p in _PASSES if p.default)
+        read = tuple(n for n in default if n not in _OF_CONVERSION)
         # One session has one precision: bfloat16 stands for both.
-        return {"default": default, "all": tuple(n for n in _NAMES if n != "inference_f16")}
+        every = tuple(n for n in _NAMES if n != "inference_f16")
+        return {"default": default, "convert_model": default, "read_model": read, "all": every}
 
     def apply(
         self, source: Artifact, passes: Sequence[str], options: OpenVinoOptimizerOptions
