@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ from hypothesis.extra import numpy as arrays
 from onnx import ModelProto, TensorProto
 
 from optvet import UsageError
+from optvet.engine.repair import edited_model
 from optvet.engine.repair.apply_patch import read_patch
-from optvet.engine.repair.edits import BEFORE, DoesNotFit, apply_edits, array_of, tensor_of
+from optvet.engine.repair.edited_model import DoesNotFit
+from optvet.engine.repair.edits import BEFORE, apply_edits, array_of, tensor_of
 from optvet.spec.records.repair import (
     Edit,
     InsertNode,
@@ -266,3 +269,72 @@ def test_an_edit_that_nobody_can_make_is_refused(
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     with pytest.raises(UsageError):
         apply_edits(onnx.parser.parse_model(text), read_patch(tmp_path / "patch.json").edits)
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[2] x, bool c) => (float[2] y) {
+    a = Relu(x)
+    y = If(c) <then_branch = t () => (float[2] p) { q = Neg(a)  p = Exp(q) },
+               else_branch = e () => (float[2] r) { r = Abs(a) }>
+}"""
+
+
+def test_nodes_of_branches_are_edited_and_put_in_order() -> None:
+    before = onnx.parser.parse_model(BRANCHES)
+    result = apply_edits(before, made(negation("q"), negation("a").model_copy(update=N2)))
+    onnx.checker.check_model(result, full_check=True)
+    branch = result.graph.node[-1].attribute[0].g
+    assert [(n.op_type, list(n.input)) for n in branch.node] == [
+        ("Neg", ["m"]),
+        ("Neg", ["q"]),
+        ("Exp", ["n"]),
+    ]
+    removed = apply_edits(
+        before, made(RemoveNode(node="y", value="a"), SetInput(node="y", index=0, value="x"))
+    )
+    assert nodes(removed)[-1] == "y = Identity(x)"
+
+
+N2 = {"output": "m"}
+
+
+def calls(count: int) -> int:
+    """Calls of functions in as many edits of a model of as many nodes."""
+    body = "".join(f"v{k + 1} = Relu(v{k})\n" for k in range(count))
+    chain = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 18]>\n'
+        f"g (float[2] v0) => (float[2] v{count}) {{ {body} }}"
+    )
+    every: list[Operation] = []
+    for k in range(1, count, 3):
+        fresh = {"output": f"n{k}"}
+        every += [
+            negation(f"v{k}").model_copy(update=fresh),
+            RemoveNode(node=f"v{k + 1}", value=f"v{k}") if k + 1 < count else negation("v1", 0),
+            SetAttribute(node=f"v{k}", name="alpha", value=0.5),
+        ]
+    taken = 0
+
+    def count_one(*_: object) -> None:
+        nonlocal taken
+        taken += 1
+
+    sys.setprofile(count_one)
+    try:
+        apply_edits(chain, made(*every))
+    finally:
+        sys.setprofile(None)
+    return taken
+
+
+def test_edits_cost_what_they_change_and_not_the_size_of_the_model() -> None:
+    assert calls(480) < 5 * calls(120)
+
+
+def test_a_patch_that_moves_the_readers_of_a_value_again_and_again_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(edited_model, "_MOST_MOVES", 3)
+    again = [negation(*pair) for pair in (("a",), ("n",))]
+    with pytest.raises(DoesNotFit, match="gives more than 3 readers another value"):
+        apply_edits(model(), made(again[0], again[1].model_copy(update=N2)))

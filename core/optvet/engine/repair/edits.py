@@ -6,8 +6,9 @@ A node inside a branch or a body is edited there. Names of values are those of `
 from __future__ import annotations
 
 import base64
+import heapq
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -23,10 +24,10 @@ from onnx import (
     numpy_helper,
 )
 
+from optvet.engine.repair.edited_model import DoesNotFit, EditedModel
 from optvet.graph.unfold import name_apart
-from optvet.graph.walk import domain_of, graphs, nodes_of, opset_versions, reads, schema_of
+from optvet.graph.walk import domain_of, graphs, nodes_of, reads, schema_of
 from optvet.graph.weights import tensors_of
-from optvet.spec.errors import InputError
 from optvet.spec.records.repair import (
     Edit,
     InsertNode,
@@ -44,10 +45,6 @@ _WEIGHTS_APART = 4
 """IR version from which on a weight is not listed among the inputs."""
 BEFORE = "@"
 """Among the inputs of an inserted node: the value that was there before."""
-
-
-class DoesNotFit(InputError):
-    """An edit names something that the model does not have."""
 
 
 def tensor_of(value: np.ndarray) -> PatchTensor:
@@ -91,87 +88,62 @@ def apply_edits(model: ModelProto, edits: Sequence[Edit]) -> ModelProto:
     copy = ModelProto()
     copy.CopyFrom(model)
     name_apart(copy)
+    edited = EditedModel(copy)
     for edit in edits:
         for operation in edit.operations:
             try:
-                _APPLY[type(operation)](copy, operation)
+                _APPLY[type(operation)](edited, operation)
             except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                 # Numbers that no attribute holds, types that there are not.
                 words = f"an edit ({operation.operation}) cannot be made: {error}"
                 raise DoesNotFit(words[:_WORDS_CHARS]) from error
-    # What was inferred of values inside may hold no longer.
-    for graph in graphs(copy.graph):
-        del graph.value_info[:]
-        _sort(graph)
+    edited.finish(_sort)
     return copy
 
 
 def fresh_name(model: ModelProto, like: str) -> str:
     """A name that no value and no node of the model has."""
-    taken = _given(model) | {n for node in nodes_of(model.graph) for n in (node.name, *node.output)}
+    given = {
+        each.name for graph in graphs(model.graph) for each in (*graph.initializer, *graph.input)
+    }
+    taken = given | {n for node in nodes_of(model.graph) for n in (node.name, *node.output)}
     number = 1
     while f"{like}_repair{number}" in taken:
         number += 1
     return f"{like}_repair{number}"
 
 
-def maker_of(model: ModelProto, value: str) -> NodeProto:
-    """The node that makes ``value``, in whichever graph it is.
-
-    Raises:
-        DoesNotFit: There is none.
-    """
-    return _made(model, value)[1]
-
-
-def _made(model: ModelProto, value: str) -> tuple[GraphProto, NodeProto]:
-    """The node that makes ``value``, and its graph."""
-    for graph in graphs(model.graph):
-        for node in graph.node:
-            if value and value in node.output:
-                return graph, node
-    raise DoesNotFit(f"no node of the model makes {value!r}; give the model the patch is for")
-
-
-def _given(model: ModelProto) -> set[str]:
-    """Weights and inputs of all graphs."""
-    every = [(*graph.initializer, *graph.input) for graph in graphs(model.graph)]
-    return {each.name for listed in every for each in listed}
-
-
-def _set_weight(model: ModelProto, operation: SetWeight) -> None:
-    tensor = numpy_helper.from_array(array_of(operation.tensor), operation.name)
-    for graph in graphs(model.graph):
-        for known in graph.initializer:
-            if known.name == operation.name:
-                known.CopyFrom(tensor)
-                return
-    for node in nodes_of(model.graph):
-        if operation.name in node.output:
-            if node.op_type != "Constant":
-                raise DoesNotFit(f"{operation.name!r} is computed, and no weight")
+def _set_weight(edited: EditedModel, operation: SetWeight) -> None:
+    name = operation.name
+    tensor = numpy_helper.from_array(array_of(operation.tensor), name)
+    if (known := edited.weights.get(name)) is not None:
+        known.CopyFrom(tensor)
+        return
+    if edited.is_made(name):
+        graph, node = edited.made(name)
+        if node.op_type != "Constant":
+            raise DoesNotFit(f"{name!r} is computed, and no weight")
+        with edited.changing(graph, node):
             del node.attribute[:]
             node.attribute.append(helper.make_attribute("value", tensor))
-            return
-    model.graph.initializer.append(tensor)
-    for info in model.graph.input:
-        if info.name == operation.name and model.ir_version >= _WEIGHTS_APART:
-            model.graph.input.remove(info)
-            return
+        return
+    edited.add_weight(tensor)
+    if edited.model.ir_version >= _WEIGHTS_APART:
+        edited.remove_input(name)
 
 
-def _set_attribute(model: ModelProto, operation: SetAttribute) -> None:
-    node = maker_of(model, operation.node)
-    kept = [a for a in node.attribute if a.name != operation.name]
-    del node.attribute[:]
-    node.attribute.extend(kept)
-    if operation.value is not None:
-        node.attribute.append(_attribute(model, node, operation.name, operation.value))
+def _set_attribute(edited: EditedModel, operation: SetAttribute) -> None:
+    with edited.changing(*edited.made(operation.node)) as node:
+        kept = [a for a in node.attribute if a.name != operation.name]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        if operation.value is not None:
+            node.attribute.append(_attribute(edited, node, operation.name, operation.value))
 
 
-def _attribute(model: ModelProto, node: NodeProto, name: str, value: Any) -> onnx.AttributeProto:
+def _attribute(edited: EditedModel, node: NodeProto, name: str, value: Any) -> onnx.AttributeProto:
     """The attribute in the type that the operator asks for."""
-    schema = schema_of(domain_of(node), node.op_type, opset_versions(model))
+    schema = schema_of(domain_of(node), node.op_type, edited.opsets)
     if schema is not None and name in schema.attributes:
         kind = schema.attributes[name].type
         if kind == onnx.defs.OpSchema.AttrType.FLOAT:
@@ -181,104 +153,72 @@ def _attribute(model: ModelProto, node: NodeProto, name: str, value: Any) -> onn
     return helper.make_attribute(name, value)
 
 
-def _set_input(model: ModelProto, operation: SetInput) -> None:
-    node = maker_of(model, operation.node)
-    _require(model, operation.value)
-    while len(node.input) <= operation.index:
-        node.input.append("")
-    node.input[operation.index] = operation.value
+def _set_input(edited: EditedModel, operation: SetInput) -> None:
+    _, node = edited.made(operation.node)
+    edited.require(operation.value)
+    node.input.extend([""] * (operation.index + 1 - len(node.input)))
+    edited.set_input(node, operation.index, operation.value)
 
 
-def _require(model: ModelProto, value: str) -> None:
-    if value and value not in _given(model):
-        maker_of(model, value)
-
-
-def _remove_node(model: ModelProto, operation: RemoveNode) -> None:
-    graph, node = _made(model, operation.node)
-    _require(model, operation.value)
-    if any(o.name == operation.node for o in graph.output):
-        del node.attribute[:]
-        node.op_type, node.domain = "Identity", ""
-        del node.input[:]
-        node.input.append(operation.value)
+def _remove_node(edited: EditedModel, operation: RemoveNode) -> None:
+    graph, node = edited.made(operation.node)
+    edited.require(operation.value)
+    if edited.is_output(graph, operation.node):
+        with edited.changing(graph, node):
+            del node.attribute[:]
+            node.op_type, node.domain = "Identity", ""
+            del node.input[:]
+            node.input.append(operation.value)
         return
-    _redirect(graph, operation.node, operation.value)
-    if not set(node.output) & set(_all_read(graph)):
-        graph.node.remove(node)
+    edited.redirect(graph, operation.node, operation.value)
+    if not edited.is_read(node):
+        edited.remove(node)
 
 
-def _all_read(graph: GraphProto) -> Iterator[str]:
-    """What nodes of a graph read, and of those inside it, and what these graphs give."""
-    for node in graph.node:
-        yield from reads(node)
-    yield from (o.name for o in graph.output)
-
-
-def _redirect(graph: GraphProto, old: str, new: str) -> None:
-    for node in nodes_of(graph):
-        for i, name in enumerate(node.input):
-            if name == old:
-                node.input[i] = new
-    for inner in list(graphs(graph))[1:]:
-        for output in inner.output:
-            if output.name == old:
-                output.name = new
-
-
-def _insert_node(model: ModelProto, operation: InsertNode) -> None:
-    about = (operation.operator, operation.domain, operation.inputs, operation.attributes)
+def _insert_node(edited: EditedModel, operation: InsertNode) -> None:
     if operation.index is not None:
-        graph, reader = _made(model, operation.node)
+        graph, reader = edited.made(operation.node)
         if operation.index >= len(reader.input):
             raise DoesNotFit(f"{operation.node!r} has no input {operation.index}")
-        old = reader.input[operation.index]
-        _add(model, graph, about, old, operation.output)
-        reader.input[operation.index] = operation.output
+        _add(edited, graph, operation, reader.input[operation.index], operation.output)
+        edited.set_input(reader, operation.index, operation.output)
         return
-    _require(model, operation.node)
-    graph = model.graph
-    for each in graphs(model.graph):
-        made = {name for node in each.node for name in node.output}
-        if operation.node in made | {i.name for i in (*each.input, *each.initializer)}:
-            graph = each
-    if all(o.name != operation.node for o in graph.output):
-        _redirect(graph, operation.node, operation.output)
-        _add(model, graph, about, operation.node, operation.output)
+    edited.require(operation.node)
+    graph = edited.home(operation.node)
+    if not edited.is_output(graph, operation.node):
+        edited.redirect(graph, operation.node, operation.output)
+        _add(edited, graph, operation, operation.node, operation.output)
         return
     # A graph output keeps its name: what made it makes another value.
-    maker = maker_of(model, operation.node)
-    maker.output[list(maker.output).index(operation.node)] = operation.output
-    _redirect(graph, operation.node, operation.output)
-    _add(model, graph, about, operation.output, operation.node)
+    around, maker = edited.made(operation.node)
+    with edited.changing(around, maker):
+        maker.output[list(maker.output).index(operation.node)] = operation.output
+    edited.redirect(graph, operation.node, operation.output)
+    _add(edited, graph, operation, operation.output, operation.node)
 
 
 def _add(
-    model: ModelProto,
-    graph: GraphProto,
-    about: tuple[str, str, Sequence[str], Mapping[str, Any]],
-    before: str,
-    output: str,
+    edited: EditedModel, graph: GraphProto, about: InsertNode, before: str, output: str
 ) -> None:
-    operator, domain, inputs, attributes = about
-    read = [before if name == BEFORE else name for name in inputs]
-    node = helper.make_node(operator, read, [output], name=output, domain=domain)
-    node.attribute.extend(_attribute(model, node, n, v) for n, v in attributes.items())
-    graph.node.append(node)
+    read = [before if name == BEFORE else name for name in about.inputs]
+    node = helper.make_node(about.operator, read, [output], name=output, domain=about.domain)
+    node.attribute.extend(_attribute(edited, node, n, v) for n, v in about.attributes.items())
+    edited.append(graph, node)
 
 
-def _replace_node(model: ModelProto, operation: ReplaceNode) -> None:
-    node = maker_of(model, operation.node)
-    node.op_type, node.domain = operation.operator, operation.domain
-    del node.input[:], node.attribute[:]
-    node.input.extend(operation.inputs)
-    node.attribute.extend(_attribute(model, node, n, v) for n, v in operation.attributes.items())
-    del node.output[:]
-    node.output.append(operation.node)
+def _replace_node(edited: EditedModel, operation: ReplaceNode) -> None:
+    with edited.changing(*edited.made(operation.node)) as node:
+        node.op_type, node.domain = operation.operator, operation.domain
+        del node.input[:], node.attribute[:]
+        node.input.extend(operation.inputs)
+        made = (_attribute(edited, node, n, v) for n, v in operation.attributes.items())
+        node.attribute.extend(made)
+        del node.output[:]
+        node.output.append(operation.node)
 
 
-def _replace_region(model: ModelProto, operation: ReplaceRegion) -> None:
-    around, maker = _made(model, operation.node)
+def _replace_region(edited: EditedModel, operation: ReplaceRegion) -> None:
+    around, maker = edited.made(operation.node)
     try:
         part = onnx.load_from_string(base64.b64decode(operation.model, validate=True))
     except Exception as error:
@@ -289,39 +229,37 @@ def _replace_region(model: ModelProto, operation: ReplaceRegion) -> None:
     if len(graph.input) != len(operation.inputs) or len(graph.output) != 1:
         raise DoesNotFit("a region of the patch has other inputs or outputs than the patch says")
     for name in operation.inputs:
-        _require(model, name)
-    prefix = fresh_name(model, f"{operation.node}_region")
+        edited.require(name)
+    prefix = edited.fresh_name(f"{operation.node}_region")
     renamed = {i.name: actual for i, actual in zip(graph.input, operation.inputs, strict=True)}
     renamed |= {graph.output[0].name: operation.node, "": ""}
-    old = f"{prefix}_before"
-    maker.output[list(maker.output).index(operation.node)] = old
+    with edited.changing(around, maker):
+        maker.output[list(maker.output).index(operation.node)] = f"{prefix}_before"
     for tensor in graph.initializer:
-        renamed[tensor.name] = f"{prefix}_{tensor.name}"
-        model.graph.initializer.add().CopyFrom(tensor)
-        model.graph.initializer[-1].name = renamed[tensor.name]
+        renamed[tensor.name] = tensor.name = f"{prefix}_{tensor.name}"
+        edited.add_weight(tensor)
     for node in graph.node:
-        copy = around.node.add()
-        copy.CopyFrom(node)
-        copy.name = f"{prefix}_{node.name or node.output[0]}"
-        for names in (copy.input, copy.output):
+        node.name = f"{prefix}_{node.name or node.output[0]}"
+        for names in (node.input, node.output):
             names[:] = [renamed.setdefault(n, f"{prefix}_{n}") for n in names]
-    _remove_unread(around, old)
+        edited.append(around, node)
+    _remove_unread(edited, around, f"{prefix}_before")
 
 
-def _remove_unread(graph: GraphProto, value: str) -> None:
+def _remove_unread(edited: EditedModel, graph: GraphProto, value: str) -> None:
     """Remove the node that makes ``value``, and those before it, if nothing reads them."""
     todo = [value]
     while todo:
         name = todo.pop()
-        maker = next((n for n in graph.node if name and name in n.output), None)
-        if maker is not None and not set(maker.output) & set(_all_read(graph)):
+        owner, maker = edited.made(name) if edited.is_made(name) else (None, None)
+        if owner is graph and maker is not None and not edited.is_read(maker):
             todo += reads(maker)
-            graph.node.remove(maker)
+            edited.remove(maker)
 
 
-def _set_output_type(model: ModelProto, operation: SetOutputType) -> None:
-    for output in model.graph.output:
-        if output.name == operation.output:
+def _set_output_type(edited: EditedModel, operation: SetOutputType) -> None:
+    for graph, output in edited.outputs.get(operation.output, ()):
+        if graph is edited.model.graph:
             kind = TypeProto()
             kind.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(operation.type))
             kind.tensor_type.shape.SetInParent()
@@ -332,29 +270,33 @@ def _set_output_type(model: ModelProto, operation: SetOutputType) -> None:
     raise DoesNotFit(f"the model has no output {operation.output!r}")
 
 
-def _sort(graph: GraphProto) -> None:
-    """Put nodes behind what they read, otherwise in their order."""
-    computed = {name for node in graph.node for name in node.output if name}
-    done: set[str] = set()
-    ordered: list[NodeProto] = []
-    waiting = list(graph.node)
-    while waiting:
-        left = []
-        for node in waiting:
-            if (set(reads(node)) & computed) - done:
-                left.append(node)
-            else:
-                ordered.append(node)
-                done.update(node.output)
-        if len(left) == len(waiting):
-            raise DoesNotFit("the edit makes a value depend on itself")
-        waiting = left
-    nodes = [NodeProto.FromString(n.SerializeToString()) for n in ordered]
+def _sort(graph: GraphProto, kept: Sequence[NodeProto]) -> None:
+    """Give a graph these nodes, each behind what it reads, otherwise in their order."""
+    # What was inferred of values inside may hold no longer.
+    del graph.value_info[:]
+    makers = {name: place for place, node in enumerate(kept) for name in node.output if name}
+    waits: list[set[int]] = [{makers[n] for n in reads(node) if n in makers} for node in kept]
+    followers: list[list[int]] = [[] for _ in kept]
+    for place, before in enumerate(waits):
+        for earlier in before:
+            followers[earlier].append(place)
+    left = [len(before) for before in waits]
+    ready = [place for place, number in enumerate(left) if not number]
+    ordered: list[bytes] = []
+    while ready:
+        place = heapq.heappop(ready)
+        ordered.append(kept[place].SerializeToString())
+        for follower in followers[place]:
+            left[follower] -= 1
+            if not left[follower]:
+                heapq.heappush(ready, follower)
+    if len(ordered) < len(kept):
+        raise DoesNotFit("the edit makes a value depend on itself")
     del graph.node[:]
-    graph.node.extend(nodes)
+    graph.node.extend(NodeProto.FromString(data) for data in ordered)
 
 
-_APPLY: Mapping[type, Callable[[ModelProto, Any], None]] = {
+_APPLY: Mapping[type, Callable[[EditedModel, Any], None]] = {
     SetWeight: _set_weight,
     SetAttribute: _set_attribute,
     SetInput: _set_input,

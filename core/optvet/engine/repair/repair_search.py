@@ -12,7 +12,8 @@ from onnx import ModelProto
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.repair.acceptance import AcceptanceCheck, MeasuredModel
 from optvet.engine.repair.candidates import RepairCandidate
-from optvet.engine.repair.edits import DoesNotFit, apply_edits
+from optvet.engine.repair.edited_model import DoesNotFit
+from optvet.engine.repair.edits import apply_edits
 from optvet.spec.records.repair import Edit, RepairStep
 
 ROUNDS = 12

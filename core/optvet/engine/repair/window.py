@@ -14,7 +14,8 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto, helper
 
 from optvet.engine.repair.aligned_run import AlignedRun
-from optvet.engine.repair.edits import DoesNotFit, apply_edits
+from optvet.engine.repair.edited_model import DoesNotFit
+from optvet.engine.repair.edits import apply_edits
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
 from optvet.graph.walk import reads
