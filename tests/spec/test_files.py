@@ -47,13 +47,17 @@ def test_permissions_are_those_of_the_replaced_file_or_of_a_new_one(tmp_path: Pa
     assert (mode(old), mode(new), mode(private)) == (0o640, mode(plain), 0o600)
 
 
-def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_not_followed_and_stays(tmp_path: Path, there: bool) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
-    target.touch()
+    if there:
+        target.touch()
     link.symlink_to(target)
-    write_file(link, b"new")
+    with pytest.raises(InfrastructureError, match="it is a link, which is not followed"):
+        write_file(link, b"new")
     assert link.is_symlink()
-    assert target.read_bytes() == b"new"
+    assert target.exists() == there
+    assert not there or target.read_bytes() == b""
 
 
 def test_a_special_file_is_written_to_and_stays_what_it_is() -> None:

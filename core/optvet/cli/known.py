@@ -116,13 +116,13 @@ def _add(
     from optvet.engine.discovery import Plugins
     from optvet.engine.known.add import fault_from_bundle
     from optvet.engine.known.documents import to_toml
-    from optvet.spec.parsing import read_json
     from optvet.spec.records import BisectResult
-    from optvet.spec.records.reading import read_document
+    from optvet.spec.records.reading import read_document_in
 
     terminal = context.ensure_object(Terminal)
     terminal.keeps = False
-    dated = None if answer is None else read_document(BisectResult, read_json(answer, "record"))
+    advice = "give what optvet bisect --json wrote"
+    dated = None if answer is None else read_document_in(BisectResult, answer, advice=advice)
     today = datetime.date.today()
     fault = fault_from_bundle(bundle, Plugins(), answer=dated, today=today)
     file = out / f"{fault.id}.toml"

@@ -11,7 +11,7 @@ import typer
 
 from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UsageError
-from optvet.spec.files import write_file
+from optvet.spec.files import refuse_link, refuse_links_of_others, write_file
 
 
 def _check_target(target: str | None) -> str | None:
@@ -24,13 +24,19 @@ def check_file(option: str, target: str) -> None:
     """Refuse a file that cannot be written, before the work; ``-`` is stdout.
 
     Raises:
-        UsageError: It is a folder, its folder does not exist, or it cannot be written.
+        UsageError: It is a folder or a link, its folder does not exist, or it cannot be written.
     """
     if target == "-":
         return
     path = Path(target)
     if path.is_dir():
         raise UsageError(f"{option} {path} is a folder; give a file, or - for stdout")
+    try:
+        refuse_link(path)
+        refuse_links_of_others(path.parent)
+    except OSError as error:
+        words = f"{option} {error.filename}: {error.strerror}; give a path without it"
+        raise UsageError(words) from error
     if not path.parent.is_dir():
         raise UsageError(f"{option} {path}: folder {path.parent} does not exist; make it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -71,12 +77,18 @@ def check_folder(option: str, folder: Path) -> None:
     """Refuse a folder that cannot be written, before the work.
 
     Raises:
-        UsageError: It is a file, is called like a model, or cannot be written.
+        UsageError: It is a file, is called like a model, cannot be written, or lies behind a link
+            that another user put where everybody may.
     """
     if folder.suffix in _MODELS and not folder.exists():
         raise UsageError(f"{option} {folder} is called like a file; it is a folder: {folder.stem}")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{option} {folder} is a file; give a folder")
+    try:
+        refuse_links_of_others(folder)
+    except OSError as error:
+        words = f"{option} {error.filename}: {error.strerror}; give a path without it"
+        raise UsageError(words) from error
     nearest = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     try:
         # Try it: permissions do not show it for root, nor for folders such as /proc.

@@ -16,6 +16,7 @@ import typer
 
 from optvet.cli.errors import CLEAN, UNDECIDED, Interrupted
 from optvet.cli.options import CacheDir, Debug, cache_folder, parse_seconds
+from optvet.cli.output import check_file
 from optvet.cli.render import count, text
 from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UsageError
@@ -77,6 +78,7 @@ def command(
     words = parse_command(check)
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
+    check_file("--out", str(out))
     models = resolve_model(model, Plugins(), cache_folder(cache_dir))
     if len(models) != 1:
         raise UsageError(f"{model}: {len(models)} models; reduce them one at a time")

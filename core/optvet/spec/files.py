@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -22,18 +23,20 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces ``path`` when the block ends without an error.
 
     Until then, and after an error, the previous file at ``path`` is untouched. A symbolic link is
-    followed. The new file has the permissions of the one that it replaces, or the default ones; if
-    ``private``, only its owner may read and write it.
+    not followed, but for those of the system, such as ``/dev/stdout``. The new file has the
+    permissions of the one that it replaces, or the default ones; if ``private``, only its owner may
+    read and write it.
 
     Raises:
         OSError: The file cannot be written.
     """
+    refuse_link(path)
     # Only a regular file may be replaced: replacing /dev/full would turn it into a regular file.
     if path.exists() and not path.is_file():
         with path.open("wb") as special:
             yield special
         return
-    target = path.resolve()
+    target = path.resolve() if path.is_symlink() else path
     temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
     try:
@@ -46,6 +49,58 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse to write through a link that is at ``path``: it may lead to any file of the user.
+
+    Raises:
+        OSError: There is one, and it is none of the system's own.
+    """
+    if path.is_symlink():
+        place = path.parent.resolve()
+        if place != Path("/dev") and place.parts[:2] != ("/", "proc"):
+            words = "it is a link, which is not followed"
+            raise OSError(errno.ELOOP, words, str(path))
+
+
+def refuse_links_in(path: Path) -> None:
+    """Refuse a file or folder to be written over that is a link, or has one below it.
+
+    Raises:
+        OSError: There is one.
+    """
+    refuse_link(path)
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            refuse_link(Path(folder, name))
+
+
+def folder_without_links(path: Path) -> None:
+    """Make a folder that holds what optvet writes and nothing else; one that is there is checked.
+
+    Raises:
+        OSError: It cannot be made, or a link lies directly in it.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    for place in path.iterdir():
+        refuse_link(place)
+
+
+def refuse_links_of_others(path: Path) -> None:
+    """Refuse a path through a link that another user put into a folder where everybody may.
+
+    Links of the user, and of who owns that folder, are followed: they chose where it leads.
+
+    Raises:
+        OSError: There is one.
+    """
+    for place in (path.absolute(), *path.absolute().parents):
+        if place.is_symlink():
+            folder = place.parent.stat()
+            if place.lstat().st_uid not in (os.getuid(), folder.st_uid) and folder.st_mode & 0o002:
+                words = "it is a link that another user made, which is not followed"
+                raise OSError(errno.ELOOP, words, str(place))
 
 
 def private_folder(path: Path) -> None:

@@ -37,6 +37,8 @@ _BOUNDS: Mapping[Purpose, Bounds] = {
 }
 
 _KEY_PARTS = 32
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a character, which JSON may escape and no text in UTF-8 can hold."""
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
 _PIECES = re.compile(r"[=,{}\[\]\n]")
 
@@ -103,13 +105,18 @@ def _check_value(parse: Callable[[Any], Any], data: Any, name: str, bounds: Boun
 
 
 def _check(value: Any, name: str, depth: int) -> None:
-    """Refuse nesting beyond ``depth`` and integers of more than 64 bits."""
+    """Refuse nesting beyond ``depth``, integers of more than 64 bits and texts that are none."""
     level: list[tuple[Any, Any]] = [((), value)]
     for _ in range(depth + 1):
         inner: list[tuple[Any, Any]] = []
         for path, item in level:
             for key, part in _items(item):
                 kind = type(part)
+                if (kind is str and _is_no_text(part)) or (type(key) is str and _is_no_text(key)):
+                    raise InputError(
+                        f"{name}: key {_join_with_dots((path, key))!a} holds half of a character "
+                        "(a lone surrogate); mend it"
+                    )
                 if kind is dict or kind is list:
                     inner.append(((path, key), part))
                 elif kind is int and not -(1 << 63) <= part < 1 << 64:
@@ -124,6 +131,10 @@ def _check(value: Any, name: str, depth: int) -> None:
         f"{name}: key {_join_with_dots(level[0][0])!r} is nested more than {depth} levels "
         "deep; flatten it"
     )
+
+
+def _is_no_text(value: str) -> bool:
+    return not value.isascii() and _HALF.search(value) is not None
 
 
 def _items(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 from onnx import ModelProto
-from pydantic import ValidationError
 
 from optvet.engine.bundle.issue import issue
 from optvet.engine.bundle.layout import (
@@ -29,6 +28,7 @@ from optvet.engine.bundle.layout import (
 )
 from optvet.engine.bundle.observe import Evidence
 from optvet.engine.judge.sample import telling_tolerance
+from optvet.engine.models.opening import open_model
 from optvet.engine.scripts.confined_run import Ended, try_script
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.inline import standalone
@@ -37,16 +37,16 @@ from optvet.engine.vet.explain.locate import divergence_text
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.errors import InputError, UsageError
+from optvet.spec.files import refuse_link
 from optvet.spec.foreign import open_file
 from optvet.spec.memory import announced_bytes, check_size
-from optvet.spec.parsing import read_json
 from optvet.spec.records import Reproduction
-from optvet.spec.records.reading import read_document
+from optvet.spec.records.reading import read_document_in
 from optvet.spec.removal import remove_folder
 from optvet.spec.requirement import read_requirement
 from optvet.spec.scratch import folder_beside
 from optvet.spec.symptoms import ScriptCheck
-from optvet.spec.validation_words import words_of
+from optvet.spec.types import Model
 from optvet.spec.words import printable, quote
 
 _REPRO_S = 300.0
@@ -90,6 +90,7 @@ def write_folder(
     ``more`` are further files by name, ``more_feeds`` the inputs of further samples.
     """
     place = out / _folder_name(record)
+    refuse_link(place)
     if (place / RECORD).exists():
         known = read_record(place)
         return Bundle(index, place, known, evidence.before, evidence.after, note, known=True)
@@ -251,22 +252,34 @@ def _array_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         return array
 
 
+def open_bundled(bundle: Path, store: Path) -> Model:
+    """The model of a bundle; ``store`` is where a copy with its external data is kept.
+
+    Raises:
+        InputError: It is missing, or no complete model.
+    """
+    path = bundle / MODEL
+    if not os.path.isfile(path):
+        raise InputError(f"{path} is missing; make the bundle anew")
+    return open_model(path, str(path), store)
+
+
 def read_record(bundle: Path) -> Reproduction:
-    """``finding.json`` of a bundle."""
+    """``finding.json`` of a bundle.
+
+    Raises:
+        UsageError: There is none.
+        InputError: It is none that optvet wrote.
+    """
     path = bundle / RECORD
     if not os.path.isfile(path):
         raise UsageError(
             f"{bundle}: no bundle, it has no {path.name}; give a folder that optvet vet --out wrote"
         )
-    try:
-        return read_document(Reproduction, read_json(path, "listing"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(
-            f"{path}: {quote(where)}: {words_of(first)}; make the bundle anew"
-        ) from error
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise InputError(
-            f"{path}: no document of optvet ({error}); make the bundle anew"
-        ) from error
+    record = read_document_in(Reproduction, path, advice="make the bundle anew")
+    for name in record.finding.culprit:
+        if name not in record.passes:
+            raise InputError(
+                f"{path}: culprit {quote(name)} is not among its passes; make the bundle anew"
+            )
+    return record

@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from optvet.engine.bundle.folder import read_record, read_samples
-from optvet.engine.bundle.layout import INPUTS, MODEL, RECORD
+from optvet.engine.bundle.folder import open_bundled, read_record, read_samples
+from optvet.engine.bundle.layout import INPUTS, RECORD
 from optvet.engine.bundle.observe import observe, sought_by, versions
 from optvet.engine.discovery import Plugins
-from optvet.engine.models.opening import open_model
 from optvet.engine.reduce.observed_fault import ObservedFault
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.case import case_from
@@ -50,11 +49,8 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
             f"{bundle / RECORD}: timeout_s is {record.timeout_s} and memory_bytes "
             f"{record.memory_bytes}, which can be no limits; make the bundle anew"
         )
-    path = bundle / MODEL
-    if not os.path.isfile(path):
-        raise InputError(f"{path} is missing; make the bundle anew")
     with temporary_folder("optvet-bundle-") as store:
-        model = open_model(path, str(path), Path(store))
+        model = open_bundled(bundle, Path(store))
         file = str(bundle / RECORD)
         case = case_from(record, plugins, model, file=file, folder=bundle, trust=trust)
         if record.finding.symptom.info.limit == "time":

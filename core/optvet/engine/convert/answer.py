@@ -21,7 +21,8 @@ from optvet.engine.judge.sample import STATES, SampleVerdict
 from optvet.engine.work.sandbox.messages import cut
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.converters import TakesRegistered
-from optvet.spec.files import write_file
+from optvet.spec.files import refuse_links_in, replacing, write_file
+from optvet.spec.foreign import open_file
 from optvet.spec.records.convert import (
     ConversionFinding,
     ConversionPlace,
@@ -377,9 +378,11 @@ def _keep_artifacts(conversion: Conversion, answer: ConversionEvidence) -> list[
 
 def _write(artifact: Artifact, target: Path) -> None:
     os.makedirs(target.parent, exist_ok=True)
+    refuse_links_in(target)
     if artifact.path is None:
         write_file(target, artifact.data, advice="make room, or choose another folder with --out")
     elif artifact.path.is_dir():
         shutil.copytree(artifact.path, target, dirs_exist_ok=True)
     else:
-        shutil.copyfile(artifact.path, target)
+        with replacing(target) as copy, open_file(artifact.path) as original:
+            shutil.copyfileobj(original, copy)

@@ -30,7 +30,7 @@ from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import CutsSource, PartScript, SourcePart, SplitsSource
 from optvet.spec.errors import OptvetError, UsageError
-from optvet.spec.files import write_file
+from optvet.spec.files import refuse_links_in, write_file
 from optvet.spec.records.convert import (
     ConversionFinding,
     ConversionPlace,
@@ -196,6 +196,7 @@ def write_part_bundle(
 
     ``operators``: whether the part is operators of a graph.
     """
+    refuse_links_in(folder)
     shutil.copytree(part, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     runtime = conversion.source.runtime
     if len(result.converters) == 1 and found.kind != "target-runtime":

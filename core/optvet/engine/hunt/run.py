@@ -43,6 +43,7 @@ from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.participants import check_options
 from optvet.spec.errors import InfrastructureError, OptvetError, PluginError, UsageError
+from optvet.spec.files import folder_without_links
 from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntFinding, HuntSummary
@@ -165,9 +166,9 @@ def _open_store(
             f"{folder} holds a hunt already; say --resume to continue it, or another --out"
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder_without_links(folder)
     except OSError as error:
-        raise UsageError(f"--out {folder}: {error.strerror}") from error
+        raise UsageError(f"--out {error.filename}: {error.strerror}") from error
     store = HuntStore(folder)
     try:
         stored = store.identity()

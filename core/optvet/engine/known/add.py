@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto
+from pydantic import ValidationError
 
 from optvet.engine.bisect.run import released_packages
-from optvet.engine.bundle.folder import read_record
-from optvet.engine.bundle.layout import MODEL
+from optvet.engine.bundle.folder import open_bundled, read_record
 from optvet.engine.discovery import Plugins
 from optvet.engine.known.documents import problem_of_fault
 from optvet.graph.walk import ONNX_DOMAIN, domain_of
 from optvet.graph.weights import constants_of
 from optvet.spec.errors import InputError, UsageError
-from optvet.spec.foreign import load_model
 from optvet.spec.records import BisectResult, Reproduction
 from optvet.spec.records.known import AffectedRange, KnownFault
+from optvet.spec.scratch import temporary_folder
+from optvet.spec.toml_lines import join_with_dots
+from optvet.spec.validation_words import words_of
 
 _MOST_NODES = 30
 _MOST_ELEMENTS = 64
+_ID_CHARS = 120
 
 
 def fault_from_bundle(
@@ -41,27 +46,17 @@ def fault_from_bundle(
         InputError: Its model is too large to be a text.
     """
     record = read_record(bundle)
-    package = next(
-        (
-            name
-            for name, several in released_packages(plugins).items()
-            if record.optimizer in dict(several)
-        ),
-        None,
-    )
-    if package is None:
-        raise UsageError(
-            f"{bundle}: optimizer {record.optimizer!r} declares no package; see docs/plugins.md"
-        )
+    package = _package_of(bundle, record, plugins)
     if answer is not None and answer.package != package:
         raise UsageError(f"the answer of bisect is about {answer.package}, the bundle {package}")
-    model = load_model(bundle / MODEL)
+    with temporary_folder("optvet-bundle-") as store:
+        model = open_bundled(bundle, Path(store)).load()
     named = record.versions.get(package) or record.versions.get(record.optimizer) or ""
     # Some optimizers name a second library too: "0.7.2 (acme_ir 0.1)".
     version = named.partition(" ")[0]
     affected, oldest, newest = _dated(answer, version)
     culprit = record.finding.culprit
-    fault = KnownFault(
+    about = dict(
         schema="optvet.known/1",
         id=_id_of(package, record),
         title=f"{' then '.join(culprit) or 'import and export'}: {record.finding.symptom}",
@@ -79,6 +74,40 @@ def fault_from_bundle(
         fingerprints=[record.fingerprint],
         model=_as_text(bundle, model),
     )
+    return _checked(bundle, about)
+
+
+def _package_of(bundle: Path, record: Reproduction, plugins: Plugins) -> str:
+    """The package of the record's optimizer."""
+    package = next(
+        (
+            name
+            for name, several in released_packages(plugins).items()
+            if record.optimizer in dict(several)
+        ),
+        None,
+    )
+    if package is None:
+        raise UsageError(
+            f"{bundle}: optimizer {record.optimizer!r} declares no package; see docs/plugins.md"
+        )
+    return package
+
+
+def _checked(bundle: Path, about: Mapping[str, object]) -> KnownFault:
+    """The document with these values.
+
+    Raises:
+        InputError: What the bundle says makes none.
+    """
+    try:
+        fault = KnownFault.model_validate(about)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = join_with_dots(first["loc"])
+        raise InputError(
+            f"{bundle}: {where} of its document: {words_of(first)}; write the document by hand"
+        ) from error
     if problem := problem_of_fault(fault):
         raise InputError(f"{bundle}: {problem}; write its document by hand")
     return fault
@@ -86,7 +115,7 @@ def fault_from_bundle(
 
 def _id_of(package: str, record: Reproduction) -> str:
     words = "-".join((package, *record.finding.culprit, record.finding.symptom))
-    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", words.lower())[:_ID_CHARS].strip("-")
 
 
 def _dated(answer: BisectResult | None, version: str) -> tuple[list[AffectedRange], str, str]:
@@ -94,6 +123,8 @@ def _dated(answer: BisectResult | None, version: str) -> tuple[list[AffectedRang
     if answer is None:
         return [AffectedRange(introduced=version)], version, version
     decided = [r for r in answer.releases if r.state in ("good", "bad")]
+    if not decided:
+        raise UsageError("the answer of bisect has no release that is good or bad")
     ranges: list[AffectedRange] = []
     if decided[0].state == "bad":
         ranges.append(AffectedRange())
@@ -133,7 +164,7 @@ def _line(node: NodeProto, short: object) -> str:
 
 def _as_text(bundle: Path, model: ModelProto) -> str:
     """The model as ONNX text with all of its weights, which must be few and small."""
-    elements = sum(numpy_helper.to_array(t).size for t in model.graph.initializer)
+    elements = sum(math.prod(t.dims) for t in model.graph.initializer)
     if len(model.graph.node) > _MOST_NODES or elements > _MOST_ELEMENTS * _MOST_NODES:
         raise InputError(f"{bundle}: its model is too large for a text; reduce it (--reduce)")
     text = onnx.printer.to_text(model)

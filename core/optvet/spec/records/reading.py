@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
+from optvet.spec.errors import InputError
+from optvet.spec.parsing import read_json
 from optvet.spec.records.base import Record
 from optvet.spec.symptoms import Symptom
+from optvet.spec.validation_words import words_of
+from optvet.spec.words import quote
 
 R = TypeVar("R", bound=Record)
 JSON = dict[str, Any]
@@ -25,6 +32,22 @@ def read_document(kind: type[R], document: Mapping[str, Any]) -> R:
     while (upgrade := _UPGRADES.get(str(data.get("schema")))) is not None:
         data = upgrade(data)
     return kind.model_validate(data)
+
+
+def read_document_in(kind: type[R], file: Path, *, advice: str) -> R:
+    """The document of ``kind`` in a file; see ``read_document``.
+
+    Raises:
+        InputError: It is none; the message ends in ``advice``.
+    """
+    try:
+        return read_document(kind, read_json(file, "listing"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"{file}: {quote(where)}: {words_of(first)}; {advice}") from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InputError(f"{file}: no document of optvet ({error}); {advice}") from error
 
 
 def _vet_2(data: JSON) -> JSON:

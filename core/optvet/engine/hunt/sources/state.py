@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from optvet.engine.hunt.sources.plan import SourceRecipe
 from optvet.engine.hunt.sources.steps import SourceOutcome
 from optvet.spec.errors import InputError, UsageError
-from optvet.spec.files import replacing
+from optvet.spec.files import folder_without_links, replacing
 from optvet.spec.foreign import read_text
 from optvet.spec.records.base import Record
 from optvet.spec.records.hunt import HuntFinding
@@ -72,9 +72,9 @@ def open_state(folder: Path, identity: dict[str, Any], *, resume: bool) -> Sourc
         if (folder / "hunt.json").exists():
             raise UsageError(f"{folder} holds a hunt of another kind; give another --out")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder_without_links(folder)
         except OSError as error:
-            raise UsageError(f"--out {folder}: {error.strerror}") from error
+            raise UsageError(f"--out {error.filename}: {error.strerror}") from error
         return SourceHuntState(schema="optvet.hunt.sources/1", identity=identity)
     if not resume:
         raise UsageError(
