@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,36 @@ def test_every_combination_is_asked_once(models: Path, place: Path) -> None:
     )
     assert len(asked) == len(set(asked)) == 2 * 2 * 2 * 2
     assert ("faulty.onnx", "onnxruntime", "all", ("random", f"auto:{models}")) in asked
+
+
+def test_a_job_that_differs_in_its_seed_alone_costs_no_look_at_plugins(
+    models: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looks(count: int) -> int:
+        file, plugins, taken = place / "campaign.toml", Plugins(), 0
+
+        def counted(*given: object) -> list[object]:
+            nonlocal taken
+            taken += 1
+            return list(Plugins.all(*given))  # type: ignore[arg-type]
+
+        def version(name: str) -> str:
+            nonlocal taken
+            taken += 1
+            return f"{name} 1"
+
+        monkeypatch.setattr(plugins, "all", lambda *given: counted(plugins, *given))
+        monkeypatch.setattr(metadata, "version", version)
+        sets = "".join(f"[[jobs]]\n[jobs.vet]\nseed = {k}\n" for k in range(count))
+        head = 'models = ["models/clean.onnx"]\noptimizers = ["onnxoptimizer"]\n'
+        file.write_text(head + sets)
+        with open_store(place / f"store-{count}", create=True) as store:
+            source = read_campaign(file, plugins)
+            made = plan_campaign(source, plugins, Digests(store.database), cache_dir=place)
+        assert len(made.jobs) == count
+        return taken
+
+    assert looks(40) == looks(2)
 
 
 def test_a_set_of_jobs_takes_from_the_whole_what_it_does_not_say(models: Path, place: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.wheels import library, write_wheel
 
+from optvet.engine.environment import package_index
 from optvet.engine.environment.child_process import run_below
 from optvet.engine.environment.package_index import (
     NotInstallable,
@@ -44,6 +45,23 @@ def names(folder: Path) -> set[str]:
 def test_releases_with_a_wheel_that_fits_are_listed_in_order(wheels: PackageIndex) -> None:
     assert available("acme-opt", wheels) == ["1.9", "1.10"]
     assert available("acme-opt", wheels, pre=True) == ["1.9", "1.10", "2.0rc1"]
+
+
+def test_pip_is_given_nothing_but_regular_files_of_a_folder(
+    wheels: PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert wheels.folder is not None
+    os.mkfifo(wheels.folder / "acme_opt-4.0-py3-none-any.whl")
+    os.mkfifo(wheels.folder / "page.html")
+    (wheels.folder / "acme_opt-5.0-py3-none-any.whl").mkdir()
+    (wheels.folder / "acme_opt-6.0-py3-none-any.whl").symlink_to("/dev/zero")
+    monkeypatch.setattr(package_index, "_LIST_S", 20.0)  # Not for ever where it waits.
+    assert available("acme-opt", wheels) == ["1.9", "1.10"]
+    assert wheels.build_of("acme-opt", "4.0") == ()
+    install("acme-opt", "1.10", tmp_path / "target", wheels)
+    assert (tmp_path / "target" / "acme_opt.py").is_file()
+    with pytest.raises(NotInstallable):
+        install("acme-opt", "4.0", tmp_path / "other", wheels)
 
 
 def test_a_package_without_a_wheel_is_an_error_of_usage(wheels: PackageIndex) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from optvet.engine.bisect.overlay import Overlays
@@ -120,6 +121,7 @@ def _search(bench: _Bench, width: int, good: str, bad: str) -> _Found:
     return _Found(low, high, search.changes(low, high), search.states)
 
 
+@lru_cache(maxsize=4)  # A campaign asks for each of its jobs.
 def released_packages(plugins: Plugins) -> dict[str, list[tuple[str, ReleasedPackage]]]:
     """Optimizers by the package whose releases they can be tried with."""
     found: dict[str, list[tuple[str, ReleasedPackage]]] = {}

@@ -275,6 +275,12 @@ def _job(
     )
 
 
+_SAYS_VERSIONS = frozenset(
+    "to optimizer optimizer_options runtime cross_check package release wheels".split()
+)
+"""Fields of a vet or a search that say which plugins it uses, and which release of a package."""
+
+
 class _Versions:
     """Versions of the plugins and libraries of a job; each combination is looked up once."""
 
@@ -288,7 +294,10 @@ class _Versions:
         model = ""
         if isinstance(request, ConvertRequest):
             model = Path(parts_of(request.model)[0]).suffix.lower()
-        about = key(question(request.model_copy(update={"model": model})))
+        asked = question(request.model_copy(update={"model": model}))
+        if not isinstance(request, ConvertRequest):
+            asked = {name: asked[name] for name in _SAYS_VERSIONS & asked.keys()}
+        about = key(asked)
         if about not in self._known:
             self._known[about] = self._look(request)
         return self._known[about]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from optvet.engine.environment.child_process import ChildEnd, run_below
 from optvet.spec.errors import InfrastructureError, UsageError
+from optvet.spec.scratch import temporary_folder
 
 _LIST_S = 300.0
 _INSTALL_S = 1800.0
@@ -50,19 +52,30 @@ class PackageIndex:
         """The index in words."""
         return "the index that pip is set up with" if self.folder is None else str(self.folder)
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Arguments of pip."""
+    @contextmanager
+    def arguments(self) -> Iterator[tuple[str, ...]]:
+        """Arguments of pip, for as long as it runs.
+
+        Of a folder it is given links to what is a wheel and a regular file: it opens whatever has
+        such a name, and pages as well, and waits for ever at a pipe.
+        """
         if self.folder is None:
-            return ()
-        return ("--no-index", "--find-links", str(self.folder.absolute()))
+            yield ()
+            return
+        with temporary_folder("optvet-wheels-") as place:
+            for wheel in self._wheels():
+                (Path(place) / wheel.name).symlink_to(wheel.absolute())
+            yield ("--no-index", "--find-links", place)
+
+    def _wheels(self) -> list[Path]:
+        if self.folder is None:
+            return []
+        return sorted(f for f in self.folder.iterdir() if f.suffix == ".whl" and f.is_file())
 
     def build_of(self, package: str, version: str) -> tuple[tuple[str, int, int], ...]:
         """Name, size and time of the wheels of a release in the folder, which may be built anew."""
-        if self.folder is None:
-            return ()
         found = []
-        for file in sorted(f for f in self.folder.iterdir() if f.suffix == ".whl"):
+        for file in self._wheels():
             try:
                 name, number, *_ = parse_wheel_filename(file.name)
             except InvalidWheelFilename:  # no release, for pip neither
@@ -92,8 +105,8 @@ def available(package: str, index: PackageIndex, *, pre: bool = False) -> list[s
     if index.folder is not None and not index.folder.is_dir():
         raise UsageError(f"--index {index.folder}: expected a folder of wheels; check the path")
     more = ("--pre",) if pre else ()
-    command = ("index", "versions", package, _WHEELS, *more, *index.arguments)
-    ended = _pip(command, _LIST_S)
+    with index.arguments() as place:
+        ended = _pip(("index", "versions", package, _WHEELS, *more, *place), _LIST_S)
     listed = _LISTED.search(ended.printed)
     if ended.status == 0 and listed:
         return in_order(name.strip() for name in listed[1].split(","))
@@ -175,7 +188,8 @@ def install(package: str, version: str, target: Path, index: PackageIndex) -> No
         InfrastructureError: The disk is full, or the index is out of reach.
     """
     place = ("--no-deps", _WHEELS, "--no-compile", "--quiet", "--target", str(target))
-    ended = _pip(("install", *place, *index.arguments, f"{package}=={version}"), _INSTALL_S)
+    with index.arguments() as source:
+        ended = _pip(("install", *place, *source, f"{package}=={version}"), _INSTALL_S)
     if ended.status == 0:
         return
     what = f"{package} {version}"
