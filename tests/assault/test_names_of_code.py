@@ -11,12 +11,19 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
+from pydantic import BaseModel, ValidationError
 from tests.commands import CLEAN, Run, run
 
+from optvet.cli.request import _from_file as options_in
+from optvet.engine import discovery
 from optvet.engine.campaign import open_store
+from optvet.engine.discovery import Plugins
+from optvet.engine.known.documents import read_fault, shipped, to_toml
 from optvet.spec.campaign import CampaignFile, JobSet
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.errors import OptvetError
 from optvet.spec.precision import PrecisionRequest
+from optvet.spec.records.known import KnownFault
 from optvet.spec.request import VetRequest
 
 __all__ = ["run"]
@@ -73,6 +80,42 @@ def test_no_key_of_a_campaign_runs_code(run: Run, place: Path) -> None:
         assert not (place / "ran").exists(), text
         refused += done.code == 2
     assert refused > 200
+
+
+@pytest.mark.parametrize("kind", [VetRequest, ConvertRequest, PrecisionRequest])
+def test_no_key_of_a_file_of_options_runs_code(
+    place: Path, kind: type[BaseModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugins = Plugins()
+    monkeypatch.setattr(discovery, "Plugins", lambda: plugins)  # to be found once is enough
+    refused, file = [], place / "options.toml"
+    for value in CODE[:2]:
+        for written in as_toml(value):
+            for key in sorted(kind.model_fields):
+                file.write_text(f"{key} = {written}\n")
+                try:
+                    options_in(kind, file, False)
+                except OptvetError as error:
+                    refused.append(str(error))
+    assert not (place / "ran").exists()
+    assert any("runs the code of that module" in words for words in refused)
+
+
+def test_no_value_of_a_known_fault_runs_code(place: Path) -> None:
+    whole = tomllib.loads(to_toml(shipped()[0]))
+    read = 0
+    for key in whole:
+        for value in CODE[:2]:
+            values = whole | {key: [value] if isinstance(whole[key], list) else value}
+            try:
+                fault = KnownFault.model_validate(values)
+                (place / "fault.toml").write_text(to_toml(fault))
+                read_fault(place / "fault.toml")
+                read += 1
+            except (ValidationError, OptvetError):
+                continue
+    assert not (place / "ran").exists()
+    assert read > 4
 
 
 @pytest.mark.parametrize("model", ["torch:ev:U", "torch:ev:U@1x3", "blocks:torch:ev:U"])
