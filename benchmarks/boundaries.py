@@ -28,7 +28,7 @@ from typing import Any
 
 import machine
 import onnx.parser
-from dates import Document, documents_in
+from dates import Form, documents_in
 
 PACKAGES = ("onnxoptimizer", "onnxslim", "onnxsim", "onnxscript", "onnxruntime")
 COLUMNS = "boundary culprit installed runs     s  case"
@@ -36,7 +36,7 @@ Change = tuple[str, str]
 """The last release of the old answer, the first of the new one."""
 
 
-def changes_by_hand(document: Document) -> set[Change]:
+def changes_by_hand(document: Form) -> set[Change]:
     """Where the answer changes, as the document says."""
     found = set()
     for before, first, fixed in document.told():
@@ -47,7 +47,7 @@ def changes_by_hand(document: Document) -> set[Change]:
     return found
 
 
-def pipeline_of(document: Document, alone: bool) -> list[str]:
+def pipeline_of(document: Form, alone: bool) -> list[str]:
     """Options that name the passes of the document, if its optimizer does not run them unasked."""
     passes = document.case()["passes"]
     if alone and passes:
@@ -60,7 +60,7 @@ def pipeline_of(document: Document, alone: bool) -> list[str]:
     return ["--pipeline", ",".join(passes)]
 
 
-def ask(document: Document, folder: Path, alone: bool) -> dict[str, Any]:
+def ask(document: Form, folder: Path, alone: bool) -> dict[str, Any]:
     """What ``optvet bisect`` answers, or {"problem": why there is no answer}."""
     answer = folder / f"{document.id}{'-alone' * alone}.json"
     if answer.exists():
@@ -93,12 +93,12 @@ def is_right(found: Sequence[dict[str, Any]], by_hand: set[Change]) -> bool:
     return bool(found)
 
 
-def is_of_others(answer: dict[str, Any], document: Document) -> bool:
+def is_of_others(answer: dict[str, Any], document: Form) -> bool:
     """Whether the default pipeline has other faults than the document's, which hide it."""
     return " is bad too" in answer["predicate"] or not blames(answer, document)
 
 
-def blames(answer: dict[str, Any], document: Document) -> bool:
+def blames(answer: dict[str, Any], document: Form) -> bool:
     """Whether the release at fault has a finding with a pass of the document."""
     passes = {*document.values.get("passes", ()), *document.values.get("pipeline", ())}
     fault = answer["at_fault"] or {"findings": []}
@@ -123,10 +123,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(machine.describe(machine.environment()), flush=True)
     print(f"\n{COLUMNS}", flush=True)
     cases = [
-        d
+        form
         for package in options.package.split(",")
-        for d in documents_in(options.places, package)
-        if changes_by_hand(d) and (not options.only or d.id in options.only.split(","))
+        for document in documents_in(options.places, package)
+        for form in document.forms[:1]  # that of the document's own model, with all its values
+        if changes_by_hand(form) and (not options.only or form.id in options.only.split(","))
     ]
     right = blamed = 0
     longest = 0.0

@@ -169,7 +169,8 @@ def test_no_name_of_a_file_is_a_command_or_breaks_a_report(
     folder = tmp_path / "project" / "##[warning]in"
     folder.mkdir()
     for name in (*(os.fsencode(n) for n in names), b"\xff\xfe"):
-        onnx.save(onnx.parser.parse_model(RELU), os.fsencode(folder) + b"/" + name + b".onnx")
+        path = os.fsdecode(os.fsencode(folder) + b"/" + name + b".onnx")
+        onnx.save(onnx.parser.parse_model(RELU), path)
     ran = run_pytest("--optvet", *DROPPING, "-v", "--junit-xml", "junit.xml")
     assert ran.returncode == 1
     found = outcomes(ran.stdout)

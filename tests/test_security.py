@@ -191,6 +191,6 @@ def test_no_link_is_made_writable_or_given_away(tmp_path: Path, engine: str) -> 
 
 @pytest.mark.parametrize("given", [{"OPTVET_MEMORY": "1 --privileged"}, {"OPTVET_IMAGE": "-v/:/x"}])
 def test_settings_become_no_options_of_an_engine(tmp_path: Path, given: dict[str, str]) -> None:
-    done = recipe(tmp_path, "vet", **{"OPTVET_ENGINE": "docker", **given})
+    done = recipe(tmp_path, "vet", user=None, **{"OPTVET_ENGINE": "docker", **given})
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert next(iter(given)) in done.stderr

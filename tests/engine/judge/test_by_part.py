@@ -37,7 +37,8 @@ def test_a_declared_error_is_a_share_of_the_range_of_each_part() -> None:
         "became constant: 0 where it was"
     )
     near = lossy(with_scores(SCORES + 0.05))
-    assert (near.state, near.error) == ("drift", pytest.approx(0.05, rel=0.1))
+    assert near.state == "drift"
+    assert near.error == pytest.approx(0.05, rel=0.1)
     assert lossy(with_scores(SCORES, BOXES + 50)).state == "drift"
     assert "of its range" in lossy(with_scores(SCORES, BOXES + 100)).message
     assert lossy(with_scores(SCORES * np.nan)).state == "fault"

@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 import optvet
 from optvet.engine.vet.properties import Bloat
 from optvet.engine.work.trials.trial_results import Build, Trial
+from optvet.graph.digest import UNKNOWN
 from optvet.graph.structure import Facts
 from optvet.spec.symptoms import Symptom
 
@@ -73,7 +74,7 @@ def test_a_study_of_each_pass_walks_no_pipeline_for_a_name_that_tells(tmp_path: 
 
 def of(passes: tuple[str, ...], before: dict[str, int], after: dict[str, int]) -> list[str]:
     facts = [Facts((), (), {}, ops, sum(ops.values()), 0) for ops in (before, after)]
-    whole = Trial(passes, Build("", "", facts=facts[1]), None, {})
+    whole = Trial(passes, Build("", UNKNOWN, facts=facts[1]), None, {})
     return list(Bloat(facts[0]).likely(whole))
 
 
