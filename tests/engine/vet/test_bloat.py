@@ -101,5 +101,5 @@ def test_a_weight_that_is_folded_makes_a_larger_file(tmp_path: Path) -> None:
     result = optvet.vet(path, optimizer="onnxslim", limit=1, cache_dir=tmp_path / "cache")
     (note,) = [f for f in result.findings if f.symptom == Symptom.LARGER_FILE]
     assert note.culprit == ["constant_folding"]
-    assert note.message == "0.0 MiB became 1.4 MiB"
+    assert note.message == "113 bytes became 1.37 MiB"
     assert result.verdict == "clean"
