@@ -13,11 +13,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import EllipsisType
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from optvet.spec.errors import InputError
 from optvet.spec.words import show
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _NUMBER = r"[-+]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][-+]?\d{1,3})?"
 _REQUIREMENT = re.compile(
@@ -162,7 +164,7 @@ def select(output: str | None, values: Mapping[str, np.ndarray]) -> dict[str, np
     value = values[name]
     if index is not None:
         try:
-            value = np.asarray(value[index])
+            value = value[index].reshape(value[index].shape)
         except IndexError:
             value = value[:0]
         if not value.size:

@@ -50,9 +50,11 @@ def is_contradicted(
 
 def explains_no(stray: float | None, error: float | None) -> bool:
     """Whether another opinion strays too little to explain an error, in units of one output."""
-    if stray is None or error is None or not error < math.inf:
+    # A difference of size 0 is one of NaN or infinities in other places, which has none.
+    if not stray or error is None or not error < math.inf:
         return False
-    return stray <= _SHARE * error
+    # Errors beyond the largest magnitude say little of each other: one runs another function.
+    return stray <= _SHARE * min(error, 1.0)
 
 
 def _stray(expected: Values, opinion: Values) -> float:

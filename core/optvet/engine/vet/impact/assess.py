@@ -77,7 +77,9 @@ class Assessor:
         """Settle what is one for all samples, which are made twice where they are many."""
         several = self._inputs.several
         chunks = self._session.inputs().chunks() if several else iter([samples])
-        to.options = calibrate_options(runner, chunks, to.choice.comparator, to.options)
+        to.options = calibrate_options(
+            runner, chunks, to.choice.comparator, to.options, judged=samples
+        )
 
     def impact(self) -> Impact | None:
         """The impact, if anything differs; it also becomes the finding's ``consequence``."""

@@ -74,6 +74,7 @@ def calibrate_options(
     comparator: Comparator,
     options: BaseModel,
     output: str | None = None,
+    judged: Sequence[Sample] | None = None,
 ) -> BaseModel:
     """``options`` with the scale that all samples share, if ``comparator`` is ``Calibrates``.
 
@@ -83,15 +84,21 @@ def calibrate_options(
         comparator: The comparator.
         options: Its options as the user set them.
         output: The only output that is compared, or the part of one; None for all.
+        judged: Samples whose results are still needed, if those of others are to be forgotten.
     """
     if not isinstance(comparator, Calibrates):
         return options
+
+    needed = {s.id for s in judged or ()}
 
     def references() -> Iterator[Mapping[str, np.ndarray]]:
         for samples in chunks:
             for run in runner.reference(samples).runs.values():
                 if not isinstance(run, Failure):
                     yield select(output, run)
+            # However many samples there are, no more than a chunk of them is in memory.
+            if judged is not None:
+                runner.forget([s for s in samples if s.id not in needed])
 
     call = partial(comparator.calibrated, runner.model, references(), options)
     return comparator_returns.check_calibrated(comparator, call, options)
