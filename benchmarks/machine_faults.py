@@ -29,7 +29,7 @@ import machine
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.assault.harness import Place
-from tests.assault.machine_faults import CALLS, faults, library, undisturbed, wrongs
+from tests.assault.machine_faults import CALLS, COMPILER, faults, undisturbed, wrongs
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=60)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    if library() is None:
+    if COMPILER is None:
         sys.exit("needs a C compiler (cc or gcc)")
     print(machine.describe(machine.environment()), flush=True)
     known: dict[str, list[str]] = {}

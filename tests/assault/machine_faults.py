@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import json
 import shutil
@@ -51,15 +52,19 @@ class Fault:
         return f"{self.call} {self.number} {name}{' everywhere' * self.everywhere}"
 
 
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+
+
 @cache
-def library() -> Path | None:
-    """The library that makes calls fail; None where there is no compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        return None
-    target = Path(tempfile.mkdtemp()) / "failing_calls.so"
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(target), str(SOURCE), "-ldl"]
-    return target if subprocess.run(command, check=False).returncode == 0 else None
+def library() -> Path:
+    """The library that makes calls fail."""
+    assert COMPILER is not None
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    target = Path(folder) / "failing_calls.so"
+    command = [COMPILER, "-shared", "-fPIC", "-O1", "-o", str(target), str(SOURCE), "-ldl"]
+    subprocess.run(command, check=True)
+    return target
 
 
 @dataclass

@@ -8,11 +8,11 @@ import pytest
 from tests.assault.harness import LONG, Place
 from tests.assault.machine_faults import (
     CALLS,
+    COMPILER,
     SHORT,
     Fault,
     Job,
     faults,
-    library,
     run,
     undisturbed,
     wrongs,
@@ -20,7 +20,7 @@ from tests.assault.machine_faults import (
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(library() is None, reason="needs a C compiler (cc or gcc)"),
+    pytest.mark.skipif(COMPILER is None, reason="needs a C compiler (cc or gcc)"),
 ]
 NUMBERS = range(1, 8) if LONG else (1, 3)
 SAMPLE = {
