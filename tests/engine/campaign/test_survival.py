@@ -108,12 +108,10 @@ def test_a_campaign_killed_many_times_ends_as_one_that_was_left_alone(
         process.wait()
         killed += 1
     assert killed >= 3
+    # Every kill may have come before there was a store.
+    again = ["campaign", "resume", "killed", "--jobs", 2]
     last = spawn(
-        "campaign",
-        "resume",
-        "killed",
-        "--jobs",
-        2,
+        *(again if (place / "killed").exists() else first),
         environment={"OPTVET_CACHE": str(place / "cache-1")},
     )
     out, err = last.communicate(timeout=300)
