@@ -69,7 +69,7 @@ LEARNED = (
     "scale",
     "weights",
 )
-"""Attributes of ai.onnx.ml's operators that are learned."""
+"""Learned attributes of the operators of ai.onnx.ml."""
 ACTIVATIONS = frozenset(
     "Relu LeakyRelu PRelu Sigmoid Tanh Clip HardSwish HardSigmoid Elu Selu Gelu Erf Swish Softmax "
     "Softplus Max Min".split()

@@ -196,7 +196,7 @@ def test_what_is_of_another_kind_in_the_model_is_not_known(condition: str) -> No
 
 
 def products(count: int) -> onnx.ModelProto:
-    """Products of one value with constants, which is computed."""
+    """A model that multiplies one computed value by ``count`` constants."""
     weights = ", ".join(f"float[2,2] w{k} = {{1, 2, 3, 4}}" for k in range(count))
     nodes = " ".join(f"m{k} = MatMul(x, w{k})" for k in range(count))
     outputs = ", ".join(f"float[2,2] m{k}" for k in range(count))

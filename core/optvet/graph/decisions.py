@@ -105,7 +105,7 @@ _LOGIC = (
     *("IsNaN", "IsInf"),
 )
 SEVERAL: Sides = frozenset({"several"})
-"""The only side of a decision that is turned by two different values."""
+"""The side of a decision that samples show once they give two different values."""
 DECISIONS: Mapping[str, Told] = {
     **dict.fromkeys(_KINKED, (_FIRST, _SIGNS, _signs, _never)),
     **dict.fromkeys(_LOGIC, (_OUTPUT, _TRUTH, _truth, _never)),
@@ -260,7 +260,7 @@ class _Graphs:
         return differs
 
     def _chosen(self, node: NodeProto) -> str | None:
-        """The indices that the distances of a node lead to, if the best are chosen of them."""
+        """Indices of the best of the distances that a node computes; empty if none are chosen."""
         names = [o for o in node.output if o]
         for _ in range(_HOPS):
             indices = {i for name in names for i in self.readers.get(name, ())}

@@ -211,7 +211,7 @@ class RunsInDouble(Protocol[OptionsT_contra]):
 
 @dataclass(frozen=True)
 class LabelScores:
-    """The numbers by which a source chooses labels: the largest names the class.
+    """The scores from which a source chooses labels: the class of the largest is the label.
 
     Attributes:
         scores: A number for each class along the last axis; the other axes are the label's.

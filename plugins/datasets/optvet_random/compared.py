@@ -346,7 +346,7 @@ def _comparisons(
 
 
 def _filled(rows: np.ndarray, seed: int) -> np.ndarray:
-    """The rows in an order that is drawn, with other rows' values where any value does."""
+    """The rows in random order; values that do not matter are taken from other rows."""
     rng = np.random.default_rng([seed, len(rows)])
     rows = rng.permutation(rows)
     for column in rows.T:

@@ -1,4 +1,4 @@
-"""What an excuse covers: planted differences of every size behind every kind of decision.
+"""How large a difference an excuse covers, behind each operator that decides.
 
 Each model has sums of which some are equal but for rounding, so that perturbed runs of ONNX Runtime
 take its decision otherwise for some elements.

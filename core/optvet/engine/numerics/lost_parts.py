@@ -42,7 +42,7 @@ class _Seen:
         self.order.append(_rank_correlation(*(v[::step] for v in pair)))
 
     def lost(self) -> str:
-        """What it lost, in words; empty if nothing."""
+        """What the part lost, in words; empty if nothing."""
         (low, high), (now_low, now_high) = self.ends
         size = high - low
         if not 0 < size < math.inf:

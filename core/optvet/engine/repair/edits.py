@@ -1,6 +1,6 @@
 """Edits of an ONNX model: each makes a changed copy, or says why it does not fit.
 
-A node inside a branch or a body is edited there. Names of values are those of `name_apart`.
+Nodes inside branches and loop bodies are edited in place, under the names of `name_apart`.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def _weigh(
     remaining: Examination | None,
     rest: Rest | None,
 ) -> tuple[VetSession, tuple[str, ...], Examination | None]:
-    """Ask what excuses each fault, and put passes back of which the original alone is the cause.
+    """Ask what excuses each fault; put passes back whose fault only the original explains.
 
     They were taken out by then, so their other faults did not show: they are tried again with the
     others, on all outputs but those that are excused.

@@ -19,7 +19,7 @@ _ENDS = 8
 _NODES = 64
 _BYTES = 1 << 24
 _PUT_BACK = 2
-"""Values of a source in ONNX that are computed again by its own nodes."""
+"""Largest number of missing values that the nodes of an ONNX source compute again."""
 
 
 def regions(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:

@@ -133,7 +133,7 @@ def _examine(
 
 
 def _check(order: TrialSpec, artifact: Artifact, graph: GraphProto) -> Failure | None:
-    """Raise the checker's error, but return that of shape inference alone on what was optimized.
+    """Return an error of strict shape inference on an optimized model; raise all others.
 
     Declared shapes that contradict what is computed are harmless to a runtime that does not mind.
     """
