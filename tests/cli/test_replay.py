@@ -72,7 +72,7 @@ def test_a_bundle_cannot_name_code_or_files_unless_it_is_trusted(run: Run, bundl
     if "tvm" in Plugins().names("optimizer"):
         cases.append(("tvm", extra))
     for optimizer, options in cases:
-        set_in(bundle, optimizer=optimizer, optimizer_options=options, passes=[])
+        set_in(bundle, optimizer=optimizer, optimizer_options=options)
         ran = run("replay", bundle)
         assert ran.code == 2
         assert f"finding.json: key 'optimizer_options.{next(iter(options))}'" in ran.err
