@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from optvet.engine.judge.flips import Flips, by_all, flips_excuse, is_place_explained
+from optvet.engine.judge.flips import REACH, Flips, by_all, flips_excuse, is_place_explained
 from optvet.engine.judge.judgement import OTHER_PLACES, Call, Judgement
 from optvet.engine.judge.known_noise import (
     Noise,
@@ -166,21 +166,59 @@ def _by_places(found: Difference) -> Judgement | None:
     outgrown = pattern & np.isinf(y) & np.isfinite(z) & found.of_finite_inputs
     # An overflowed value is larger than all finite ones; 1/Relu(x) is infinite without overflow.
     outgrown &= (np.sign(z) == np.sign(y)) & (np.abs(z) >= found.scale)
+    right, open_ = _by_exact_values(found, outgrown)
     beyond = pattern & np.isinf(y) & np.isnan(z) & _overflows(found)
-    found.pattern = pattern = pattern & ~outgrown & ~beyond
+    found.pattern = pattern = pattern & ~right & ~open_ & ~beyond
     if not pattern.any():
         if found.exceeds > 1:
             return None
-        share = f"{int(outgrown.sum())} of {outgrown.size} elements are finite now, infinite before"
-        if not outgrown.any():
-            share = f"of {int(beyond.sum())} of {beyond.size} elements the exact result overflows"
-        return found.to_judgement("sensitivity", 1.0, share)
+        return _outgrown(found, right, open_, beyond)
     flipped = is_place_explained(found.ref, z, found.jitters)
     explained = not np.any(pattern & ~flipped)
     if explained and found.exceeds <= 1:
-        return found.to_judgement("sensitivity", 1.0, _places(found) + ", as under jitter")
+        if open_.any():
+            return _outgrown(found, right, open_, beyond)
+        words = f"{_places(found)}, as under jitter{_between(found, pattern)}"
+        return found.to_judgement("sensitivity", 1.0, words)
     found.exceeds = found.exceeds if explained else math.inf
     return None
+
+
+def _by_exact_values(found: Difference, outgrown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where numbers in place of infinities are the exact ones, and where that is not known."""
+    if found.truth is None:
+        return np.zeros_like(outgrown), outgrown
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.abs(found.z - found.truth)
+        near = np.isfinite(found.truth) & (off <= found.limits.unmeasured * np.abs(found.truth))
+    return outgrown & near, outgrown & ~np.isfinite(found.truth)
+
+
+def _outgrown(
+    found: Difference, right: np.ndarray, open_: np.ndarray, beyond: np.ndarray
+) -> Judgement:
+    """The judgement of an output that differs only where the reference's range is exceeded."""
+    if open_.any():
+        share = f"{int(open_.sum())} of {open_.size} elements are finite now, infinite before"
+        detail = f"{share}, and no exact result says what they are"
+        return found.to_judgement("unsure", 1.0, detail)
+    if right.any():
+        share = f"{int(right.sum())} of {right.size} elements are finite now, infinite before"
+        within = f"they are the exact ones to {found.limits.unmeasured:.0e} of their size"
+        return found.to_judgement("sensitivity", 1.0, f"{share}; {within}")
+    share = f"of {int(beyond.sum())} of {beyond.size} elements the exact result overflows"
+    return found.to_judgement("sensitivity", 1.0, share)
+
+
+def _between(found: Difference, pattern: np.ndarray) -> str:
+    """The sizes of numbers that perturbed runs have in place of infinities and NaN, in words."""
+    new = pattern & np.isfinite(found.z)
+    sizes = [s for run in found.jitters if (s := np.abs(wide(run)[new])).size]
+    sizes = [s[np.isfinite(s)] for s in sizes]
+    if not new.any() or not any(s.size for s in sizes):
+        return ""
+    low, high = (f(np.concatenate(sizes)) for f in (np.min, np.max))
+    return f", where they are {low:.2g} to {high:.2g} in size, and up to {REACH:g} times as far"
 
 
 def _overflows(found: Difference) -> np.ndarray:

@@ -148,15 +148,24 @@ def _moves(ref: np.ndarray, other: np.ndarray) -> np.ndarray:
 def is_place_explained(ref: np.ndarray, cand: np.ndarray, runs: Sequence[np.ndarray]) -> np.ndarray:
     """Where NaN and infinities are as in the reference, or as in some of its perturbed runs.
 
-    A number in their place may be ``REACH`` times as large as those that runs have there.
+    A number in their place has a sign that runs have there, and is neither ``REACH`` times larger
+    nor smaller than what they have.
     """
     if not is_float(ref.dtype):
         return np.ones(ref.shape, bool)
     y, z = wide(ref), wide(cand)
     known = _same_kind(y, z)
+    low, high = np.full(y.shape, math.inf), np.zeros(y.shape)
+    signed = np.zeros(y.shape, bool)
     for j in map(wide, runs):
-        within = np.abs(z) <= REACH * np.abs(j)
-        known |= _same_kind(j, z) & (~np.isfinite(z) | np.isfinite(y) | within)
+        known |= _same_kind(j, z) & (~np.isfinite(z) | np.isfinite(y))
+        size = np.abs(j)
+        low = np.where(np.isfinite(j), np.fmin(low, size), low)
+        high = np.where(np.isfinite(j), np.fmax(high, size), high)
+        signed |= np.isfinite(j) & (np.sign(j) == np.sign(z))
+    size = np.abs(z)
+    with np.errstate(invalid="ignore", over="ignore"):
+        known |= np.isfinite(z) & signed & (low / REACH <= size) & (size <= REACH * high)
     return known
 
 
