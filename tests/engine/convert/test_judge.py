@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from optvet.engine.convert.compare_outputs import Judge, _without_unsettled
+from optvet.engine.convert.compare_outputs import Judge, _without_rows, _without_unsettled
 from optvet.engine.convert.match_interface import Matched, match_outputs
 from optvet.engine.convert.open_labels import MovedLabels, OpenLabels, further_labels, judge_labels
 from optvet.engine.convert.source_noise import NoiseMeter, _computed_in_double
@@ -180,7 +180,7 @@ def test_a_label_is_excused_only_if_the_source_may_give_it() -> None:
     judged = Judgement("y", "sensitivity")
     expected = np.array([0, 0, 0, 0])
     others = [np.array([1, 0, 0, 0]), np.array([0, 2, 0, 0])]
-    open_ = OpenLabels(others, np.array([False, False, False, True]))
+    open_ = OpenLabels(others, np.array([False, False, False, True]), np.array([-1, 1]))
     found = judge_labels(judged, expected, np.array([1, 2, 0, 0]), open_)
     assert found.call == "sensitivity"
     assert found.detail == "2 of 4 labels differ, which rounding decides in the source too"
@@ -190,9 +190,35 @@ def test_a_label_is_excused_only_if_the_source_may_give_it() -> None:
         found.detail == "2 of 4 elements differ that the source decides, and 1 that rounding does"
     )
     assert judge_labels(judged, expected, np.array([0, 0, 3, 0]), open_).call == "fault"
-    # The source decides against no class of the last row, so that whatever comes is as good.
-    assert judge_labels(judged, expected, np.array([0, 0, 0, 9]), open_).call == "sensitivity"
-    assert judge_labels(judged, expected, np.array([1, 0, 0, 0]), None).call == "unsure"
+    # The source decides against no class of the last row, so that each of them is as good.
+    for label in (-1, 1):
+        came = np.array([0, 0, 0, label])
+        assert judge_labels(judged, expected, came, open_).call == "sensitivity"
+    assert judge_labels(judged, expected, np.array([0, 0, 0, 9]), open_).call == "fault"
+
+
+def test_many_labels_of_a_source_that_cannot_be_moved_are_wrong_where_noise_says_so() -> None:
+    wrong = Judgement("y", "fault")
+    expected = np.zeros(100, np.int64)
+    assert judge_labels(wrong, expected, np.eye(100, dtype=np.int64)[0], None).call == "unsure"
+    assert judge_labels(wrong, expected, expected + 1, None).call == "fault"
+
+
+def test_a_row_of_tied_elements_is_excused_within_the_range_of_the_source() -> None:
+    source = {"y": np.array([1.0, 3.0], np.float32), "label": np.array(["a", "b"], object)}
+    rows, known = np.array([True, False]), {n: [v] for n, v in source.items()}
+
+    def came(value: float, label: str) -> Matched:
+        other = {"y": np.array([value, 3.0], np.float32), "label": np.array([label, "b"], object)}
+        return _without_rows(Matched(source, other), rows, known)
+
+    found = came(2.5, "b")
+    assert found.candidate["y"].tolist() == [1, 3]
+    assert found.candidate["label"].tolist() == ["a", "b"]
+    assert found.notes[0].endswith("elements of the source tie; what is in -2 to 6 is excused")
+    for value in (1e3, -5.0, np.nan):
+        assert came(value, "zebra").candidate["y"].tolist()[0] != 1
+        assert came(value, "zebra").candidate["label"].tolist() == ["zebra", "b"]
 
 
 def test_what_the_source_computes_grossly_wrong_is_not_compared_closer_than_that() -> None:
@@ -201,6 +227,15 @@ def test_what_the_source_computes_grossly_wrong_is_not_compared_closer_than_that
     exact = {"y": np.array([-30, -30, -30, 6.0])}
     agreed = _without_unsettled(Matched({"y": source}, {"y": came}), exact).candidate["y"]
     assert agreed.tolist() == [-10, -10, 20, 7]
+
+
+def test_a_number_in_place_of_an_infinity_is_no_larger_than_the_exact_one() -> None:
+    source = np.array([-np.inf, 2.0], np.float32)
+    exact = {"y": np.array([-30.0, 2.0])}
+    for value, agrees in ((-31.0, True), (-55.0, True), (-1e6, False), (np.nan, True)):
+        came = np.array([value, 2.0], np.float32)
+        found = _without_unsettled(Matched({"y": source}, {"y": came}), exact).candidate["y"]
+        assert (found[0] == -np.inf) == agrees
 
 
 def test_an_output_that_float64_changes_was_not_computed_in_it() -> None:

@@ -187,9 +187,32 @@ def test_a_reference_of_nothing_but_nan_and_infinities_is_compared_by_its_patter
 
 
 def test_an_overflow_that_the_candidate_avoids_is_told_and_not_blamed() -> None:
-    judgement = one(f32(1, -INF), f32(1, -200), noise(finite_inputs=frozenset("y")))
+    exact = noise(finite_inputs=frozenset("y"), truth={"y": np.array([1, -200.0])})
+    judgement = one(f32(1, -INF), f32(1, -200), exact)
     assert judgement.call == "sensitivity"
     assert "1 of 2 elements are finite now, infinite before" in judgement.detail
+    assert "exact ones to 1e-03" in judgement.detail
+
+
+def test_a_number_in_place_of_an_infinity_is_the_exact_one_or_undecided() -> None:
+    finite = {"finite_inputs": frozenset("y")}
+    exact = noise(**finite, truth={"y": np.array([1, -200.0])})
+    for size in (-199.0, -250.0, -1e30):
+        assert call(f32(1, -INF), f32(1, size), exact) == "fault"
+    for truth in ({}, {"y": np.array([1, -INF])}):
+        judgement = one(f32(1, -INF), f32(1, -200), noise(**finite, truth=truth))
+        assert judgement.call == "unsure"
+        assert "no exact result says" in judgement.detail
+
+
+def test_a_number_beside_a_pole_is_as_large_as_perturbed_runs_show() -> None:
+    runs = noise(jitters=[{"y": f32(1, 1e7)}, {"y": f32(1, 2e6)}, {"y": f32(1, INF)}])
+    for size in (1e6, 5e6, 2e7):
+        judgement = one(f32(1, INF), f32(1, size), runs)
+        assert judgement.call == "sensitivity"
+        assert "2e+06 to 1e+07 in size" in judgement.detail
+    for size in (1e3, 1e8, -1e7, 0.0):
+        assert call(f32(1, INF), f32(1, size), runs) == "fault"
 
 
 def test_a_result_that_overflows_may_be_nan() -> None:

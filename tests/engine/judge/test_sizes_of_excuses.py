@@ -5,6 +5,7 @@ take its decision otherwise for some elements.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from optvet.spec.request import VetRequest
 from optvet.spec.types import Sample
 from optvet.testing import Planted
 
-ROWS, TIES = 96, 24
+ROWS, TIES, LOSS = 96, 24, 0.01
 _COLUMN = np.random.default_rng(0).normal(size=64).astype(np.float32)
 
 
@@ -132,6 +133,8 @@ def measured(
         noise = noise_floor.measure(runner, [sample])["s"]
         stages = noise_floor.refinements(runner, sample, noise, other_kernels=False, missing="")
         noise = list(stages)[-1]
+        loose = noise_floor.loosened(runner, sample, LOSS)
+        noise = replace(noise, loosened=loose)
         more, _ = noise_floor._jitter(runner, [sample], range(200, 210), 1.0)
     return reference["y"], noise, [run["y"] for run in more["s"]]
 
@@ -204,6 +207,26 @@ def test_a_discrete_output_flips_no_oftener_and_no_further_than_runs_show(
         for mask in (some, rest, few, every):
             cand = np.where(mask, ref + np.array(size, ref.dtype), ref).astype(ref.dtype)
             assert of(ref, cand, noise).call == "fault"
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_a_discrete_output_behind_a_lossy_pass_flips_as_where_all_moves_by_its_loss(
+    name: str, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    kind, text = DISCRETE[name]
+    ref, noise, more = measured(f"{kind}[?,?]", text, sandbox, tmp_path)
+    lossy = replace(noise, tolerance=LOSS)
+    assert noise.loosened
+    for run in (*more, noise.loosened[0]["y"]):
+        assert of(ref, run, lossy).call in ("same", "sensitivity")
+    other = ~ref if ref.dtype == bool else ref + np.ones((), ref.dtype)
+    found = of(ref, other, lossy)
+    assert found.call == "fault"
+    assert "with inputs and weights moved by the declared 0.01 up to " in found.detail
+    assert of(ref, other, replace(lossy, loosened=None)).call == "unsure"
+    if ref.dtype != bool:
+        far = np.where(np.arange(ref.size).reshape(ref.shape) < 2, 120, ref).astype(ref.dtype)
+        assert of(ref, far, lossy).call == "fault"
 
 
 @pytest.mark.parametrize("name", SHAPES)

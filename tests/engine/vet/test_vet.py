@@ -381,6 +381,25 @@ def test_a_fault_beyond_the_tolerance_of_a_lossy_pass_is_found(vet: Vet) -> None
     assert culprits(result) == [["scale_weight"]]
 
 
+LABELS = f"""
+<ir_version: 8, opset_import: ["" : 17]>
+labels (float[64,8] x) => (int64[64] label)
+<float[8,5] w = {numbers(8, 5)}, float[5,3] v = {numbers(5, 3, seed=1)}>
+{{
+    h = MatMul(x, w)
+    hidden = Relu(h)
+    scores = MatMul(hidden, v)
+    label = ArgMax<axis: int = 1, keepdims: int = 0>(scores)
+}}
+"""
+
+
+def test_a_loss_excuses_no_more_labels_than_it_turns_in_the_original(vet: Vet) -> None:
+    assert faults(vet(LABELS, planted("round_weights"))) == []
+    result = vet(LABELS, planted("round_weights", "drop_relu"))
+    assert culprits(result) == [["drop_relu"]]
+
+
 # Several culprits
 
 

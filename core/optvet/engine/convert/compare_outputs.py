@@ -13,6 +13,7 @@ from optvet.engine.convert.open_labels import judge_labels
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.failures import CONVERTER
+from optvet.engine.judge.flips import REACH
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.sample import (
@@ -28,6 +29,7 @@ from optvet.engine.judge.sample import (
 from optvet.engine.judge.sizes import other_places
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
+from optvet.engine.numerics.texts import is_text
 from optvet.engine.work.trials.inference import Outputs
 from optvet.graph.interface import Interface, shape_changes
 from optvet.spec.converters import SourceFacts
@@ -91,10 +93,11 @@ class Judge:
         compared = [s for s in samples if s.id in pairs and not pairs[s.id].problem]
         unclear = [s for s in compared if seen[s.id].state in _OPEN]
         for name, rows in self.meter.open_rows(unclear).items():
-            pairs[name] = _without_rows(pairs[name], rows)
+            pairs[name] = _without_rows(pairs[name], rows, self._known)
         setting = SETTING
         if tolerance is not None:
             setting = replace(setting, tolerance=tolerance, ranges=self._ranges, parts=self._parts)
+        by_id = {s.id: s for s in unclear}
         self.meter.of(unclear)  # all of them at once, which is quicker
         for s in unclear:
 
@@ -102,6 +105,9 @@ class Judge:
                 pair = pairs[name]
                 if self.source is None:  # In float64 the source itself computed, not an evaluator.
                     pair = _without_unsettled(pair, noise.truth)
+                if tolerance is not None and _has_discrete(pair):
+                    runs = self.meter.loosened(by_id[name], tolerance)
+                    noise = replace(noise, loosened=runs)
                 seen[name] = self.judge_with(name, pair, noise, setting)
                 return seen[name].state in _OPEN
 
@@ -154,6 +160,15 @@ class Judge:
         return found
 
     @cached_property
+    def _known(self) -> dict[str, list[np.ndarray]]:
+        """What the source gives in each output, on every sample."""
+        found: dict[str, list[np.ndarray]] = {}
+        for outputs in self.reference.values():
+            for name, value in outputs.items():
+                found.setdefault(name, []).append(value.reshape(-1))
+        return found
+
+    @cached_property
     def _parts(self) -> dict[str, tuple[OutputPart, ...]]:
         """Parts of each output whose ranges differ over the usual samples."""
         usual = sorted(self.usual & self.reference.keys())
@@ -172,12 +187,21 @@ class Judge:
         )
 
 
+def _has_discrete(pair: Matched) -> bool:
+    """Whether an output differs that is of no floats."""
+    return any(
+        not is_float(value.dtype) and not np.array_equal(value, pair.candidate[name])
+        for name, value in pair.reference.items()
+    )
+
+
 def _without_unsettled(pair: Matched, truth: Mapping[str, np.ndarray]) -> Matched:
     """The outputs, where those agree that rounding decides.
 
     So it is where the source is grossly off from what it gives in float64: the logarithm of a
     determinant that is 0, say. Then one side may be no number, since the sign is rounding, and
-    numbers may be apart by as much as the source is off.
+    numbers may be apart by as much as the source is off. A number in place of none is no larger
+    than others of the source, or than ``REACH`` times the exact one.
     """
     limits, agreed = SETTING.thresholds, {}
     for name, value in pair.reference.items():
@@ -186,21 +210,49 @@ def _without_unsettled(pair: Matched, truth: Mapping[str, np.ndarray]) -> Matche
             gross = max(limits.unmeasured, limits.believable * unit_roundoff(value.dtype))
             with np.errstate(invalid="ignore"):
                 error = np.abs(value - exact)
-                near = other_places(value, came) | (np.abs(came - value) <= error)
+                sized = np.abs(came) <= np.maximum(REACH * np.abs(exact), magnitude(value))
+                near = other_places(value, came) & (sized | ~np.isfinite(came))
+                near |= np.isfinite(error) & (np.abs(came - value) <= error)
             came = np.where((error > gross * magnitude(value)) & near, value, came)
         agreed[name] = came
     return replace(pair, candidate=agreed)
 
 
-def _without_rows(pair: Matched, rows: np.ndarray) -> Matched:
-    """The outputs, where those of one row for each of the table's agree in ``rows``."""
-    agreed = {}
+def _without_rows(
+    pair: Matched, rows: np.ndarray, known: Mapping[str, Sequence[np.ndarray]]
+) -> Matched:
+    """The outputs, where those of one row for each of the table's agree in ``rows``.
+
+    What comes there is of the same range as what the source gives elsewhere.
+    """
+    agreed, notes = {}, list(pair.notes)
     for name, value in pair.reference.items():
         came = pair.candidate[name]
-        if value.ndim and len(value) == len(rows):
-            came = np.where(rows.reshape(-1, *[1] * (value.ndim - 1)), value, came)
+        if value.ndim and value.shape == came.shape and len(value) == len(rows):
+            tied = np.broadcast_to(rows.reshape(-1, *[1] * (value.ndim - 1)), value.shape)
+            usual, words = _usual(np.concatenate(known[name]), came)
+            open_ = tied & usual & np.asarray(value != came)
+            if open_.any():
+                share = f"{int(open_.sum())} of {value.size} elements of {name!r} are of rows"
+                notes.append(f"{share} for which elements of the source tie; {words} is excused")
+            came = np.where(open_, value, came)
         agreed[name] = came
-    return replace(pair, candidate=agreed)
+    return replace(pair, candidate=agreed, notes=tuple(notes))
+
+
+def _usual(known: np.ndarray, came: np.ndarray) -> tuple[np.ndarray, str]:
+    """Which elements are of the range of known values, and that range in words."""
+    if is_text(known.dtype):
+        return np.isin(came.astype(str), known.astype(str)), "a text that it gives elsewhere"
+    numbers, values = known.astype(np.float64), came.astype(np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    if not numbers.size:
+        return np.zeros(came.shape, bool), "nothing"
+    low, high = float(numbers.min()), float(numbers.max())
+    span = max(high - low, abs(low), abs(high))
+    low, high = low - span, high + span
+    with np.errstate(invalid="ignore"):
+        return np.asarray((low <= values) & (values <= high)), f"what is in {low:.2g} to {high:.2g}"
 
 
 def _weaker(source: Interface | None, artifact: Interface | None) -> list[str]:

@@ -16,8 +16,10 @@ import numpy as np
 from optvet.engine.convert.undefined_inputs import TIED_ROUNDOFFS
 from optvet.engine.convert.worker_steps import move_inputs, open_session
 from optvet.engine.judge.judgement import Judgement
+from optvet.engine.judge.outputs import FEW
 from optvet.engine.judge.thresholds import THRESHOLDS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
+from optvet.engine.numerics.texts import is_text
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer
 from optvet.spec.converters import LabelScores, ScoresLabels
@@ -35,11 +37,22 @@ class OpenLabels:
     Attributes:
         others: Labels that it may give; where it gives no other, the source's own.
         undecided: Where the source decides against none of its classes. A sign of 0, which is no
-            class, says there what the source says.
+            class, says there what the source says: it lies between its classes.
+        classes: The classes; none where they are not known.
     """
 
     others: Sequence[np.ndarray]
     undecided: np.ndarray
+    classes: np.ndarray | None = None
+
+    def is_open(self, came: np.ndarray) -> np.ndarray:
+        """Where a label is undecided, and ``came`` is one of the classes, or lies between them."""
+        if self.classes is None or not self.classes.size:
+            return np.zeros(came.shape, bool)
+        if is_text(came.dtype) or is_text(self.classes.dtype):
+            return self.undecided & np.isin(came.astype(str), self.classes.astype(str))
+        low, high = self.classes.min(), self.classes.max()
+        return np.asarray(self.undecided & (low <= came) & (came <= high))
 
 
 @dataclass(frozen=True)
@@ -136,14 +149,15 @@ def further_labels(
         if label is None:
             continue
         others = [m for m in moved if m.shape == label.shape and np.any(m != label)]
-        undecided = np.zeros(label.shape, bool)
+        undecided, classes = np.zeros(label.shape, bool), None
         scores = found.scores.get(name)
         if scores is not None and scores.scores.shape[:-1] == label.shape:
             noise = 2 * found.spread[name].max(axis=-1)
             noise = np.fmax(noise, _noise_of_output(reference, scores.output, label, jitters))
             tied = tied_labels(label, scores, noise, unit_roundoff(kind))
             others, undecided = [*others, *tied.others], tied.undecided
-        further[name] = OpenLabels(others, undecided)
+            classes = scores.classes
+        further[name] = OpenLabels(others, undecided, classes)
     return further
 
 
@@ -194,7 +208,7 @@ def tied_labels(
     own = np.any(tied & (named == label[..., None]), axis=-1)
     others = (np.where(tied[..., r] & own, named[..., r], label) for r in range(scores.shape[-1]))
     kept = [other for other in others if np.any(other != label)]
-    return OpenLabels(kept, np.all(tied, axis=-1))
+    return OpenLabels(kept, np.all(tied, axis=-1), by.classes)
 
 
 def judge_labels(
@@ -202,14 +216,17 @@ def judge_labels(
 ) -> Judgement:
     """The judgement of labels: rounding may give each that differs, or else there is a fault.
 
-    ``further`` is None where the source could not be run on moved inputs.
+    ``further`` is None where the source could not be run on moved inputs; then few labels are
+    undecided, and many as wrong as the noise of the outputs says.
     """
     wrong = np.asarray(expected != came)
     total = int(wrong.sum())
+    if further is None and judged.call == "fault" and total > max(1, FEW * wrong.size):
+        return judged
     if further is None:
         words = f"{total} of {wrong.size} elements differ; it is not known which rounding decides"
         return Judgement(judged.output, "unsure", exceeds=1.0, detail=words)
-    open_ = wrong & further.undecided
+    open_ = wrong & further.is_open(came)
     for other in further.others:
         open_ |= wrong & (other == came)
     decided = int((wrong & ~open_).sum())

@@ -19,11 +19,13 @@ from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outpu
 from optvet.engine.convert.open_labels import OpenLabels, further_labels, moved_labels
 from optvet.engine.convert.undefined_inputs import open_rows
 from optvet.engine.judge.known_noise import Noise
+from optvet.engine.numerics import perturb
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.numerics.inject import INJECTIONS
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
+from optvet.engine.work.trials.noise_floor import LOOSENED
 from optvet.spec.converters import Perturbs, SourceFacts
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -53,6 +55,7 @@ class NoiseMeter:
     known: dict[str, Noise] = field(default_factory=dict)
     labels: dict[str, dict[str, OpenLabels]] = field(default_factory=dict)
     """By sample and output; none of a sample on which the source cannot be moved."""
+    _loosened: dict[tuple[str, float], tuple[Outputs, ...]] = field(default_factory=dict)
 
     def of(self, samples: Sequence[Sample]) -> dict[str, Noise]:
         """The noise on each of ``samples``."""
@@ -71,6 +74,22 @@ class NoiseMeter:
     def refinements(self, sample: Sample) -> Iterator[Noise]:
         """Better and better noise: all of it at once, since a source is mostly run quickly."""
         yield self.of([sample])[sample.id]
+
+    def loosened(self, sample: Sample, tolerance: float) -> tuple[Outputs, ...]:
+        """Outputs of the source with inputs and weights moved by a declared loss.
+
+        Weights of a source that is no ONNX model are moved where it was converted to one.
+        """
+        key = sample.id, tolerance
+        if key not in self._loosened:
+            share, seeds = perturb.Share(tolerance), range(LOOSENED)
+            runs = self._borrow_noise([sample], share).get(sample.id)
+            if not runs:
+                about = (self.config, self.source, [sample], seeds, False, share)
+                job = self.sandbox.call(worker_steps.run_perturbed, *about, role="judging")
+                runs = _answer(job).value.get(sample.id, [])
+            self._loosened[key] = tuple(runs)
+        return self._loosened[key]
 
     def _measure(self, samples: Sequence[Sample]) -> None:
         about = (self.config, self.source, samples)
@@ -129,13 +148,17 @@ class NoiseMeter:
                 return outcome.value
         return worker_steps.GraphFacts(64, frozenset())
 
-    def _borrow_noise(self, samples: Sequence[Sample]) -> dict[str, list[Outputs]]:
+    def _borrow_noise(
+        self, samples: Sequence[Sample], ulps: float = 1.0
+    ) -> dict[str, list[Outputs]]:
         """What moving the converted model's weights does, as moved outputs of the source."""
-        measured = isinstance(self.config.runtime, Perturbs) or self.source.format == "onnx"
+        loose = isinstance(ulps, perturb.Share)  # of which sources know nothing
+        perturbs = isinstance(self.config.runtime, Perturbs) and not loose
+        measured = perturbs or self.source.format == "onnx"
         if self.converted is None or measured:
             return {}
         config, artifact, runs = self.converted
-        about = (config, artifact, samples, list(SEEDS))
+        about = (config, artifact, samples, list(range(LOOSENED) if loose else SEEDS), ulps)
         moved = _answer(self.here.call(worker_steps.moved_weights, *about, role="judging")).value
         found: dict[str, list[Outputs]] = {}
         for s in samples:
@@ -145,7 +168,7 @@ class NoiseMeter:
             pair = match_outputs(self.reference[s.id], plain, facts=self.facts)
             each = (self._shift_outputs(s.id, pair, m) for m in moved.get(s.id, ()))
             found[s.id] = [shifted for shifted in each if shifted]
-            found[s.id] += [_round_outputs(pair, seed) for seed in SEEDS]
+            found[s.id] += [] if loose else [_round_outputs(pair, seed) for seed in SEEDS]
         return found
 
     def _shift_outputs(self, sample: str, one: Matched, moved: Outputs) -> Outputs:

@@ -248,8 +248,9 @@ def run_perturbed(
     samples: Sequence[Sample],
     seeds: Sequence[int],
     inside: bool,
+    ulps: float = 1.0,
 ) -> dict[str, list[Outputs]]:
-    """Outputs with weights and inputs moved by a roundoff, or every operator by its own.
+    """Outputs with weights and inputs moved by roundoffs, or every operator by its own.
 
     A runtime that cannot move weights is given moved inputs alone.
     """
@@ -259,9 +260,11 @@ def run_perturbed(
         enter("load")
         if isinstance(runtime, Perturbs):
             session = runtime.load_perturbed(artifact, config.options, seed, inside)
+        elif artifact.format == "onnx" and inside:
+            session = load(config, Artifact("onnx", injected_bytes(artifact.data, seed)))
         elif artifact.format == "onnx":
-            move = injected_bytes if inside else perturb.jitter_bytes
-            session = load(config, Artifact("onnx", move(artifact.data, seed)))
+            moved_data = perturb.jitter_bytes(artifact.data, seed, ulps)
+            session = load(config, Artifact("onnx", moved_data))
         elif inside:
             break
         else:
@@ -269,7 +272,7 @@ def run_perturbed(
         enter("run")
         for sample in samples:
             rng = np.random.default_rng(seed)
-            feeds = sample.feeds if inside else move_inputs(sample.feeds, rng)
+            feeds = sample.feeds if inside else move_inputs(sample.feeds, rng, ulps)
             # A moved input may be illegal; the other ones are still measured.
             with contextlib.suppress(ArithmeticError, ValueError, RuntimeError, IndexError):
                 moved[sample.id].append(infer(runtime, session, feeds))
@@ -289,34 +292,38 @@ def move_inputs(feeds: Feeds, rng: np.random.Generator, ulps: float = 1.0) -> di
 
 
 def moved_weights(
-    config: RuntimeConfig, artifact: Artifact, samples: Sequence[Sample], seeds: Sequence[int]
+    config: RuntimeConfig,
+    artifact: Artifact,
+    samples: Sequence[Sample],
+    seeds: Sequence[int],
+    ulps: float = 1.0,
 ) -> dict[str, list[Outputs]]:
-    """Outputs of an ONNX model with weights and inputs moved by a roundoff."""
+    """Outputs of an ONNX model with weights and inputs moved by roundoffs."""
     moved: dict[str, list[Outputs]] = {s.id: [] for s in samples}
     for seed in seeds:
         enter("load")
-        session = load(config, Artifact("onnx", _with_moved_weights(artifact.data, seed)))
+        session = load(config, Artifact("onnx", _with_moved_weights(artifact.data, seed, ulps)))
         enter("run")
         for sample in samples:
-            feeds = move_inputs(sample.feeds, np.random.default_rng(seed))
+            feeds = move_inputs(sample.feeds, np.random.default_rng(seed), ulps)
             run = _run(config, artifact, session, Sample(sample.id, feeds))
             if not isinstance(run, Failure):
                 moved[sample.id].append(run)
     return moved
 
 
-def _with_moved_weights(data: bytes, seed: int) -> bytes:
+def _with_moved_weights(data: bytes, seed: int, ulps: float) -> bytes:
     """The model with its weights moved, those that operators have as attributes too.
 
     Trees and linear models of ``ai.onnx.ml`` have theirs there.
     """
-    model = onnx.load_from_string(perturb.jitter_bytes(data, seed))
+    model = onnx.load_from_string(perturb.jitter_bytes(data, seed, ulps))
     rng = np.random.default_rng(seed)
     for node in nodes_of(model.graph):
         for attribute in node.attribute:
             if attribute.floats and not is_onnx(node):
                 values = {attribute.name: np.array(attribute.floats, np.float32)}
-                moved = perturb.jitter_feeds(values, rng)[attribute.name]
+                moved = perturb.jitter_feeds(values, rng, ulps)[attribute.name]
                 del attribute.floats[:]
                 attribute.floats.extend(moved.tolist())
     return bytes(model.SerializeToString())

@@ -36,6 +36,8 @@ class Noise:
             from the ends of the grid, as OpenVINO says of its FakeQuantize: then a value near 0 is
             off by a roundoff of the ends.
         tolerance: Relative error that a lossy pass declares.
+        loosened: Outputs of the reference with inputs and weights moved by ``tolerance``; None
+            where they were not measured. Discrete outputs behind a lossy pass may flip as in them.
         measured: Whether ``jitters`` were measured. If not, only the bound for re-ordered sums is
             available, and a difference beyond it is "unsure".
         finite_inputs: Outputs whose inputs have no NaN and no infinity: their own were computed.
@@ -55,6 +57,7 @@ class Noise:
     steps: Mapping[str, float] = field(default_factory=dict)
     grids: Mapping[str, float] = field(default_factory=dict)
     tolerance: float | None = None
+    loosened: Sequence[Mapping[str, np.ndarray]] | None = None
     finite_inputs: frozenset[str] = frozenset()
     measured: bool = True
     checked: bool = True

@@ -18,13 +18,13 @@ from optvet.engine.judge.against_noise import Difference, judge_against_noise
 from optvet.engine.judge.flipped_shapes import rows_excuse
 from optvet.engine.judge.flips import flips_excuse
 from optvet.engine.judge.judgement import DECLARED, OTHER_PLACES, Call, Judgement
-from optvet.engine.judge.known_noise import Noise, moved_runs
+from optvet.engine.judge.known_noise import Noise, moved_runs, runs_of
 from optvet.engine.judge.sizes import is_rounding, other_places, wide
 from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
 from optvet.engine.numerics import texts
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 
-_FEW = 0.01
+FEW = 0.01
 """Share of a discrete output that may lie so close to a decision that only float64 tells."""
 
 
@@ -65,7 +65,8 @@ def _judge_shape(
 ) -> Judgement:
     detail = f"shape {list(ref.shape)} became {list(cand.shape)}"
     if noise is not None and name in noise.discontinuous:
-        runs = [j[name] for j in (*noise.jitters, *noise.injected) if name in j]
+        loose = noise.loosened or () if noise.tolerance is not None else ()
+        runs = [j[name] for j in (*noise.jitters, *noise.injected, *loose) if name in j]
         if _is_among(cand.shape, {ref.shape, *(run.shape for run in runs)}):
             words = rows_excuse(ref, cand, runs, limits)
             if words:
@@ -106,7 +107,7 @@ def _judge_discrete(
     if noise is None:
         return Judgement(name, "unsure", exceeds=1.0, detail=share)
     if noise.tolerance is not None and name not in noise.exact:
-        return Judgement(name, "sensitivity", detail=f"{share}, after a lossy pass")
+        return _judge_loosened(name, ref, cand, noise, limits)
     if name in noise.exact:
         return Judgement(
             name, "fault", 1.0, 0.0, math.inf, share + "; nothing here can round", True
@@ -120,10 +121,30 @@ def _judge_discrete(
     if _is_taken_inside(name, cand, wrong, noise):
         words = ", as they do where operators round otherwise"
         return Judgement(name, "sensitivity", detail=share + words)
-    few = int(wrong.sum()) <= max(1, _FEW * wrong.size)
+    few = int(wrong.sum()) <= max(1, FEW * wrong.size)
     if noise.missing and (few or not moved_runs(noise, limits)):
         return Judgement(name, "unsure", exceeds=1.0, detail=f"{share}; {noise.missing}")
     return Judgement(name, "fault", 1.0, 0.0, math.inf, share)
+
+
+def _judge_loosened(
+    name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise, limits: Thresholds
+) -> Judgement:
+    """Judge a discrete output behind a lossy pass: it flips as it does where all moves as far."""
+    wrong = np.asarray(ref != cand)
+    share = f"{int(wrong.sum())} of {wrong.size} elements differ"
+    moved = f"with inputs and weights moved by the declared {noise.tolerance:.2g}"
+    if not noise.loosened:
+        detail = f"{share}; how many do {moved} is not known"
+        return Judgement(name, "unsure", exceeds=1.0, detail=detail)
+    runs = replace(noise, jitters=noise.loosened, injected=(), truth={})
+    excuse = flips_excuse(name, ref, cand, wrong, runs, limits)
+    alike = runs_of(name, ref, noise.loosened)
+    most = max((int(np.sum(run != ref)) for run in alike), default=0)
+    if excuse is None:
+        return Judgement(name, "fault", 1.0, None, math.inf, f"{share}; {moved} up to {most} do")
+    words = f"{share}, and up to {most} {moved}; {excuse.words}"
+    return Judgement(name, "sensitivity", detail=words)
 
 
 def _is_taken_inside(name: str, cand: np.ndarray, wrong: np.ndarray, noise: Noise) -> bool:

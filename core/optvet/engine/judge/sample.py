@@ -16,7 +16,7 @@ import numpy as np
 
 from optvet.engine.judge.by_part import hold_parts_to, judge_parts
 from optvet.engine.judge.failures import OPTIMIZER, Producer, in_words, symptom_of
-from optvet.engine.judge.judgement import OTHER_PLACES, Judgement
+from optvet.engine.judge.judgement import OTHER_PLACES, Call, Judgement
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.outputs import judge as judge_values
 from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
@@ -183,7 +183,7 @@ def judge_outputs(
         if setting.quick is None:
             judged = [_by_parts(j, expected, came, noise, setting) for j in judged]
     if setting.quick is not None:
-        judged = [_decide_quickly(j, expected[j.output], setting.quick) for j in judged]
+        judged = [_decide_quickly(j, expected[j.output], setting) for j in judged]
     return [review(j) for j in judged]
 
 
@@ -214,9 +214,9 @@ def verdict_of(judgements: Sequence[Judgement], expected: Values, came: Values) 
     )
 
 
-def unlike(first: Values, again: Values) -> frozenset[str]:
-    """Names of outputs that differ in a second run of the same model."""
-    return frozenset(j.output for j in judge_values(first, again) if j.call != "same")
+def unlike(first: Values, again: Values, *, but: Call = "same") -> frozenset[str]:
+    """Names of outputs that differ in a second run of the same model, by more than ``but``."""
+    return frozenset(j.output for j in judge_values(first, again) if j.call not in ("same", but))
 
 
 def telling_tolerance(error: float | None, noise: float | None) -> float:
@@ -285,13 +285,15 @@ def _by_parts(
     return judge_parts(judged, value, came[judged.output], noise, judge)
 
 
-def _decide_quickly(judgement: Judgement, value: np.ndarray, factor: float) -> Judgement:
+def _decide_quickly(judgement: Judgement, value: np.ndarray, setting: Setting) -> Judgement:
     """Decide an output that is unclear without noise by a plain limit."""
-    if judgement.call != "unsure":
+    if judgement.call != "unsure" or setting.quick is None:
         return judgement
+    if setting.tolerance is not None:
+        return replace(judgement, call="sensitivity")
     if is_float(value.dtype) and judgement.detail != OTHER_PLACES:
         # Between rounding and this no fault is looked for: noise would have to be measured.
-        limit = factor * float(np.sqrt(2 * unit_roundoff(value.dtype)))
+        limit = setting.quick * float(np.sqrt(2 * unit_roundoff(value.dtype)))
         if judgement.error is not None and judgement.error <= limit:
             return replace(judgement, call="drift")
     return replace(judgement, call="fault")

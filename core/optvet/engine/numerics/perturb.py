@@ -90,7 +90,8 @@ def jitter_model(
     Args:
         model: A model with all its weights in memory.
         rng: Source of the signs; equal states give equal models.
-        ulps: Step in units in the last place of each tensor's own type; rounded to whole ones.
+        ulps: Step in units in the last place of each tensor's own type, rounded to whole ones; or a
+            ``Share`` of each number.
         jitter: Moves the tensors; None for a ``Jitter`` made of ``rng`` and ``ulps``.
 
     Raises:
@@ -150,15 +151,24 @@ def jitter_bytes(data: bytes, seed: int, ulps: float = 1.0) -> bytes:
     return b"".join(whole_parts(moved, message))
 
 
+class Share(float):
+    """A step as a share of each number, in place of units in its last place."""
+
+
 class Jitter:
     """The random steps of one perturbation."""
 
     def __init__(self, rng: np.random.Generator, ulps: float) -> None:
         if not ulps >= 0:
             raise ValueError(f"ulps is {ulps}, expected 0 or more")
-        step = round(ulps) if ulps == 0 or ulps > 1 else 1
-        self.rng, self.step = rng, step
-        self.pattern = rng.integers(-1, 2, _PATTERN_LENGTH, dtype=np.int64) * step
+        self.rng, self.ulps = rng, ulps
+        self.pattern = rng.integers(-1, 2, _PATTERN_LENGTH, dtype=np.int64)
+
+    def _step(self, kind: int) -> int:
+        """The step of one type in units in its last place."""
+        if isinstance(self.ulps, Share):
+            return max(1, round(self.ulps * 2.0 ** (LAYOUTS[kind][2] - 1)))
+        return round(self.ulps) if self.ulps == 0 or self.ulps > 1 else 1
 
     def move(self, bits: Array, kind: int) -> None:
         """Move the floats whose bit patterns are ``bits``, in place.
@@ -168,7 +178,8 @@ class Jitter:
         """
         integer, exponent, _ = LAYOUTS[kind]
         offset = int(self.rng.integers(_PATTERN_LENGTH))
-        pattern = np.roll(self.pattern, offset).astype(integer)
+        step = self._step(kind)
+        pattern = (np.roll(self.pattern, offset) * step).astype(integer)
         largest = exponent - 1
         # A part at a time: what is needed beside it stays in the processor's cache.
         for start in range(0, bits.size, _PATTERN_LENGTH):
@@ -178,7 +189,7 @@ class Jitter:
             # Skip numbers that the step would move past zero or to infinity, and those two
             # themselves; and whole numbers, which no rounding made: moved, the 1 of a mask would
             # no longer be taken from 1 without a rest.
-            inside = (magnitude > self.step) & (magnitude <= largest - self.step)
+            inside = (magnitude > step) & (magnitude <= largest - step)
             inside &= ~_are_whole(magnitude, kind)
             place[:] = part + pattern[: part.size] * inside
 

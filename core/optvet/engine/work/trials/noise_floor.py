@@ -48,6 +48,8 @@ from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample
 
 JITTERS = 2
+LOOSENED = 8
+"""Draws with inputs and weights moved by what a lossy pass declares: one label flips in few."""
 SEEDS, MORE_SEEDS, WIDE_SEEDS = range(JITTERS, 5), range(5, 15), range(100, 106)
 """Further draws before a fault is reported; the last two where a rounded value decides."""
 MAX_MACS = 2e10
@@ -239,6 +241,12 @@ def measure(
     }
 
 
+def loosened(runner: TrialRunner, sample: Sample, tolerance: float) -> tuple[Outputs, ...]:
+    """Outputs of the reference with inputs and weights moved by a declared loss."""
+    runs, _ = _jitter(runner, [sample], range(LOOSENED), perturb.Share(tolerance))
+    return tuple(runs.get(sample.id, ()))
+
+
 def _jitter(
     runner: TrialRunner,
     samples: Sequence[Sample],
@@ -250,6 +258,7 @@ def _jitter(
 ) -> tuple[dict[str, list[Outputs]], str]:
     """Outputs of perturbed runs by sample, and why they are missing for want of time or memory."""
     kind = ("wide " * wide_sums + "injected") if inside else "jitter"
+    kind = "loosened" if isinstance(ulps, perturb.Share) else kind
     runs: dict[str, list[Outputs]] = {}
     todo, missing = [], ""
     for sample in samples:
