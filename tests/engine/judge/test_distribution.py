@@ -1,13 +1,16 @@
 """Two sets of random runs are told apart where their distributions differ, and only there."""
 
+import math
 import re
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
 from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.distribution import Unlike, most_unlike
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.random_outputs import Side, judge_random
 from optvet.graph.randomness import SeedBy
 
@@ -207,6 +210,40 @@ def test_equal_distributions_from_other_seeds_are_never_a_fault(make: Make) -> N
 
         calls |= {j.call for j in judge_random(Given(plain, shifted, seeds=True), ["y"]).values()}
     assert calls == {"drift"}
+
+
+@pytest.mark.parametrize("size", [1, 16, 400])
+def test_a_difference_larger_than_what_may_hide_is_found(size: int) -> None:
+    def shifted(by: float) -> Judgement:
+        # A mean of so many deviates by 1 / sqrt(size) between runs.
+        def moved(seed: int, runs: int = 48) -> Made:
+            made = normal(seed + 1_000_000, runs, size=size)
+            return [{"y": (r["y"] + by / math.sqrt(size)).astype(F32)} for r in made]
+
+        def plain(seed: int, runs: int = 48) -> Made:
+            return normal(seed, runs, size=size)
+
+        (judgement,) = judge_random(Given(plain, moved, seeds=True), ["y"]).values()
+        return judgement
+
+    same = shifted(0.0)
+    assert same.call == "drift"
+    found = re.search(r"off by less than ([0-9.e-]+) of its deviation", same.detail)
+    assert found
+    for times in (2.0, 10.0, 1e3, 1e6):
+        assert shifted(times * float(found[1])).call == "fault", times
+
+
+def test_runs_that_depend_on_each_other_explain_no_more_than_they_differ_by() -> None:
+    def drifting(seed: int, runs: int = 48, off: float = 0.0) -> Made:
+        """The second half of a session draws a little more than the first."""
+        later = np.arange(runs) >= runs // 2
+        made = normal(seed, runs)
+        return [{"y": r["y"] + F32(0.5 * h + off)} for r, h in zip(made, later, strict=True)]
+
+    far = partial(drifting, off=1e3)
+    (judgement,) = judge_random(Given(drifting, far, seeds=False), ["y"]).values()
+    assert judgement.call == "fault"
 
 
 def test_runs_that_depend_on_each_other_prove_nothing() -> None:

@@ -44,12 +44,15 @@ class Unlike:
 
     ``p`` is the probability that any statistic of any output differs as much if the distributions
     are equal. ``detail`` says what differs; ``stuck`` is True if the output no longer varies.
+    ``effect`` is by how many standard deviations of both together their means differ; infinite
+    where something varies on one side only.
     """
 
     output: str
     p: float
     detail: str
     stuck: bool = False
+    effect: float = math.inf
 
 
 def most_unlike(
@@ -121,9 +124,8 @@ def _most_different(
         beaten += int((np.abs(dealt @ scaled).max(axis=1) >= largest * (1 - 1e-9)).sum())
         left -= some
     name, words, _ = columns[int(seen.argmax())]
-    yield Unlike(
-        name, (1 + beaten) / (1 + permutations - left), f"its {words} has another distribution"
-    )
+    p = (1 + beaten) / (1 + permutations - left)
+    yield Unlike(name, p, f"its {words} has another distribution", effect=largest)
 
 
 # --- values that vary on one side only ------------------------------------------------------------

@@ -8,14 +8,17 @@ other. Each test compares a few runs first, and more only while these do not dec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal, Protocol
 
 import numpy as np
 
 from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.distribution import Unlike, most_unlike
+from optvet.engine.judge.flips import REACH
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.outputs import judge
 from optvet.graph.randomness import SeedBy
@@ -35,6 +38,8 @@ SELF_P = 1e-3
 """If two halves of one model's runs differ with a p-value below this, its runs are not independent,
 and the judgement is "unsure"."""
 FEWEST_RUNS = 8
+_STATISTICS = 50
+"""About as many statistics of an output are compared: see ``distribution``."""
 
 Side = Literal["reference", "candidate"]
 _OWN_SEEDS: dict[Side, int] = {"reference": 1_000_000, "candidate": 2_000_000}
@@ -80,18 +85,21 @@ def judge_random(
     if first.unusable:
         return _unsure(names, first.unusable)
     if first.seen is None:
-        return _alike(names, first.runs)
+        return _alike(names, first.runs, SCREEN[-1][1])
     second = _run_test(draws, names, _within(PROOF, proof), sessions=range(1, 3))
     if second.unusable:
         return _unsure(names, second.unusable)
     if second.seen is None:
-        return _alike(names, second.runs)
+        return _alike(names, second.runs, PROOF[-1][1])
     for words, side in (("original", second.reference), ("optimized model", second.candidate)):
         half = len(side) // 2
         own = most_unlike(side[:half], side[half:], names, permutations=4_999, seed=2)
-        if own is not None and own.p < SELF_P:
-            return _unsure(names, f"the draws of the {words} depend on each other")
-    return _alike(names, second.runs) | {second.seen.output: _fault(second.seen, second.runs)}
+        if own is not None and own.p < SELF_P and second.seen.effect <= REACH * own.effect:
+            apart = f": its halves are {own.effect:.2g} deviations apart"
+            apart = apart if math.isfinite(own.effect) else ""
+            return _unsure(names, f"the draws of the {words} depend on each other{apart}")
+    fault = {second.seen.output: _fault(second.seen, second.runs)}
+    return _alike(names, second.runs, PROOF[-1][1]) | fault
 
 
 @dataclass(frozen=True)
@@ -191,8 +199,13 @@ def _unusable(sides: Sequence[Runs], names: Sequence[str]) -> str:
     return ""
 
 
-def _alike(names: Iterable[str], runs: int) -> dict[str, Judgement]:
+def _alike(names: Iterable[str], runs: int, p: float) -> dict[str, Judgement]:
+    # By so much must one of many statistics differ for this p-value of the largest of them.
+    shift = NormalDist().inv_cdf(1 - p / 2 / _STATISTICS) * math.sqrt(2 / max(runs, 1))
     detail = f"random: draws of one distribution, as {runs} runs of each model show"
+    detail += (
+        f"; a mean that is off by less than {shift:.1g} of its deviation between runs may hide"
+    )
     return {name: Judgement(name, "drift", detail=detail) for name in names}
 
 
