@@ -35,6 +35,8 @@ it is used in every layer."""
 DRAWS, FEW_DRAWS = 8, 2
 MOVE = 2e-3
 """Largest perturbation, in steps, before a quantizer whose integers are not available."""
+_OF_ITS_OWN, _OF_ANY = 4, 8
+"""How many times as far as hidden values move an element, or the most moved one, it may be off."""
 _FEW_LEFT = 0.01
 """Share of elements that roundings left out may not explain, where others are unavailable."""
 
@@ -57,6 +59,7 @@ class _End:
     detail: str = ""
     outcome: Outcome = "sound"
     skipped: tuple[str, ...] = ()
+    excused: float | None = None
 
     @property
     def bad(self) -> bool:
@@ -315,8 +318,10 @@ class _LayerCheck:
                 middle, reach = (lows[key] + highs[key]) / 2, (highs[key] - lows[key]) / 2
                 errors = np.abs(self._errors_in_steps(end.name, index, middle))
                 inside = bool(end.region.inside) and _few_moves(errors, reach)
-                if bool(np.any(errors > HALF + 4 * reach)) and not inside:
+                if bool(np.any(errors > HALF + _OF_ITS_OWN * reach)) and not inside:
                     return False
+                most = HALF + (_OF_ANY if inside else _OF_ITS_OWN) * float(reach.max(initial=0.0))
+                end.excused = max(end.excused or 0.0, most)
             elif key in jitters:
                 first, *others = jitters[key]
                 noise = replace(
@@ -365,7 +370,7 @@ def _few_moves(errors: Array, reach: Array) -> bool:
     """
     if np.sum(errors > HALF) > 2 * np.sum(reach > HALF - 0.5):
         return False
-    allowed = HALF + 8 * float(np.max(reach, initial=0.0))
+    allowed = HALF + _OF_ANY * float(np.max(reach, initial=0.0))
     rms = [float(np.sqrt(np.mean(np.square(v)))) if v.size else 0.0 for v in (errors, reach)]
     return bool(np.all(errors <= allowed)) and rms[0] <= HALF + 6 * rms[1]
 
@@ -389,6 +394,7 @@ def _layer(end: _End) -> LayerJudgement:
         end.region.begins,
         end.detail,
         tuple(end.bad_on),
+        end.excused if end.outcome == "noise" else None,
     )
 
 

@@ -27,6 +27,8 @@ class LayerJudgement:
         node: Name of its last node.
         begins: Quantized tensors that it is computed from.
         detail: Further details as text.
+        excused: Steps by which roundings that cannot be seen may move it, of which an error is
+            excused; None where none was needed.
     """
 
     name: str
@@ -41,6 +43,7 @@ class LayerJudgement:
     begins: tuple[str, ...] = ()
     detail: str = ""
     beyond: tuple[tuple[int, float, float | None], ...] = ()
+    excused: float | None = None
 
     def on(self, sample: int) -> LayerJudgement | None:
         """The same as it is on one sample; None if it is within the limit there."""

@@ -15,7 +15,7 @@ from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import open_model
 from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vet.observe.examine import Examiner
-from optvet.engine.vet.observe.observation import finite
+from optvet.engine.vet.observe.observation import Examination, finite
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.opinions import is_quick_to_evaluate
@@ -111,7 +111,8 @@ def _excuse_underflow(
         if found is None:
             return ""
         usual = replace(sample, feeds=found.feeds)
-        return "" if _shows_on(session, finding, found.data, usual) else found.words
+        left = _left_on(session, finding, found.data, usual)
+        return "" if left is None else f"{found.words}; in usual sizes {left}"
 
     _excuse(session, examiner, samples, "underflow", why, first)
 
@@ -148,8 +149,9 @@ def _excuse_misdeclared(session: VetSession, samples: Sequence[Sample], first: i
         found = runner.sandbox.call(without_wrong_shapes, *about, role="judging").value
         if found is None:
             return  # nor is one of another finding: shapes seldom depend on the sample
-        if not _shows_on(session, finding, found.data, sample):
-            words = f"the original is malformed: {found.words}"
+        left = _left_on(session, finding, found.data, sample)
+        if left is not None:
+            words = f"the original is malformed: {found.words}; without that {left}"
             ledger.amend(i, {"severity": "note", "known_limit": words})
             ledger.control("declared shapes", "limited", words)
             ledger.add_undecided_reason(words)
@@ -203,10 +205,11 @@ def _misread_on(session: VetSession, finding: Finding, sample: Sample, judge: Ru
         return ""
     if is_contradicted(expected, [found], finding.error, finding.noise_floor):
         return ""
-    name = case.candidate.runtime.name
+    name, sized = case.candidate.runtime.name, finding.error is not None
+    most = telling_tolerance(finding.error, finding.noise_floor)
     return (
         f"{name} may be what is wrong: {judge.name} computes of the optimized model what the "
-        "original gives"
+        f"original gives{f', to {most:.1g} of its largest value' * sized}"
     )
 
 
@@ -266,11 +269,28 @@ def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -
     if answered is None:
         return False
     data, feeds = answered
-    return _shows_on(session, finding, data, replace(sample, feeds=feeds))
+    seen = _seen_on(session, finding, data, replace(sample, feeds=feeds)).observation
+    if seen is None or seen.symptom != finding.symptom:
+        return False
+    return not finding.outputs or bool({*seen.outputs} & {*finding.outputs})
 
 
-def _shows_on(session: VetSession, finding: Finding, data: bytes, sample: Sample) -> bool:
-    """Whether the culprit does the same to another form of the model."""
+def _left_on(session: VetSession, finding: Finding, data: bytes, sample: Sample) -> str | None:
+    """What is left of a fault in another form of the model, in words; None if it may be there.
+
+    A culprit that does something else wrong there, such as a crash, proves nothing.
+    """
+    seen = _seen_on(session, finding, data, sample)
+    if seen.observation is not None or any(j.call == "unsure" for j in seen.judgements.values()):
+        return None
+    if not finding.symptom.info.of_values:
+        return "it is gone"
+    errors = [j.error or 0.0 for n, j in seen.judgements.items() if n in finding.outputs]
+    return f"{max(errors):.2g} of its largest value is left" if errors else None
+
+
+def _seen_on(session: VetSession, finding: Finding, data: bytes, sample: Sample) -> Examination:
+    """What the culprit does to another form of the model."""
     runner, case = session.runner, session.case
     with temporary_folder("optvet-answered-") as folder:
         path = Path(folder) / "answered.onnx"
@@ -286,10 +306,7 @@ def _shows_on(session: VetSession, finding: Finding, data: bytes, sample: Sample
         if case.lowers and not lowered:
             examiner.learn_reference(other.trial(table.base, samples, "control"))
         passes = table.complete(finding.culprit) if finding.culprit else table.base
-        seen = examiner.examine(other.trial(passes, samples, "confirm"), samples).observation
-    if seen is None or seen.symptom != finding.symptom:
-        return False
-    return not finding.outputs or bool({*seen.outputs} & {*finding.outputs})
+        return examiner.examine(other.trial(passes, samples, "confirm"), samples)
 
 
 def _show_elsewhere(

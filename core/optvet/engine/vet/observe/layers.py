@@ -106,7 +106,8 @@ class Layers:
             hidden = f"{len(worst.hidden)} quantized tensors inside it could not be seen"
             words = f"{layer_words(worst)}; {hidden}"
             return replace(j, detail=f"{j.detail}; {words}".lstrip("; "))
-        return replace(j, call="drift", noise=None, exceeds=0.9, detail="each layer is right")
+        words = _right_words(answers, j.output)
+        return replace(j, call="drift", noise=None, exceeds=0.9, detail=words)
 
     def wrong(
         self, passes: tuple[str, ...], outputs: Collection[str], sample: str
@@ -211,6 +212,15 @@ class Layers:
                 )
             )
         return found
+
+
+def _right_words(answers: Sequence[Inspection], output: str) -> str:
+    """That the layers before an output are right, and how much could hide in those not seen."""
+    sizes = [x.excused for k in answers for x in _layers(k, output) if x.excused is not None]
+    if not sizes:
+        return "each layer is right"
+    hidden = "where tensors inside them could not be seen"
+    return f"each layer is right; {hidden}, up to {_number(max(sizes))} steps are excused"
 
 
 def _cut(lines: Sequence[str]) -> list[str]:

@@ -75,6 +75,8 @@ class Reach:
     def told(self, output: str) -> str:
         """The words, and how many elements of an output depend on what is undefined."""
         reached = None if self.elements is None else self.elements.get(output)
+        if self.elements is None:
+            return f"{self.words}; how far that reaches is not known"
         if reached is None:
             return self.words
         share = f"{int(reached.sum())} of {reached.size} elements of {output!r} depend on it"

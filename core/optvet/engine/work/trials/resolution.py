@@ -62,7 +62,8 @@ def exact_by_operator(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
     values = {**weights, **feeds, **recorded}
     if not all(_is_exact(model, node, values) for node in model.graph.node):
         return ""
-    return f"{config.runtime.name} computes each operator as exactly as its type and its range let"
+    words = "computes each operator as exactly as its type and its range let"
+    return f"{config.runtime.name} {words}: to {THRESHOLDS.rounding:g} roundoffs"
 
 
 def _is_exact(model: ModelProto, node: NodeProto, values: Values) -> bool:
