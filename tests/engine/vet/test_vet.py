@@ -189,8 +189,16 @@ def test_a_hang_in_the_runtime_is_a_timeout_of_its_stage(vet: Vet) -> None:
     assert finding.witness is not None
 
 
+def test_a_hang_hides_no_other_fault(vet: Vet) -> None:
+    optimizer = planted("hang", "spin_at_run", "drop_relu", count=5)
+    result = vet(NET, optimizer, Limits(0.7, 1 << 30), limit=1)
+    assert culprits(result) == [["hang"], ["spin_at_run"], ["drop_relu"]]
+    assert result.safe_pipeline == ["keep_00", "keep_01"]
+
+
 @pytest.mark.long
-def test_a_second_hang_ends_the_search(vet: Vet) -> None:
+def test_one_hang_too_many_ends_the_search(vet: Vet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optvet.engine.vet.ledger.HANGS", 1)
     limit_s = 3.0
     optimizer = planted("hang", "spin_at_run", count=6)
     result = vet(NET, optimizer, Limits(limit_s, 1 << 30), limit=1)
@@ -199,10 +207,23 @@ def test_a_second_hang_ends_the_search(vet: Vet) -> None:
     assert (finding.culprit, finding.confirmed, result.verdict) == (["hang"], True, "faulty")
     assert result.safe_pipeline == []
     (words,) = [c.detail for c in result.controls if c.name == "time limit"]
-    assert words == "something else also reaches the time limit; it was not searched"
+    assert words == (
+        "beside 1 that were found, something else reaches the time limit; it was not searched"
+    )
 
 
-def test_a_study_that_ended_early_does_not_claim_to_know_all_that_changed(vet: Vet) -> None:
+def test_a_study_goes_on_behind_passes_that_hang(vet: Vet) -> None:
+    optimizer = Planted(offered=("identity", "hang", "spin_at_run", "drop_relu"))
+    settings = {"pipeline": "identity", "strategy": "each", "limit": 1}
+    result = vet(NET, optimizer, Limits(1.0, 1 << 30), **settings)
+    assert culprits(result) == [["hang"], ["spin_at_run"], ["drop_relu"]]
+    assert [p.effect for p in result.passes_alone] == ["none", "failed", "failed", "failed"]
+
+
+def test_a_study_that_ended_early_does_not_claim_to_know_all_that_changed(
+    vet: Vet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optvet.engine.vet.ledger.HANGS", 1)
     optimizer = Planted(offered=("identity", "hang", "spin_at_run", "benign_reassociate"))
     settings = {"pipeline": "identity,benign_reassociate", "strategy": "each", "limit": 1}
     result = vet(NET, optimizer, Limits(1.0, 1 << 30), **settings)

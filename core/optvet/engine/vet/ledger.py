@@ -11,6 +11,10 @@ from optvet.spec.records import Control, ControlState, Finding, RequirementRecor
 from optvet.spec.symptoms import Symptom
 
 
+HANGS = 4
+"""Faults of one vet that may reach the time limit; behind them, nothing more is searched."""
+
+
 class FindingsLedger:
     """Collects what the stages of a vet find.
 
@@ -76,10 +80,14 @@ class FindingsLedger:
         return observation.unexplained
 
     def ends_search(self, observation: Observation) -> bool:
-        """Whether it is a second timeout, not searched because it costs the time limit twice."""
-        if observation.symptom.info.limit != "time" or not self.has(observation.symptom):
+        """Whether it is one timeout too many: to search each costs the time limit a few times."""
+        if observation.symptom.info.limit != "time":
             return False
-        words = "something else also reaches the time limit; it was not searched"
+        known = sum(f.symptom == observation.symptom for f in self.findings)
+        if known < HANGS:
+            return False
+        words = f"beside {known} that were found, something else reaches the time limit; "
+        words += "it was not searched"
         self.control("time limit", "limited", words)
         self.add_undecided_reason(words)
         return True

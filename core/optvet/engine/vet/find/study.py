@@ -24,7 +24,7 @@ from optvet.spec.types import Failure, Sample
 PAIR_BYTES = 64 << 20
 PAIR_NODES = 200_000
 """Without ``--pairs``, pairs are tried if trials x model size, and trials x nodes, are below."""
-STOPPED = "a second one runs into the time limit"
+STOPPED = "too many run into the time limit"
 
 
 @dataclass
