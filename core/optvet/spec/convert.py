@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from optvet.spec.request import Chain, Names, Texts, bytes_of, option, seconds_of
+from optvet.spec.request import Budget, Chain, Names, Texts, bytes_of, option, seconds_of
 
 
 def _places(value: object) -> object:
@@ -72,6 +72,8 @@ class ConvertRequest(BaseModel):
         300.0, group=_LIMITS, metavar="SECONDS"
     )
     """Wall-clock limit of one step, seconds."""
+    budget: Budget = option(None, group=_LIMITS, metavar="TIME", shown="none")
+    """Wall-clock limit of the whole answer, such as 60, 90s or 10m; there is none after that."""
     memory: Annotated[int, BeforeValidator(bytes_of)] = option(
         8 << 30, group=_LIMITS, metavar="SIZE", shown="8G"
     )

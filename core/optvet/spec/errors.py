@@ -58,6 +58,9 @@ class BudgetSpent(OptvetError):
 
     exit_code = 4
 
+    def __init__(self) -> None:
+        super().__init__("the time of --budget was over before there was an answer: give more")
+
 
 class UsageError(OptvetError):
     """What was given is wrong; the message says where and what to do."""

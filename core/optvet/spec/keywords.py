@@ -45,6 +45,7 @@ class _JudgingKeywords(TypedDict, total=False):
     seed: int
     jobs: int | None
     timeout: Seconds
+    budget: Seconds | None
     memory: Size
     cache: bool
     cache_dir: PathLike | None
@@ -62,7 +63,6 @@ class VetOptions(_JudgingKeywords, total=False):
     as_deployed: bool
     measure: bool
     slower_than: float
-    budget: Seconds | None
     structure: bool
     fixed_tolerances: bool
     warnings: bool
@@ -137,6 +137,7 @@ class _ConversionKeywords(TypedDict, total=False):
     sizes: bool
     seed: int
     jobs: int | None
+    budget: Seconds | None
     timeout: Seconds
     memory: Size
     trust: bool

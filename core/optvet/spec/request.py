@@ -59,6 +59,10 @@ def _optional_duration(time: object) -> float | None:
     return None if time is None else duration_of(time)
 
 
+Budget = Annotated[float | None, BeforeValidator(_optional_duration)]
+"""Seconds for a whole answer; None for no limit."""
+
+
 def seconds_of(time: object) -> float:
     """The number of seconds, above 0 and at most a week, that ``90``, ``2.5`` or ``90s`` means.
 
@@ -241,9 +245,7 @@ class VetRequest(BaseModel):
         120.0, group=_LIMITS, metavar="SECONDS"
     )
     """Wall-clock limit of one step, seconds."""
-    budget: Annotated[float | None, BeforeValidator(_optional_duration)] = option(
-        None, group=_LIMITS, metavar="TIME", shown="none"
-    )
+    budget: Budget = option(None, group=_LIMITS, metavar="TIME", shown="none")
     """Wall-clock limit of the whole answer, such as 60, 90s or 10m: what is known then is the
     answer, undecided if no fault is confirmed."""
     memory: Annotated[int, BeforeValidator(bytes_of)] = option(

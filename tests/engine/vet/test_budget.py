@@ -10,10 +10,12 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from tests.preload import TRIALS
 
+import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.spec.errors import BudgetSpent
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact
@@ -68,6 +70,30 @@ def test_a_confirmed_finding_stays_where_the_budget_ends_later(tmp_path: Path) -
     assert [f.culprit for f in result.findings] == [["drop_relu"]]
     assert result.control("budget")
     assert not result.safe_pipeline
+
+
+def test_a_fault_whose_excuses_were_not_asked_is_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spent(*about: object) -> None:
+        raise BudgetSpent
+
+    monkeypatch.setattr("optvet.engine.vet.find.excuses._excuse_undefined", spent)
+    result, _ = vet(tmp_path, Hangs(default=("drop_relu",)), budget=600)
+    assert result.verdict == "undecided"
+    assert result.reason.startswith("drop_relu shows wrong-output, but the 600 s of --budget")
+    assert [(f.culprit, f.severity) for f in result.findings] == [(["drop_relu"], "note")]
+
+
+def test_a_conversion_has_no_answer_where_its_budget_ends(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(NET), path)
+    with pytest.raises(BudgetSpent, match="--budget was over before there was an answer"):
+        optvet.convert(str(path), via="onnx_version", budget=0.001)
+    with pytest.raises(BudgetSpent):
+        optvet.repair(str(path), via="onnx_version", out=tmp_path / "out", budget=0.001)
+    with pytest.raises(BudgetSpent):
+        optvet.precision(str(path), to="fp16", budget=0.001)
 
 
 def test_what_ends_in_time_is_answered_as_without_a_budget(tmp_path: Path) -> None:

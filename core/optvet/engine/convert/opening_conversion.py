@@ -18,7 +18,7 @@ from optvet.engine.models.opening import is_for_evaluator
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.convert import ConvertRequest, parts_of
-from optvet.spec.errors import OptvetError
+from optvet.spec.errors import BudgetSpent, OptvetError
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.scratch import temporary_folder
 
@@ -79,6 +79,10 @@ def open_conversion(
                     lender=None if within is None else within.sandboxes.get(home),
                 )
             )
+        left_s = request.budget if within is None else within.sandbox.left_s
+        for box in sandboxes.values():
+            stack.enter_context(box.budget(left_s))
+        boxes = [*sandboxes.values()]
         here = sandboxes.pop("")
         ways = [
             Conversion(
@@ -87,6 +91,8 @@ def open_conversion(
             for source in sources
         ]
         yield _loadable(ways)
+        if any(box.budget_spent for box in boxes):
+            raise BudgetSpent  # what rests on a step that was stopped is no answer
 
 
 def _loadable(ways: Sequence[Conversion]) -> Conversion:

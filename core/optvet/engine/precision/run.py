@@ -17,7 +17,7 @@ from optvet.engine.vet.session import open_session
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.trials.participants import configure, fit_to_model
 from optvet.engine.work.trials.trial_runner import Progress
-from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.errors import BudgetSpent, InputError, UnknownName, UsageError
 from optvet.spec.foreign import read_file
 from optvet.spec.optimizer_protocols import LowersPrecision, Optimizer
 from optvet.spec.precision import PrecisionRequest
@@ -49,13 +49,19 @@ def find_precision(
     sum_block = check_accumulation(optimizer, request)
     _refuse_unconvertible(optimizer, request, model)
     asked, by_default = _with_requirements(request.as_vet(optimizer.name), optimizer, model)
-    with open_session(model, asked, plugins, progress=progress) as session:
+    about = (model, asked, plugins)
+    with (
+        open_session(*about, progress=progress) as session,
+        session.runner.sandbox.budget(request.budget),
+    ):
         setting = set_up(session, asked, sum_block, progress)
         answer = find_answer(setting, request, progress)
         result = document_of(setting, request, answer, by_default=by_default)
         result = write_answer(setting.plain, setting.plain_meter, request, result)
         if request.measure and setting.samples:
             result = time_mixed(setting.plain, setting.samples[0], result)
+        if session.runner.sandbox.budget_spent:
+            raise BudgetSpent  # what rests on a step that was stopped is no answer
         cost = session.runner.ledger.cost(time.perf_counter() - started)
         return result.model_copy(update={"inferences": cost.inferences, "wall_s": cost.wall_s})
 

@@ -40,12 +40,25 @@ def run_within_budget(
 
 
 def _so_far(session: VetSession, started: float, doing: str) -> VetResult:
-    """The confirmed findings; undecided if there is none. No pipeline is recommended."""
+    """The confirmed findings; undecided if there is none. No pipeline is recommended.
+
+    A fault that nobody asked yet what excuses it is a note.
+    """
     case, ledger, request = session.case, session.ledger, session.request
     words = f"the {request.budget:g} s of --budget were over while {doing}"
     session.runner.progress(f"stopped: {words}", 0, None)
+    early = f"{words}: what may excuse it was not asked"
+    for i in range(ledger.weighed, len(ledger.findings)):
+        if ledger.findings[i].severity == "fault":
+            ledger.amend(i, {"severity": "note", "known_limit": early})
     found = [f for f in ledger.findings if f.confirmed]
     faulty = any(f.severity == "fault" for f in found)
+    unweighed = next((f for f in found if f.known_limit == early), None)
+    reason = f"{words}; give a larger one"
+    if unweighed is not None:
+        culprit = " then ".join(unweighed.culprit) or "import and export"
+        reason = f"{culprit} shows {unweighed.symptom}, but {words}, before it was asked what may "
+        reason += "excuse that; give a larger one"
     ledger.control("budget", "limited", f"{words}: nothing more was tried")
     return VetResult(
         schema="optvet.vet/3",
@@ -53,7 +66,7 @@ def _so_far(session: VetSession, started: float, doing: str) -> VetResult:
         optimizer=optimizer_record(case),
         runtime=runtime_record(case.candidate),
         verdict="faulty" if faulty else "undecided",
-        reason="" if faulty else f"{words}; give a larger one",
+        reason="" if faulty else reason,
         findings=found,
         safe_pipeline=[],
         controls=list(ledger.controls.values()),

@@ -10,7 +10,6 @@ from optvet.engine.vet.observe.observation import Observation
 from optvet.spec.records import Control, ControlState, Finding, RequirementRecord, Timing
 from optvet.spec.symptoms import Symptom
 
-
 HANGS = 4
 """Faults of one vet that may reach the time limit; behind them, nothing more is searched."""
 
@@ -23,6 +22,7 @@ class FindingsLedger:
         controls: Checks on which the verdict depends, by name.
         reasons: Why something could not be decided; if there are any, the verdict may be undecided.
         requirements: The user's requirements with what was measured.
+        weighed: How many findings were asked what excuses them.
         timing: How fast the safe pipeline is; None unless that was measured.
     """
 
@@ -31,6 +31,7 @@ class FindingsLedger:
         self.controls: dict[str, Control] = {}
         self.reasons: list[str] = []
         self.requirements: list[RequirementRecord] = []
+        self.weighed = 0
         self.timing: Timing | None = None
 
     def add(self, finding: Finding) -> None:

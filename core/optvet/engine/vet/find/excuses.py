@@ -53,6 +53,8 @@ def excuse(
     _excuse_underflow(session, examiner, samples, first)
     excused = [f for i in open_ if (f := ledger.findings[i]).severity == "note"]
     _excuse_misread(session, examiner, samples, first)
+    if not isinstance(session.case.optimizer, RuntimeTarget):
+        ledger.weighed = len(ledger.findings)
     return excused
 
 
@@ -131,6 +133,7 @@ def excuse_exact(session: VetSession, examiner: Examiner, samples: Sequence[Samp
         return runner.sandbox.call(exact_in_all, *about, role="judging").value or ""
 
     _excuse(session, examiner, samples, "each operator", why)
+    session.ledger.weighed = len(session.ledger.findings)
 
 
 def _excuse_misdeclared(session: VetSession, samples: Sequence[Sample], first: int) -> None:

@@ -196,6 +196,11 @@ class Sandbox:
         finally:
             self._until = None
 
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that are left of the budget; None where there is none."""
+        return None if self._until is None else self._until - time.monotonic()
+
     def _left_s(self) -> float:
         """Seconds that are left.
 
@@ -206,7 +211,7 @@ class Sandbox:
         if left_s > 0:
             return left_s
         self.budget_spent = True
-        raise BudgetSpent("the time of --budget is over")
+        raise BudgetSpent
 
     def _run(self, task: _PoolTask, kept: _IdleWorkers) -> Outcome[Any]:
         """The outcome of a task, which ends where the budget does."""
@@ -215,7 +220,7 @@ class Sandbox:
         outcome = _Attempts(task, kept).outcome()
         if left_s < limit and _kind(outcome) == "timeout":
             self.budget_spent = True
-            raise BudgetSpent("the time of --budget is over")
+            raise BudgetSpent
         return outcome
 
     @property
