@@ -16,7 +16,10 @@ from tests.answers import detail
 import optvet
 from optvet import VetResult
 from optvet.engine.discovery import Plugins
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.models.opening import open_model
+from optvet.engine.vet.find.deployed import _unexplained
+from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.run import vet_model
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact
@@ -69,6 +72,18 @@ def test_a_runtime_that_is_wrong_on_the_original_too_is_no_fault_of_a_pass(tmp_p
     result = vet(FUSED, Planted(default=("identity",)), tmp_path)
     assert "the runtime is wrong on the original too" in detail(result, "as deployed")
     assert [f for f in result.findings if f.severity == "fault"] == []
+
+
+@pytest.mark.parametrize(("error", "told"), [(0.15, ""), (0.9, "explains no difference")])
+def test_an_error_of_the_runtime_explains_no_larger_one(error: float, told: str) -> None:
+    def judged(size: float) -> Examination:
+        return Examination(judgements={"y": Judgement("y", "fault", size)})
+
+    words = _unexplained(judged(error), judged(0.1))
+    assert bool(words) == bool(told)
+    if told:
+        assert told in words
+        assert words.endswith("'y': off by 0.9 of its largest value, on the original by 0.1")
 
 
 @pytest.mark.parametrize("packs", [True, False])

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from optvet.engine.judge.flips import REACH
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.find.eliminate import clear
 from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.case import Checks
 from optvet.spec.types import Failure
+
+
+def _unexplained(found: Examination, of_original: Examination) -> str:
+    """What the optimized model is off by, in words, beyond what the runtime itself is off by."""
+    for name, judged in found.judgements.items():
+        own = of_original.judgements.get(name)
+        error, explained = judged.error or 0.0, 0.0 if own is None else own.error or 0.0
+        if judged.call == "fault" and error > REACH * explained:
+            size = f"off by {error:.2g} of its largest value, on the original by {explained:.2g}"
+            return f"That explains no difference as large as that of {name!r}: {size}"
+    return ""
 
 
 def judge_as_deployed(
@@ -46,8 +59,13 @@ def judge_as_deployed(
         words = f"the original itself fails: {describe(failures[0])}"
         ledger.control("as deployed", "limited", words)
         return safe
-    if examiner.examine(original, samples).observation is not None:
+    of_original = examiner.examine(original, samples)
+    if of_original.observation is not None:
         words = f"the runtime is wrong on the original too{share}; vet it as an optimizer"
+        further = _unexplained(found, of_original)
+        if further:
+            words = f"{words}. {further}"
+            ledger.add_undecided_reason(words)
         ledger.control("as deployed", "limited", words)
         return safe
     before = len(ledger.findings)
