@@ -12,12 +12,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from optvet.graph.interface import graph_inputs
 from optvet.graph.sites import Site, find_rewrites
+from optvet.graph.trees import ENSEMBLES, Forest
 from optvet.graph.walk import attribute_of, reads
 from optvet.graph.weights import constants_of
 
@@ -180,7 +182,7 @@ class _Graphs:
         for node in nodes:
             twin = twins.get(node.output[0]) if node.output else None
             twin = twin if twin is not None and twin.op_type == node.op_type else None
-            found = [*self._sides(node, twin), *self._rows(node, twin)]
+            found = [*self._sides(node, twin), *self._rows(node, twin), *_leaves(node, twin)]
             yield from (d for d in found if d.value in self.known and d.sides)
         yield from self._results(site.before)
 
@@ -285,6 +287,43 @@ class _Graphs:
 
 def _name(node: NodeProto) -> str:
     return f"{node.op_type} {node.name or node.output[0]}"
+
+
+def _leaves(node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
+    """Nodes of trees that rows come to: those that changed and what follows them, else leaves."""
+    if node.op_type not in ENSEMBLES:
+        return
+    was = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    if not {"nodes_treeids", "nodes_nodeids", "nodes_values"} <= was.keys():
+        return  # thresholds in double precision
+    now = {} if twin is None else {a.name: helper.get_attribute_value(a) for a in twin.attribute}
+    forest = Forest(was)
+    differ = {row[:2] for row in {*_rows_of(was)} ^ {*_rows_of(now)}} if now else set()
+    wanted = {forest.place[key] for key in differ if key in forest.place}
+    for inner in wanted.difference(forest.leaves):
+        wanted.update(follows[inner] for follows in forest.children.values())
+    kind = "changed nodes" if wanted else "leaves"
+    sides = frozenset[Hashable](wanted or forest.leaves)
+    words = partial(_unreached, len(sides), kind)
+    yield Decision(_name(node), node.input[0], sides, partial(_visited, forest), words)
+
+
+def _rows_of(ensemble: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """What is said of each node of each tree: its tree, its number, and the rest."""
+    for prefix in ("nodes", "class", "target"):
+        columns = {n: v for n, v in ensemble.items() if n.startswith(f"{prefix}_")}
+        first = [columns.pop(f"{prefix}_{n}", ()) for n in ("treeids", "nodeids")]
+        same = [v for _, v in sorted(columns.items()) if len(v) == len(first[0])]
+        yield from zip(*first, *same, strict=True)
+
+
+def _visited(forest: Forest, x: np.ndarray) -> set[Hashable]:
+    table = np.asarray(x).reshape(len(x), -1) if np.ndim(x) > 1 else np.reshape(x, (1, -1))
+    return {index for index, rows in forest.visits(table) if len(rows)}
+
+
+def _unreached(count: int, kind: str, sides: Collection[Hashable]) -> str:
+    return f"{len(sides)} of {count} {kind} never reached"
 
 
 def _as_rows(node: NodeProto, constant: np.ndarray) -> np.ndarray:

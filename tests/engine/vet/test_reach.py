@@ -58,6 +58,10 @@ def move_node(model: ModelProto) -> None:
     values.floats[own] += span / 10 or 0.1
 
 
+def raise_leaf(model: ModelProto) -> None:
+    attributes(model)["target_weights"].floats[-1] *= 2
+
+
 def swap_branches(model: ModelProto) -> None:
     (node,) = (n for n in model.graph.node if n.op_type == "If")
     for a in node.attribute:
@@ -87,6 +91,7 @@ DAMAGES: Mapping[str, Callable[[ModelProto], None]] = {
     "exchange_rows": lambda m: change(m, stored(m), exchanged),
     "move_bound": lambda m: change(m, "high", lambda bound: bound * np.float32(1.05)),
     "move_node": move_node,
+    "raise_leaf": raise_leaf,
     "swap_branches": swap_branches,
     "swap_words": swap_words,
     "change_branch": change_branch,
@@ -322,6 +327,26 @@ def test_a_bound_that_cannot_be_reached_is_named(vet: Vet) -> None:
     result = vet(FAR, "move_bound")
     assert result.verdict == "clean"
     assert untried(result) == ["Clip bound never above 7000 or below -1"]
+
+
+TREE = f"""{HEAD}
+tree (float[4,1] x) => (float[4,1] y)
+{{
+    tame = Sigmoid(x)
+    [tree] y = ai.onnx.ml.TreeEnsembleRegressor<n_targets = 1,
+        nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0],
+        nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], nodes_values = [1.5, 0.0, 0.0],
+        nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0],
+        target_treeids = [0, 0], target_nodeids = [1, 2], target_ids = [0, 0],
+        target_weights = [1.0, 3.0]>(tame)
+}}
+"""
+
+
+def test_a_leaf_that_no_row_comes_to_is_named_where_it_changed(vet: Vet) -> None:
+    result = vet(TREE, "raise_leaf")
+    assert result.verdict == "clean"
+    assert untried(result) == ["TreeEnsembleRegressor tree 1 of 1 changed nodes never reached"]
 
 
 NEVER = f"""{HEAD}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from optvet.engine.numerics.float64.float_arrays import Array
+from optvet.graph.trees import Forest
 
 
 def tree_regressor(
@@ -48,46 +49,17 @@ def tree_classifier(
     return labels[scores.argmax(axis=1)], scores
 
 
-_BRANCHES: dict[str, Callable[[Any, Any], Any]] = {
-    "BRANCH_LEQ": np.less_equal,
-    "BRANCH_LT": np.less,
-    "BRANCH_GTE": np.greater_equal,
-    "BRANCH_GT": np.greater,
-    "BRANCH_EQ": np.equal,
-    "BRANCH_NEQ": np.not_equal,
-}
-
-
 def _leaf_sums(x: Array, trees: Mapping[str, Any], prefix: str, columns: int) -> Array:
     """Sum of the weights of the leaves that each row of ``x`` reaches, by target or class."""
     if any(value is not None for name, value in trees.items() if name.endswith("_as_tensor")):
         raise NotImplementedError("trees with double-precision thresholds")
-    keys = list(zip(trees["nodes_treeids"], trees["nodes_nodeids"], strict=True))
-    place = {key: index for index, key in enumerate(keys)}
-    nexts = {
-        side: [
-            place.get((tree, node), 0)
-            for (tree, _), node in zip(keys, trees[f"nodes_{side}nodeids"], strict=True)
-        ]
-        for side in ("true", "false")
-    }
-    missing = trees.get("nodes_missing_value_tracks_true") or [0] * len(keys)
-    leaves = np.zeros((len(keys), columns))
+    forest = Forest(trees)
+    leaves = np.zeros((len(forest.keys), columns))
     weighted = ("treeids", "nodeids", "ids", "weights")
     for tree, node, column, weight in zip(*(trees[f"{prefix}_{n}"] for n in weighted), strict=True):
-        leaves[place[tree, node], column] += float(weight)
-    total = np.zeros((len(x), columns))
-    roots = {tree: index for index, (tree, _) in reversed(list(enumerate(keys)))}
-    for root in roots.values():
-        pending = [(root, np.arange(len(x)))]
-        while pending:
-            index, rows = pending.pop()
-            branch = _BRANCHES.get(trees["nodes_modes"][index])
-            if branch is None or not len(rows):
-                total[rows] += leaves[index]
-                continue
-            values = x[rows, trees["nodes_featureids"][index]]
-            taken = branch(values, float(trees["nodes_values"][index]))
-            taken = taken | (np.isnan(values) & bool(missing[index]))
-            pending += [(nexts["true"][index], rows[taken]), (nexts["false"][index], rows[~taken])]
+        leaves[forest.place[tree, node], column] += float(weight)
+    total, ends = np.zeros((len(x), columns)), {*forest.leaves}
+    for index, rows in forest.visits(x):
+        if index in ends:
+            total[rows] += leaves[index]
     return total

@@ -29,7 +29,7 @@ from optvet.spec.records.vet import Exercise, UnexercisedRegion
 from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample
 
-VERSION = 1
+VERSION = 2
 """Increased when the meaning of a cached answer changes."""
 _EXERCISE: TypeAdapter[Exercise] = TypeAdapter(Exercise)
 
