@@ -101,8 +101,9 @@ class Tolerance:
     Attributes:
         rtol: Relative part.
         atol: Absolute part, in units of the output.
-        output: The only output that it covers; None for all except those in ``excluded``.
-        excluded: Outputs that have tolerances of their own.
+        output: The only output that it covers, or the part of one (``split_part``); None for all
+            except those in ``excluded``.
+        excluded: Outputs and parts of outputs that have tolerances of their own.
         origin: Where it is stated.
     """
 
@@ -116,9 +117,19 @@ class Tolerance:
         where = "" if self.output is None else f"{self.output}: "
         return f"{where}rtol={exactly(self.rtol)}, atol={exactly(self.atol)}"
 
+    @property
+    def tensor(self) -> str | None:
+        """Name of the only output that is compared, or of which a part is."""
+        return None if self.output is None else split_part(self.output)[0]
+
     def covers(self, output: str) -> bool:
-        """Whether the tolerance applies to ``output``."""
-        return output == self.output if self.output is not None else output not in self.excluded
+        """Whether the tolerance applies to ``output``, or to a part of it."""
+        return output == self.tensor if self.output is not None else output not in self.excluded
+
+    def parts_of(self, output: str) -> list[Index]:
+        """Parts of ``output`` that have tolerances of their own."""
+        split = map(split_part, sorted(self.excluded))
+        return [index for name, index in split if name == output and index is not None]
 
 
 Required = Requirement | Tolerance
@@ -208,6 +219,10 @@ def read_requirement(text: str) -> Required:
     return Tolerance(float(match["rtol"]), float(match["atol"]), match["output"])
 
 
+def _is_part(part: str, output: str) -> bool:
+    return part != output and split_part(part)[0] == output
+
+
 def parse_tolerance(text: str) -> tuple[str | None, float]:
     """The output, if one is named, and the number of ``[OUTPUT:]NUMBER``.
 
@@ -218,7 +233,8 @@ def parse_tolerance(text: str) -> tuple[str | None, float]:
     value = float(match["bound"]) if match else math.nan
     if match is None or not 0 <= value < math.inf:
         raise ValueError(
-            f"{show(text)} is no tolerance; write it as NUMBER or OUTPUT:NUMBER, such as 1e-3"
+            f"{show(text)} is no tolerance; write it as NUMBER, OUTPUT:NUMBER or "
+            "OUTPUT[:, 4:]:NUMBER, such as 1e-3"
         )
     return match["output"], value
 
@@ -238,7 +254,7 @@ def tolerances_of(
             relative.get(name, relative.get(None, 0.0)),
             absolute.get(name, absolute.get(None, 0.0)),
             name,
-            frozenset() if name is not None else named,
+            named if name is None else frozenset(n for n in named if _is_part(n, name)),
             origin,
         )
         for name in outputs

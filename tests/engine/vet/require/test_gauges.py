@@ -9,7 +9,7 @@ import pytest
 
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.require.gauges import Chunk, RequirementReading, gauge_of
-from optvet.spec.requirement import parse_requirement
+from optvet.spec.requirement import parse_requirement, tolerances_of
 from optvet.spec.types import Sample
 from optvet_classification import ClassificationComparator
 from optvet_tensor import TensorComparator
@@ -79,3 +79,26 @@ def test_a_reading_tells_which_part_of_an_output_lost_its_values(tmp_path: Path)
         None,
         "output 'y' has the shape [1, 3, 32], and no part y[:, 9:]",
     )
+
+
+def test_a_tolerance_of_a_part_holds_there_and_the_general_one_elsewhere(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "m.onnx")
+    model = open_model(tmp_path / "m.onnx", "m.onnx", tmp_path / "cache")
+    both = np.concatenate([np.full((1, 2, 4), 640.0), np.full((1, 1, 4), 0.5)], 1)
+    came = both + np.array([1.0, 1.0, 0.01]).reshape(1, 3, 1)
+
+    def read(*atol: str) -> list[tuple[bool | None, str]]:
+        readings = []
+        for tolerance in tolerances_of((), atol):
+            gauge = gauge_of(tolerance, [])
+            gauge.add(Chunk(model, [Sample("1", {})], {"1": {"y": both}}, {"1": {"y": came}}))
+            readings.append((gauge.reading().met, gauge.reading().words))
+        return readings
+
+    scores, rest = read("y[:, 2:]:1e-3", "2")
+    assert scores[0] is False
+    assert scores[1].startswith("output 'y[:, 2:]': 4 of 4 elements exceed it, by up to 10 times")
+    assert "--atol y[:, 2:]:0.01" in scores[1]
+    assert rest == (True, "the largest difference is 0.5 of the allowed one")
+    assert [met for met, _ in read("y[:, 2:]:0.1", "y:1e-3")] == [True, False]
+    assert [met for met, _ in read("y[:, :2]:2", "1e-3")] == [True, False]

@@ -56,15 +56,14 @@ def required_of(request: VetRequest, model: Model) -> tuple[Required, ...]:
         names = [o.name for o in model.outputs]
         if is_of_layers(required):
             continue
-        named = required.tensor if isinstance(required, Requirement) else required.output
+        named = required.tensor
         if named is not None and not belongs_to(named, names):
             raise UnknownName("output", named, names, f"(in {required.origin})")
-        if isinstance(required, Requirement):
-            _check_part(required, model)
+        _check_part(required, model)
     return found
 
 
-def _check_part(required: Requirement, model: Model) -> None:
+def _check_part(required: Required, model: Model) -> None:
     """Refuse a part of an output that has not so many axes.
 
     Raises:

@@ -234,16 +234,32 @@ class _ToleranceGauge(Gauge):
         if name not in candidate:
             self._worst, self._words = math.inf, f"there is no output {name!r}"
             return
-        found = excess(value, candidate[name], rtol=self.required.rtol, atol=self.required.atol)
+        value, came = self._meant(name, value, candidate[name])
+        found = excess(value, came, rtol=self.required.rtol, atol=self.required.atol)
         if found.beyond:
             self._beyond[name] = None
         self._least_atol = max(self._least_atol, found.least_atol)
         if self._witness is None or found.ratio > self._worst:
             self._worst, self._witness = found.ratio, replace(sample, feeds={})
+            where = self.required.output or name
             self._words = (
-                f"output {name!r}: {found.beyond:,} of {found.elements:,} elements exceed it"
+                f"output {where!r}: {found.beyond:,} of {found.elements:,} elements exceed it"
                 + (f", by up to {found.ratio:.3g} times" if math.isfinite(found.ratio) else "")
             )
+
+    def _meant(
+        self, name: str, value: np.ndarray, came: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What the tolerance is about: a part, or all but the parts that have one of their own."""
+        if value.shape != came.shape:
+            return value, came
+        if self.required.output not in (None, name):
+            meant = (select(self.required.output, {name: v})[name] for v in (value, came))
+            return next(meant), next(meant)
+        for index in self.required.parts_of(name):
+            came = came.copy()
+            came[index] = value[index]
+        return value, came
 
     def reading(self) -> RequirementReading:
         """Whether all elements of all samples are within the tolerance."""

@@ -12,7 +12,7 @@ from optvet.engine.vet.require.gauges import RequirementReading
 from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.spec.records import Finding
-from optvet.spec.requirement import Required, Requirement
+from optvet.spec.requirement import Required
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 
@@ -47,7 +47,7 @@ class UnmetRequirement(Property):
         """The finding with the value after the culprit alone."""
         reading = self.read(trial.passes)
         required = self.required
-        tensor = required.tensor if isinstance(required, Requirement) else required.output
+        tensor = required.tensor
         return Finding(
             symptom=self.symptom,
             severity="requirement",
