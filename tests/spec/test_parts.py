@@ -34,6 +34,18 @@ def test_classes_that_did_not_come_are_no_parts() -> None:
     assert names(classes) == []
 
 
+def test_quantities_that_alternate_are_parts() -> None:
+    corners = np.stack([RNG.uniform(0, 640, (64, 2)), RNG.uniform(0, 1, (64, 2))], axis=2)
+    found = parts_of([corners.reshape(1, 64, 4)])
+    assert [str(part) for part in found] == ["[:, :, 0:4:2]", "[:, :, 1:4:2]"]
+    assert found[1].of(corners.reshape(1, 64, 4)).max() < 1
+    points = RNG.uniform(0, 1, (1, 64, 17, 3)) * [640, 480, 1]
+    assert names(points.reshape(1, 64, 51)) == [f"[:, :, {i}:51:3]" for i in range(3)]
+    # Every other class came, of scores or of a few values.
+    assert names(RNG.uniform(0, 1, (1, 64, 6)) * [1, 1e-2, 1, 1e-2, 1, 1e-2]) == []
+    assert names(RNG.uniform(0, 1, (1, 2, 4)) * [640, 1, 640, 1]) == []
+
+
 def test_probabilities_are_shares_of_one_whole() -> None:
     rare = np.stack([np.linspace(0.98, 0.999, 64), np.linspace(0.02, 0.001, 64)], axis=1)
     assert names(rare) == []

@@ -21,6 +21,12 @@ _EACH = 4
 _LOST = 2.0**-14
 """Below this share of the largest values, a range is that of a saturated border, or what is left of
 a cancellation; scores of 0.1 beside boxes of 1,280 pixels are above it."""
+_STRIDES = range(2, 9)
+"""Distances at which values of one kind may follow each other: x and y, or x, y and a score."""
+_ALIKE = 4.0
+"""Up to this ratio, ranges at such a distance are those of one quantity."""
+_SCORE = 2.0
+"""A range of more than this is of no scores: classes that came and others may alternate too."""
 _MOST = 16
 """More parts than this are no quantities that somebody joined."""
 
@@ -34,16 +40,18 @@ class OutputPart:
         start: The first index.
         stop: The index behind the last one.
         largest: The largest magnitude of its finite values.
+        step: From one index to the next.
     """
 
     axis: int
     start: int
     stop: int
     largest: float
+    step: int = 1
 
     def of(self, value: np.ndarray) -> np.ndarray:
         """The part of ``value``, a view."""
-        return value[(*[slice(None)] * self.axis, slice(self.start, self.stop))]
+        return value[(*[slice(None)] * self.axis, slice(self.start, self.stop, self.step))]
 
     def __str__(self) -> str:
         """As numpy writes it.
@@ -51,7 +59,8 @@ class OutputPart:
         >>> str(OutputPart(1, 4, 7, 0.9))
         '[:, 4:7]'
         """
-        return f"[{':, ' * self.axis}{self.start}:{self.stop}]"
+        step = f":{self.step}" if self.step > 1 else ""
+        return f"[{':, ' * self.axis}{self.start}:{self.stop}{step}]"
 
 
 @dataclass
@@ -110,11 +119,15 @@ class Ranges:
         for axis, known in self._axes.items():
             if known.whole:
                 continue
-            groups = self._cut(known)
-            ranges = [float(known.largest[a:b].max()) for a, b in groups]
+            groups, step = self._cut(known), 1
+            if len(groups) == 1:
+                groups, step = self._interleaved(known)
+            ranges = [float(known.largest[a:b:step].max()) for a, b in groups]
             least = _LOST * max(ranges)
             parts = [
-                OutputPart(axis, *g, r) for g, r in zip(groups, ranges, strict=True) if r > least
+                OutputPart(axis, *g, r, step)
+                for g, r in zip(groups, ranges, strict=True)
+                if r > least
             ]
             ratio = max(ranges) / min((p.largest for p in parts), default=math.inf)
             if len(parts) > 1 and len(groups) <= _MOST and ratio > best:
@@ -126,6 +139,29 @@ class Ranges:
         if each < _EACH:
             return [(0, len(axis.largest))]
         return _cut(axis.largest, 0, len(axis.largest), -(-_VALUES // each))
+
+    def _interleaved(self, axis: _Axis) -> tuple[list[tuple[int, int]], int]:
+        """Every index at some distance, where their ranges are alike and of others apart."""
+        count = len(axis.largest)
+        whole = [(0, count)], 1
+        if self._values // count < _EACH or axis.largest.max() <= _SCORE:
+            return whole
+        for step in _STRIDES:
+            if (
+                count % step
+                or count < 2 * step
+                or count // step * (self._values // count) < _VALUES
+            ):
+                continue
+            rows = axis.largest.reshape(-1, step)
+            high, low = rows.max(axis=0), rows.min(axis=0)
+            order = np.argsort(high)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                jumps = low[order[1:]] / high[order[:-1]]
+                alike = bool(np.all(high <= _ALIKE * low))
+            if alike and np.max(jumps, initial=0.0) >= APART:
+                return [(first, count) for first in range(step)], step
+        return whole
 
 
 def parts_of(values: Iterable[np.ndarray]) -> tuple[OutputPart, ...]:
