@@ -19,7 +19,9 @@ from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.render import LABEL_COLUMNS, count, node_line, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
+from optvet.cli.vet_facts import append_unmet, labelled_grid, metrics_words, task_rows
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.repair import RepairRequest
 from optvet.spec.request import arguments_of
 
 if TYPE_CHECKING:
@@ -79,18 +81,20 @@ def command(
     if json_to != "-":
         terminal.show(headline(result), soft_wrap=True)
         if not quiet:
-            terminal.show(*screen(result))
+            terminal.show(*screen(result, fixed=request.fixed_tolerances))
             if (command := _next_command(result, request)) is not None:
                 terminal.show(command, soft_wrap=True)
-    raise typer.Exit(_CODES[result.verdict])
+    unmet = any(f.severity == "requirement" for f in result.findings)
+    raise typer.Exit(FINDINGS if unmet else _CODES[result.verdict])
 
 
 def _next_command(result: ConversionResult, request: ConvertRequest) -> Text | None:
     """The command that leads on from a fault, on one line; None where none does."""
     faults = [f for f in result.findings if f.severity == "fault"]
     if all(f.kind == "target-runtime" for f in faults):
-        return None  # There is nothing to mend in the model.
-    words = ["optvet", "repair", *arguments_of(request, request.model, ("out",))]
+        return None  # There is nothing to mend in the model, or no fault.
+    own = {"out"} | (ConvertRequest.model_fields.keys() - RepairRequest.model_fields.keys())
+    words = ["optvet", "repair", *arguments_of(request, request.model, own)]
     if result.stages[-1].format != "onnx":
         words = ["optvet", "convert", *arguments_of(request, request.model), "--reduce", "part"]
     line = Text(f"{'next':<{LABEL_COLUMNS}}", style="dim")
@@ -101,11 +105,13 @@ def headline(result: ConversionResult) -> Text:
     """The verdict, the source and the chain."""
     chain = " → ".join(c.name for c in result.converters)
     line = Text(f"{result.verdict.upper():<9} ", style=f"bold {_COLOURS[result.verdict]}")
-    return line.append_text(text(f"{result.source.source} → {chain}", "not bold default"))
+    line.append_text(text(f"{result.source.source} → {chain}", "not bold default"))
+    append_unmet(line, result.requirements)
+    return line
 
 
-def screen(result: ConversionResult) -> Iterator[RenderableType]:
-    """Stages, findings and what the answer rests on."""
+def screen(result: ConversionResult, *, fixed: bool = False) -> Iterator[RenderableType]:
+    """Stages, findings and what the answer rests on; ``fixed`` tolerances if they are asked."""
     versions = ", ".join(f"{c.name} {c.version}" for c in result.converters)
     judged = f"judged by {result.source.runtime} {result.source.version}"
     yield text(f"{versions}; {judged} on {count(result.samples, 'input')}", "dim")
@@ -119,6 +125,7 @@ def screen(result: ConversionResult) -> Iterator[RenderableType]:
     for control in result.controls:
         if control.state != "passed":
             yield text(one_line(f"{control.name}: {control.detail}", _LINE_CHARS), "yellow")
+    yield labelled_grid([*_task_rows(result, fixed=fixed)])
     if result.notes:
         yield text(one_line("notes: " + "; ".join(result.notes), _LINE_CHARS), "dim")
     if result.skipped:
@@ -130,6 +137,17 @@ def screen(result: ConversionResult) -> Iterator[RenderableType]:
         yield text(one_line(f"warned: {line}", _LINE_CHARS), "dim")
     if len(result.warnings) > _WARNINGS:
         yield text(f"… {count(len(result.warnings) - _WARNINGS, 'more warning')}", "dim")
+
+
+def _task_rows(result: ConversionResult, *, fixed: bool) -> Iterator[tuple[str, RenderableType]]:
+    """What differences mean for the task, if there are any, and what was required."""
+    impact = result.impact
+    if impact is not None and (impact.changed or impact.sensitive):
+        if impact.headline not in (f.consequence for f in result.findings):
+            yield "impact", text(impact.headline)
+    if impact is not None and (impact.changed or impact.sensitive or result.datasets):
+        yield "metrics", text(metrics_words(impact), "dim")
+    yield from task_rows(result, fixed=fixed)
 
 
 def _show_reduction(found: ReducedSource) -> Text:
@@ -176,7 +194,7 @@ def _finding(finding: ConversionFinding) -> Table:
     grid = Table.grid(padding=(0, 0))
     grid.add_column(width=10, style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    style = "red" if finding.severity == "fault" else "yellow"
+    style = "red" if finding.severity in ("fault", "requirement") else "yellow"
     label = "note" if finding.severity == "note" else "finding"
     grid.add_row(label, Text(finding.symptom, style))
     where = " or ".join(finding.stages)
@@ -184,6 +202,8 @@ def _finding(finding: ConversionFinding) -> Table:
         where = f"runtime {finding.culprit}, on the result of {where}"
     grid.add_row("culprit", text(f"{where} ({finding.kind})"))
     grid.add_row("", text(one_line(finding.message, _LINE_CHARS)))
+    if finding.consequence:
+        grid.add_row("impact", text(one_line(finding.consequence, _LINE_CHARS)))
     if finding.place is not None and (words := finding.place.words()):
         grid.add_row("inside", text(one_line(words, _LINE_CHARS)))
         parts = dict.fromkeys((finding.place.module, finding.place.line, finding.place.inside))
@@ -202,7 +222,8 @@ def _finding(finding: ConversionFinding) -> Table:
     if finding.witness is not None:
         seen = finding.witness
         about = f" ({seen.about})" if seen.about else ""
-        grid.add_row("sample", text(f"{seen.sample}{about}, {count(finding.samples, 'input')}"))
+        many = f", {count(finding.samples, 'input')}" if finding.samples else ""
+        grid.add_row("sample", text(f"{seen.sample}{about}{many}"))
     for check in finding.cross_check:
         words = f"{check.runtime}: {check.outcome}; {check.detail}".rstrip("; ")
         grid.add_row("also on", text(one_line(words, _LINE_CHARS), "dim"))

@@ -113,9 +113,15 @@ def ratio_of(timing: Timing) -> str:
     if timing.ratio is None:
         return f"the same bytes as the {timing.baseline}"
     return (
-        f"{timing.ratio:.2f} times the time of the {timing.baseline} "
-        f"({100 * timing.confidence:.3g} %: {timing.low:.2f}–{timing.high:.2f})"
+        f"{_times(timing.ratio)} times the time of the {timing.baseline} "
+        f"({100 * timing.confidence:.3g} %: {_times(timing.low)}–{_times(timing.high)})"
     )
+
+
+def _times(ratio: float | None) -> str:
+    """A ratio; a small one with two digits that are not 0."""
+    value = ratio or 0.0
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def timing_line(timing: Timing) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -31,6 +31,7 @@ from optvet.spec.records import (
     Impact,
     RequirementRecord,
 )
+from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.records.vet import NOT_ASKED, Finding, VetResult
 from optvet.spec.request import VetRequest
@@ -86,20 +87,41 @@ def facts_table(result: VetResult, request: VetRequest, explain: bool) -> Table:
     supporting = _supporting(result)
     carrying = supporting.keys() if explain else _carrying(result, request)
     rows += [(name, row) for name, row in supporting.items() if name in carrying]
-    if result.requirements:
-        rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
-    if result.timing is not None:
-        parts = [timing_line(result.timing), timing_costs(result.timing)]
-        parts.append(warm_up_words([result.timing]))
-        rows.append(("timing", text("\n".join(part for part in parts if part))))
-    if request.fixed_tolerances and result.fixed_tolerances:
-        rows.append(("fixed", text("\n".join(map(_show_fixed_tolerance, result.fixed_tolerances)))))
+    rows += task_rows(result, fixed=request.fixed_tolerances)
     if words := warnings_text(result.warnings, in_table=request.warnings):
         rows.append(("warnings", text(words, "dim")))
     rows += [(name, text(words)) for name, words in structure_words(result).items()]
     if hidden := [name for name in supporting if name not in carrying]:
         rows.append(("more", text(f"--explain shows {', '.join(hidden)}", "dim")))
     return labelled_grid(rows)
+
+
+def task_rows(
+    result: VetResult | ConversionResult, *, fixed: bool
+) -> Iterator[tuple[str, RenderableType]]:
+    """What was required, how long both models take, and ``fixed`` tolerances if they are asked."""
+    if result.requirements:
+        yield "required", text("\n".join(map(_requirement, result.requirements)))
+    if result.timing is not None:
+        parts = [timing_line(result.timing), timing_costs(result.timing)]
+        parts.append(warm_up_words([result.timing]))
+        yield "timing", text("\n".join(part for part in parts if part))
+    if fixed and result.fixed_tolerances:
+        yield "fixed", text("\n".join(map(_show_fixed_tolerance, result.fixed_tolerances)))
+
+
+def append_unmet(to: Text, requirements: Sequence[RequirementRecord]) -> None:
+    """Add a line to a headline for each requirement that is not met."""
+    for record in requirements:
+        if record.met is False:
+            words = f"not met: {record.requirement} ({record.detail})"
+            append_line(to, one_line(words, 2 * ANSWER_CHARS), "red")
+
+
+def append_line(to: Text, words: str, style: str) -> None:
+    """Add a line below a label."""
+    indented = f"\n{'':<{LABEL_COLUMNS}}{words}"
+    to.append_text(text(indented, f"not bold {style}"))
 
 
 def _supporting(result: VetResult) -> dict[str, Text]:
@@ -111,7 +133,7 @@ def _supporting(result: VetResult) -> dict[str, Text]:
     if result.quantized is not None:
         rows["layers"] = text(layers_text(result.quantized))
     if result.impact is not None:
-        rows["metrics"] = text(_metrics(result.impact), "dim")
+        rows["metrics"] = text(metrics_words(result.impact), "dim")
     if result.changing_passes is not None:
         rows["changing"] = text(changing_words(result))
     rows["cost"] = text(_cost(result))
@@ -160,7 +182,7 @@ def _dataset(record: DatasetRecord) -> str:
     return f"{line}: {provenance}" if provenance else line
 
 
-def _metrics(impact: Impact) -> str:
+def metrics_words(impact: Impact) -> str:
     """Who compared the outputs as the model's task does, and the numbers."""
     metrics = [f"{k} {number(v)}" for k, v in impact.metrics.items()]
     shown = ", ".join(metrics[:_LISTED_METRICS]) + (", …" * (len(metrics) > _LISTED_METRICS))

@@ -27,6 +27,8 @@ from optvet.cli.vet_facts import (
     ANSWER_CHARS,
     BRIEF_CHARS,
     MADE_UP,
+    append_line,
+    append_unmet,
     are_inputs_made_up,
     difference_words,
     facts_table,
@@ -93,11 +95,11 @@ def verified(result: VetResult, request: VetRequest) -> Text:
     number, all_ = len(found.unexercised), count(found.regions, "rewritten region")
     verb = "was" if number == 1 else "were"
     samples = count(found.samples, "sample")
-    _append_line(line, f"but {number} of {all_} {verb} not fully exercised by {samples}:", "yellow")
+    append_line(line, f"but {number} of {all_} {verb} not fully exercised by {samples}:", "yellow")
     for region in found.unexercised[:_LISTED_REGIONS]:
-        _append_line(line, one_line("; ".join(region.why), ANSWER_CHARS), "")
+        append_line(line, one_line("; ".join(region.why), ANSWER_CHARS), "")
     if number > _LISTED_REGIONS:
-        _append_line(line, f"… {number - _LISTED_REGIONS} more in --json", "")
+        append_line(line, f"… {number - _LISTED_REGIONS} more in --json", "")
     return line
 
 
@@ -157,16 +159,13 @@ def headline(result: VetResult, *, about: str = "", fail_on: Collection[str] = (
     line.append_text(text(named, "not bold default"))
     impact = result.impact
     if impact is not None and _leads(impact, result):
-        _append_line(line, one_line(impact.headline, ANSWER_CHARS), "yellow")
+        append_line(line, one_line(impact.headline, ANSWER_CHARS), "yellow")
     elif impact is not None and not impact.changed and result.verdict == "faulty":
         line.append_text(text(f"; {_unmoved(impact)}", "not bold yellow"))
-    for record in result.requirements:
-        if record.met is False:
-            words = f"not met: {record.requirement} ({record.detail})"
-            _append_line(line, one_line(words, 2 * ANSWER_CHARS), "red")
+    append_unmet(line, result.requirements)
     counted = sorted({f.symptom for f in result.findings if f.symptom in fail_on})
     if counted:
-        _append_line(line, f"fails by --fail-on: {', '.join(counted)}", "red")
+        append_line(line, f"fails by --fail-on: {', '.join(counted)}", "red")
     return line
 
 
@@ -178,11 +177,6 @@ def _leads(impact: Impact, result: VetResult) -> bool:
 def _unmoved(impact: Impact) -> str:
     """State in few words that the answers of the task are unchanged."""
     return f"no answer of {count(impact.samples, 'compared sample')} changed"
-
-
-def _append_line(to: Text, words: str, style: str) -> None:
-    indented = f"\n{'':<{LABEL_COLUMNS}}{words}"
-    to.append_text(text(indented, f"not bold {style}"))
 
 
 def _subject(result: VetResult, request: VetRequest) -> Table:

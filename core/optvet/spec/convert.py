@@ -8,7 +8,19 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from optvet.spec.request import Budget, Chain, Names, Texts, bytes_of, option, seconds_of
+from optvet.spec.request import (
+    Budget,
+    Chain,
+    Names,
+    OnBad,
+    Requirements,
+    Texts,
+    Tolerances,
+    VetRequest,
+    bytes_of,
+    option,
+    seconds_of,
+)
 
 
 def _places(value: object) -> object:
@@ -24,10 +36,11 @@ def _places(value: object) -> object:
 Places = Annotated[dict[str, Path], BeforeValidator(_places)]
 
 _HOW, _INPUTS, _LIMITS, _ANSWER = "How to convert", "Inputs", "Limits", "The answer"
+_REQUIRED = "Requirements"
 
 
-class ConvertRequest(BaseModel):
-    """One question: does this conversion keep the model intact?"""
+class ConversionRequest(BaseModel):
+    """A source and how it is converted: what ``convert`` and ``repair`` have in common."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -81,8 +94,55 @@ class ConvertRequest(BaseModel):
     trust: bool = option(False, group=_LIMITS)
     """Load a source whose format may hold code, such as a pickle."""
 
+
+class ConvertRequest(ConversionRequest):
+    """One question: does this conversion keep the model intact?"""
+
+    dataset: Texts = option((), group=_INPUTS, metavar="NAME[:PATH]", shown="random")
+    """Inputs beside those that a source brings; all inputs of a source in ONNX. Then requirements
+    and labels are measured on these samples, else on all inputs but edge values."""
+    dataset_options: dict[str, Any] = option({}, group=_INPUTS, metavar="KEY=VALUE")
+    """Options of the datasets that have them."""
+    limit: int | None = option(
+        None, group=_INPUTS, ge=1, shown="all of a dataset that is named, else 5"
+    )
+    """Maximum number of samples per dataset."""
+    start: int = option(0, group=_INPUTS, ge=0)
+    """Samples to skip at the start of each dataset."""
+    shuffle: bool = option(False, group=_INPUTS)
+    """Take samples in random order; with `limit`, a random subset."""
+    on_bad: OnBad = option("refuse", group=_INPUTS)
+    """What to do with unreadable data: report an error, or skip and count it."""
+    measure: bool = option(False, group=_HOW)
+    """Time the converted model beside its source, both under their runtimes' own defaults; a slower
+    one is a finding."""
+    comparator: str | None = option(
+        None, group=_HOW, metavar="NAME", shown="the one that fits the model best"
+    )
+    """Comparator that explains what a difference means."""
+    comparator_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
+    """Options of the comparator."""
+
+    require: Requirements = option((), group=_REQUIRED, metavar="[OUTPUT:]METRIC>=N")
+    """A bound on a metric of the comparator over all samples, such as `top1_agreement>=0.99`; of
+    one output alone, `boxes:cosine>=0.999`. Outputs are named as those of the source."""
+    rtol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
+    """Relative difference from the source that every element may have, beside `atol`."""
+    atol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
+    """Absolute difference from the source that every element may have, beside `rtol`."""
+    slower_than: float = option(0.05, group=_REQUIRED, gt=0, le=100, metavar="RATIO")
+    """With `measure`: the relative slowdown that counts; 0.05 is 5 %."""
+
+    fixed_tolerances: bool = option(False, group=_ANSWER)
+    """Show how many samples exceed tolerances of papers and other tools; the JSON always has
+    them."""
     out: Path | None = option(None, group=_ANSWER, metavar="DIR")
     """Keep the artifact of every stage in this folder."""
+
+    def as_vet(self) -> VetRequest:
+        """The request of a vet that judges two models in the same way."""
+        shared = set(type(self).model_fields) & set(VetRequest.model_fields) - {"out"}
+        return VetRequest(**{name: getattr(self, name) for name in sorted(shared)})
 
 
 def parts_of(source: str) -> tuple[str, str]:

@@ -146,6 +146,19 @@ class _ConversionKeywords(TypedDict, total=False):
 class ConvertOptions(_ConversionKeywords, total=False):
     """Fields of ``ConvertRequest`` beside the source and its inputs."""
 
+    comparator: str | None
+    comparator_options: Options
+    require: Strings
+    rtol: Tolerances
+    atol: Tolerances
+    dataset_options: Options
+    start: int
+    limit: int | None
+    shuffle: bool
+    on_bad: OnBad
+    measure: bool
+    slower_than: float
+    fixed_tolerances: bool
     out: PathLike | None
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from optvet.spec.convert import ConvertRequest
+from optvet.spec.convert import ConversionRequest, ConvertRequest
 from optvet.spec.request import option
 
 _HOW, _ANSWER = "How to repair", "The answer"
 
 
-class RepairRequest(ConvertRequest):
+class RepairRequest(ConversionRequest):
     """One question: which edits make this conversion right?"""
 
     optimizer: str | None = option(None, group=_HOW, metavar="NAME")
@@ -29,5 +29,4 @@ class RepairRequest(ConvertRequest):
 
     def conversion(self) -> ConvertRequest:
         """The conversion that is repaired."""
-        kept = {n: getattr(self, n) for n in ConvertRequest.model_fields if n != "out"}
-        return ConvertRequest(**kept)
+        return ConvertRequest(**{n: getattr(self, n) for n in ConversionRequest.model_fields})

@@ -15,11 +15,13 @@ import numpy as np
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.guilty_stage import Blame, StageResult
 from optvet.engine.convert.session import Conversion
+from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.failures import CONVERTER, symptom_of
 from optvet.engine.judge.judgement import OTHER_PLACES
 from optvet.engine.judge.sample import STATES, SampleVerdict
 from optvet.engine.work.sandbox.messages import cut
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.converters import TakesRegistered
 from optvet.spec.files import refuse_links_in, replacing, write_file
 from optvet.spec.foreign import open_file
@@ -72,7 +74,8 @@ class ConversionEvidence:
     ``last`` is the index of the stage whose artifact is judged: the last one, or the last one of
     the converters before that which refused; -1 for none. ``refused`` is the index of the stage
     that refused, and why, ``refused_place`` an operator that it names. ``random`` are outputs of
-    the source that differ from run to run. ``skipped`` are inputs that the source refuses,
+    the source that differ from run to run; ``tolerance`` is
+    what the stages together declare to lose. ``skipped`` are inputs that the source refuses,
     ``undefined`` those on which it has no defined answer, and why not. ``quantized`` is how many
     operators of the source a stage quantized; None of stages that do not quantize.
     """
@@ -83,14 +86,32 @@ class ConversionEvidence:
     stage_results: Sequence[StageResult]
     last: int
     artifacts: Sequence[Artifact | None]
-    runtimes: Sequence[str]
-    complaints: Sequence[str]
+    configs: Sequence[RuntimeConfig | None]
+    observed: Sequence[Observed | None]
+    tolerance: float | None
     refused: tuple[int, Failure | None] | None
     refused_place: ConversionPlace | None = None
     blames: Sequence[FoundFault] = ()
     skipped: dict[str, Failure] = field(default_factory=dict)
     undefined: Mapping[str, str] = field(default_factory=dict)
     quantized: Sequence[int | None] = ()
+
+    @property
+    def runnable(self) -> list[int]:
+        """Indices of the stages up to the judged one whose artifacts can be run."""
+        both = zip(self.artifacts, self.configs, strict=True)
+        can = [a is not None and c is not None for a, c in both]
+        return [i for i in range(self.last + 1) if can[i]]
+
+    @property
+    def runtimes(self) -> list[str]:
+        """What ran each artifact; empty where none did."""
+        return ["" if c is None else c.runtime.name for c in self.configs]
+
+    @property
+    def complaints(self) -> list[str]:
+        """What the checker says of each artifact; empty where it says nothing."""
+        return ["" if o is None else o.complaint for o in self.observed]
 
     @property
     def seen(self) -> Mapping[str, SampleVerdict]:

@@ -15,7 +15,7 @@ from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.failures import CONVERTER
 from optvet.engine.judge.flips import REACH
 from optvet.engine.judge.judgement import Judgement
-from optvet.engine.judge.known_noise import Noise
+from optvet.engine.judge.known_noise import Noise, uncertainty
 from optvet.engine.judge.sample import (
     InterfaceProblem,
     Review,
@@ -26,7 +26,7 @@ from optvet.engine.judge.sample import (
     magnitude,
     refine,
 )
-from optvet.engine.judge.sizes import other_places
+from optvet.engine.judge.sizes import largest_difference, other_places
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.numerics.texts import is_text
@@ -88,7 +88,7 @@ class Judge:
             elif isinstance(run, Failure):
                 seen[s.id] = judge_failure(run, CONVERTER, "run")
             else:
-                pairs[s.id] = self._match(s.id, run)
+                pairs[s.id] = self.match(s.id, run)
                 seen[s.id] = judge_pair(pairs[s.id])
         compared = [s for s in samples if s.id in pairs and not pairs[s.id].problem]
         unclear = [s for s in compared if seen[s.id].state in _OPEN]
@@ -150,6 +150,19 @@ class Judge:
             for name, value in values
         )
 
+    def level_of(self, sample: str, name: str, came: np.ndarray, judged: Judgement) -> float | None:
+        """How far rounding may move an output of a sample; None if that was not measured.
+
+        At least as far as it came to be off where that was judged right. What a stage declares to
+        lose is no rounding.
+        """
+        noise, value = self.meter.known.get(sample), self.reference[sample][name]
+        level = None if noise is None else uncertainty(name, value, noise)
+        same = is_float(value.dtype) and is_float(came.dtype) and value.shape == came.shape
+        if same and judged.call in ("drift", "sensitivity"):
+            level = max(level or 0.0, largest_difference(value, came))
+        return level
+
     @cached_property
     def _ranges(self) -> dict[str, float]:
         """The largest magnitude of each output over the usual samples."""
@@ -174,7 +187,8 @@ class Judge:
         usual = sorted(self.usual & self.reference.keys())
         return parts_of_outputs(self.reference[sample] for sample in usual)
 
-    def _match(self, sample: str, run: Outputs) -> Matched:
+    def match(self, sample: str, run: Outputs) -> Matched:
+        """The outputs of a sample beside the source's, without those that are random."""
         listed = () if self.source is None else [v.name for v in self.source.outputs]
         pair = match_outputs(self.reference[sample], run, listed, self.facts)
         if pair.problem or not self.random:

@@ -6,7 +6,7 @@ If only one runtime computes wrong values, the runtime is at fault, not a conver
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optvet.engine.convert.conversion_inputs import ConversionInput
@@ -64,6 +64,24 @@ class Blame:
         Edge values after a lossy stage count as outside too.
         """
         return all(d.outside_domain or (self.lossy and d.origin == "edge") for d in self.inputs)
+
+
+def first_without(runnable: Sequence[int], holds: Callable[[int], bool | None]) -> tuple[int, int]:
+    """The stages to blame for what the last artifact lacks: from the first suspect to the last.
+
+    Args:
+        runnable: Indices of the stages whose artifacts can be run, in order.
+        holds: Whether an artifact has it, None where that cannot be told; the last one lacks it.
+    """
+    opened: tuple[int, int] | None = None
+    suspect = 0
+    for index in runnable:
+        found = holds(index)
+        if found:
+            opened, suspect = None, index + 1
+        elif found is False and opened is None:
+            opened = suspect, index
+    return opened if opened is not None else (suspect, runnable[-1])
 
 
 def blame_stages(

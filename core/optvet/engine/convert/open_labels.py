@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from optvet.engine.convert.undefined_inputs import TIED_ROUNDOFFS
-from optvet.engine.convert.worker_steps import move_inputs, open_session
+from optvet.engine.convert.worker_steps import move_inputs
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.outputs import FEW
 from optvet.engine.judge.thresholds import THRESHOLDS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.numerics.texts import is_text
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer, open_session
 from optvet.spec.converters import LabelScores, ScoresLabels
 from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample

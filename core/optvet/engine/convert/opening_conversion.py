@@ -16,6 +16,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.models.opening import is_for_evaluator
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.timing.stopwatch import MEASURES
 from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.errors import BudgetSpent, OptvetError
@@ -68,6 +69,7 @@ def open_conversion(
                 f"{__package__}.worker_steps",
                 "numpy.random",
                 *more,
+                *(MEASURES,) * request.measure,
             )
             interpreter = pythons.interpreter_of(home, plugins) if home else None
             sandboxes[home] = stack.enter_context(

@@ -12,10 +12,12 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 
 from optvet.engine.contract import checked_calls
+from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.opening_conversion import open_conversion
 from optvet.engine.convert.run import convert_model, prepare_inputs
 from optvet.engine.convert.session import Conversion
@@ -89,8 +91,7 @@ def reduce_source(
         temporary_folder("optvet-parts-") as scratch,
     ):
         inputs, _, _ = prepare_inputs(conversion)
-        wanted = most_telling(fault, witness)
-        sample = next(d.sample for d in inputs if d.sample.id == wanted)
+        sample = input_named(conversion, inputs, most_telling(fault, witness), witness).sample
         parts = _parts(conversion, sample)
         whole = max(part.size for part in parts)
         ordered = _sort_by_size(parts, fault)[:_MOST]
@@ -133,6 +134,26 @@ def most_telling(fault: ConversionFinding, witness: ConversionWitness) -> str:
     """
     shown = (check.sample for check in fault.cross_check if check.sample)
     return next(shown, witness.sample)
+
+
+def input_named(
+    conversion: Conversion,
+    inputs: Sequence[ConversionInput],
+    name: str,
+    witness: ConversionWitness,
+) -> ConversionInput:
+    """The input ``name`` of a finding; a later sample of a dataset is read again.
+
+    Raises:
+        UsageError: The dataset no longer has it.
+    """
+    found = next((d for d in inputs if d.sample.id == name), None)
+    if found is not None:
+        return found
+    for sample in conversion.samples(conversion.model(conversion.facts(), {})):
+        if sample.id == witness.about:
+            return ConversionInput(replace(sample, id=name), "given", sample.id)
+    raise UsageError(f"{conversion.request.model}: its dataset no longer has {witness.about!r}")
 
 
 def _parts(conversion: Conversion, sample: Sample) -> Sequence[SourcePart]:

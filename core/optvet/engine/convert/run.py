@@ -6,8 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import onnx
-
 from optvet.engine.convert.answer import ConversionEvidence, FoundFault, result_of
 from optvet.engine.convert.as_shipped import see_as_shipped
 from optvet.engine.convert.chain import Link
@@ -15,12 +13,14 @@ from optvet.engine.convert.compare_outputs import Judge
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
 from optvet.engine.convert.default_chain import explain_choice
 from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
-from optvet.engine.convert.match_interface import NO_FACTS, match_outputs
+from optvet.engine.convert.match_interface import match_outputs
+from optvet.engine.convert.on_task import TaskMeter
 from optvet.engine.convert.opening_conversion import open_conversion
 from optvet.engine.convert.other_runtimes import cross_check, find_exact, find_unanswered
 from optvet.engine.convert.places import locate_fault, locate_further, refused_place
-from optvet.engine.convert.session import Conversion, random_outputs, reference_of
-from optvet.engine.convert.source_noise import NoiseMeter
+from optvet.engine.convert.session import Conversion, judge_for, random_outputs, reference_of
+from optvet.engine.convert.source_noise import draws
+from optvet.engine.convert.timed import with_timing
 from optvet.engine.convert.undefined_inputs import undefined_inside
 from optvet.engine.convert.undefined_places import find_undefined_samples
 from optvet.engine.convert.worker_steps import Observed, quantized_nodes
@@ -28,10 +28,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
-from optvet.graph.interface import Interface, interface_of
-from optvet.graph.structure import draws_random
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import ConversionStage, SourceFacts
+from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import NothingTested
 from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.records.vet import CrossCheck
@@ -67,11 +65,22 @@ def convert_model(
     with open_conversion(request, plugins, within=within) as conversion:
         progress("running the source", 0, None)
         inputs, judge, skipped = prepare_inputs(conversion)
+        # A part of a source has no task.
+        task = TaskMeter(conversion, inputs, judge, progress) if within is None else None
         links = converted_by(conversion, inputs, progress)
         progress("comparing", 0, None)
         answer = judge_stages(conversion, links, inputs, judge)
+        if task is not None and (wrong := task.compare(answer)):
+            # They are judged like all others, so that a stage is blamed for them too.
+            inputs, judge = [*inputs, *wrong.inputs], wrong.judge
+            answer = judge_stages(conversion, links, inputs, judge)
         whole = replace(answer, skipped=skipped)
-        result = result_of(conversion, whole, time.perf_counter() - started)
+        result = result_of(conversion, whole, 0.0)
+        if task is not None:
+            result = task.weigh(result, whole, judge)
+        if request.measure:
+            result = with_timing(result, whole, conversion, progress)
+        result = result.model_copy(update={"wall_s": time.perf_counter() - started})
     if request.via or request.converted is not None:
         return result
     chosen = explain_choice(request.model, plugins, result.converters[0].name)
@@ -84,6 +93,9 @@ def prepare_inputs(
     """Inputs on which the source runs, what compares with it, and the other inputs."""
     request = conversion.request
     facts = conversion.facts()
+    if request.dataset and conversion.source.artifact.format != "onnx":
+        more = conversion.first_samples(conversion.model(facts, {}))
+        facts = replace(facts, others=(*facts.others, *more))
     inputs = inputs_of(
         facts,
         seed=request.seed,
@@ -107,33 +119,6 @@ def _refuse_random_source(
             f"{request.model}: every output differs between two runs of the source, so nothing can "
             "be compared; make it repeatable, by eval() or by a seed"
         )
-
-
-def judge_for(
-    conversion: Conversion,
-    inputs: Sequence[ConversionInput],
-    outputs: Mapping[str, Outputs],
-    random: frozenset[str] = frozenset(),
-    facts: SourceFacts = NO_FACTS,
-) -> Judge:
-    """What compares with the outputs of the source on ``inputs``, which are given by sample."""
-    meter = NoiseMeter(
-        conversion.sandbox_of(conversion.source.runtime),
-        conversion.reference,
-        conversion.source.artifact,
-        outputs,
-        conversion.sandbox,
-        facts,
-    )
-    usual = frozenset(d.sample.id for d in inputs if d.origin != "edge")
-    return Judge(outputs, random, meter, usual, _interface_of(conversion), facts)
-
-
-def _interface_of(conversion: Conversion) -> Interface | None:
-    artifact = conversion.source.artifact
-    if artifact.format != "onnx":
-        return None
-    return interface_of(onnx.load_from_string(artifact.data), by_habit=False)
 
 
 @dataclass(frozen=True)
@@ -189,7 +174,7 @@ def judge_stages(
             _refuse_random_source(conversion.request, judge.reference, random)
             judge = replace(judge, random=random)
             stages = observe_stages(conversion, stage_artifacts, samples, judge)
-    configs, observed, last = stages.configs, stages.observed, stages.last
+    configs, last = stages.configs, stages.last
     stage_results = stages.stage_results
     undefined, inputs = _drop_undefined_edge_values(
         conversion, judge, inputs, stage_results[last].seen
@@ -211,8 +196,9 @@ def judge_stages(
         stage_results=found.stage_results,
         last=last,
         artifacts=[m.artifact for m in stage_artifacts],
-        runtimes=["" if c is None else c.runtime.name for c in configs],
-        complaints=["" if o is None else o.complaint for o in observed],
+        configs=configs,
+        observed=stages.observed,
+        tolerance=stages.tolerance,
         refused=refused,
         refused_place=named,
         blames=faults,
@@ -260,13 +246,7 @@ def _may_be_random(stage_artifacts: Sequence[StageArtifact], stages: ObservedSta
         for v in r.seen.values()
     )
     artifacts = [m.artifact for m in stage_artifacts if m.artifact is not None]
-    return wrong and any(map(_draws_random, artifacts))
-
-
-def _draws_random(artifact: Artifact) -> bool:
-    if artifact.format != "onnx" or not artifact.data:
-        return False
-    return draws_random(onnx.load_from_string(artifact.data))
+    return wrong and any(map(draws, artifacts))
 
 
 @dataclass(frozen=True)
@@ -372,7 +352,7 @@ def observe_stages(
             observed.append(None)
         else:
             observed.append(conversion.finish(future, config, m.artifact, samples))
-    _lend(judge.meter, configs, stage_artifacts, observed)
+    judge.meter.borrow(configs, [m.artifact for m in stage_artifacts], observed)
     stage_results: list[StageResult] = []
     tolerance = None
     for i, (config, m, o) in enumerate(zip(configs, stage_artifacts, observed, strict=True)):
@@ -481,24 +461,6 @@ def _config(
     if artifact is None or not (artifact.data or artifact.path):
         return None
     return conversion.runtime_for(artifact.format, last=last)
-
-
-def _lend(
-    meter: NoiseMeter,
-    configs: Sequence[RuntimeConfig | None],
-    stage_artifacts: Sequence[StageArtifact],
-    observed: Sequence[Observed | None],
-) -> None:
-    """Give the meter the first converted model in ONNX that runs, for what only a graph tells.
-
-    The noise of a model that draws random numbers is not that of the source.
-    """
-    for config, m, o in zip(configs, stage_artifacts, observed, strict=True):
-        if config is None or m.artifact is None or o is None or o.load is not None:
-            continue
-        if m.artifact.format == "onnx" and m.artifact.data and not _draws_random(m.artifact):
-            meter.converted = (config, m.artifact, o.runs)
-            return
 
 
 def _larger(a: float | None, b: float | None) -> float | None:

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+import onnx
+
 from optvet.engine.convert import worker_steps
 from optvet.engine.convert.chain import ConversionSource, Link, in_full
-from optvet.engine.convert.from_onnx import facts_of_onnx
+from optvet.engine.convert.compare_outputs import Judge
+from optvet.engine.convert.conversion_inputs import ConversionInput
+from optvet.engine.convert.match_interface import NO_FACTS
+from optvet.engine.convert.source_model import (
+    FIRST_SAMPLES,
+    model_in_onnx,
+    model_like,
+    names_of_sizes,
+    samples_of,
+)
+from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.worker_steps import Converted, Observed
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.sample import unlike
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
+from optvet.engine.work.trials.inputs import Inputs
 from optvet.engine.work.trials.library_warnings import warnings_in
 from optvet.engine.work.trials.trial_runner import refuse_misuse
+from optvet.graph.interface import interface_of
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import Converter, ConvertsOnInputs, SourceFacts
 from optvet.spec.errors import InfrastructureError, InputError, PluginError
+from optvet.spec.foreign import read_file
 from optvet.spec.protocols import Feeds
 from optvet.spec.runtime_protocols import Runtime
-from optvet.spec.types import Artifact, Failure, Sample
+from optvet.spec.types import Artifact, Failure, Model, Sample
 
 _SHORT_S, _SHORT_TIMES = 5.0, 3.0
 """Time of an edge value in a process of its own: so many seconds, and times the example's."""
@@ -83,9 +100,18 @@ class Conversion:
         return RuntimeConfig(self.source.runtime, self.source.runtime.options)
 
     def facts(self) -> SourceFacts:
-        """How the source is called."""
+        """How the source is called.
+
+        Of one in ONNX, samples of the datasets are example and further inputs.
+
+        Raises:
+            UsageError: The source or a dataset cannot be used.
+            NothingTested: There is no sample.
+        """
         if self.source.artifact.format == "onnx":
-            return facts_of_onnx(self.request, self.plugins, self.reference, self.sandbox)
+            model = model_in_onnx(self.request, self.plugins)
+            first, *others = self.first_samples(model)
+            return SourceFacts(first, tuple(others), names_of_sizes(model))
         sandbox = self.sandbox_of(self.source.runtime)
         outcome = sandbox.call(worker_steps.describe, self.reference, self.source.artifact)
         refuse_misuse(outcome.failure)
@@ -95,6 +121,25 @@ class Conversion:
                 f"{self.request.model} cannot be loaded: {describe(outcome.failure)}; mend it"
             )
         return outcome.value
+
+    def model(self, facts: SourceFacts, outputs: Outputs) -> Model:
+        """The source as a model; ``outputs`` are those of its example."""
+        if self.source.artifact.format == "onnx":
+            return model_in_onnx(self.request, self.plugins)
+        return model_like(self.request.model, self.source.digest, facts, outputs)
+
+    def samples(self, model: Model) -> Inputs:
+        """The samples of the datasets, as they fit the source."""
+        source = self.source.artifact
+        if source.format == "onnx":
+            source = Artifact("onnx", read_file(model.blob))
+        about = (self.request, self.plugins, model, source, self.reference)
+        return samples_of(*about, self.sandbox_of(self.source.runtime))
+
+    def first_samples(self, model: Model) -> list[Feeds]:
+        """Those that are judged like the source's own inputs."""
+        first = itertools.islice(self.samples(model), FIRST_SAMPLES)
+        return [{n: np.asarray(v) for n, v in s.feeds.items()} for s in first]
 
     def runtime_for(self, format: str, *, last: bool = False) -> RuntimeConfig | None:
         """What runs artifacts of ``format``; None if nothing here does.
@@ -268,3 +313,27 @@ def random_outputs(conversion: Conversion, sample: Sample, outputs: Outputs) -> 
     observed = conversion.observe(conversion.reference, conversion.source.artifact, copies)
     runs = [run for run in observed.runs.values() if not isinstance(run, Failure)]
     return frozenset(name for run in runs for name in unlike(outputs, run) & run.keys())
+
+
+def judge_for(
+    conversion: Conversion,
+    inputs: Sequence[ConversionInput],
+    outputs: Mapping[str, Outputs],
+    random: frozenset[str] = frozenset(),
+    facts: SourceFacts = NO_FACTS,
+) -> Judge:
+    """What compares with the outputs of the source on ``inputs``, which are given by sample."""
+    artifact = conversion.source.artifact
+    meter = NoiseMeter(
+        conversion.sandbox_of(conversion.source.runtime),
+        conversion.reference,
+        artifact,
+        outputs,
+        conversion.sandbox,
+        facts,
+    )
+    usual = frozenset(d.sample.id for d in inputs if d.origin != "edge")
+    interface = None
+    if artifact.format == "onnx":
+        interface = interface_of(onnx.load_from_string(artifact.data), by_habit=False)
+    return Judge(outputs, random, meter, usual, interface, facts)

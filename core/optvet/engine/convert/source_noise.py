@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
+import onnx
 
 from optvet.engine.convert import worker_steps
 from optvet.engine.convert.conversion_inputs import is_finite
 from optvet.engine.convert.match_interface import NO_FACTS, Matched, match_outputs
 from optvet.engine.convert.open_labels import OpenLabels, further_labels, moved_labels
 from optvet.engine.convert.undefined_inputs import open_rows
+from optvet.engine.convert.worker_steps import Observed
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.numerics import perturb
 from optvet.engine.numerics.floats import is_float, unit_roundoff
@@ -26,6 +28,7 @@ from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.noise_floor import LOOSENED
+from optvet.graph.structure import draws_random
 from optvet.spec.converters import Perturbs, SourceFacts
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -63,6 +66,23 @@ class NoiseMeter:
         if todo:
             self._measure(todo)
         return {s.id: self.known[s.id] for s in samples}
+
+    def borrow(
+        self,
+        configs: Sequence[RuntimeConfig | None],
+        artifacts: Sequence[Artifact | None],
+        observed: Sequence[Observed | None],
+    ) -> None:
+        """Take the first converted model in ONNX that runs, for what only a graph tells.
+
+        The noise of a model that draws random numbers is not that of the source.
+        """
+        for config, artifact, seen in zip(configs, artifacts, observed, strict=True):
+            if config is None or artifact is None or seen is None or seen.load is not None:
+                continue
+            if artifact.format == "onnx" and artifact.data and not draws(artifact):
+                self.converted = (config, artifact, seen.runs)
+                return
 
     def open_rows(self, samples: Sequence[Sample]) -> Mapping[str, np.ndarray]:
         """Rows for which the source leaves its answer open, of samples that have some."""
@@ -190,6 +210,13 @@ class NoiseMeter:
             else:
                 shifted[name] = np.where(before != after, after, value)
         return shifted
+
+
+def draws(artifact: Artifact) -> bool:
+    """Whether an artifact is an ONNX model that draws random numbers."""
+    if artifact.format != "onnx" or not artifact.data:
+        return False
+    return draws_random(onnx.load_from_string(artifact.data))
 
 
 def _computed_in_double(outputs: Outputs, truth: Outputs) -> frozenset[str]:

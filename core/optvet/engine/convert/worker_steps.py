@@ -22,7 +22,7 @@ from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.work.sandbox import enter, poison_memory
 from optvet.engine.work.sandbox.messages import cut, text_of, type_name
 from optvet.engine.work.trials.checking import check
-from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer, load
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer, load, open_session
 from optvet.engine.work.trials.raised_errors import failure_of
 from optvet.graph.cost import longest_reduction
 from optvet.graph.interface import Interface, interface_of
@@ -221,14 +221,6 @@ def _onnx(artifact: Artifact) -> onnx.ModelProto:
     if artifact.path is None:
         return onnx.load_from_string(artifact.data)
     return load_model(artifact.path, weights=False)
-
-
-def open_session(config: RuntimeConfig, artifact: Artifact) -> Session:
-    """Load a source or an artifact."""
-    if artifact.path is not None and artifact.format != "onnx":
-        # Formats of which the file is the model: it is not read here.
-        return config.runtime.load(artifact, config.options)
-    return load(config, artifact)
 
 
 def _run(

@@ -20,6 +20,7 @@ from optvet.engine.convert.chain import Link
 from optvet.engine.convert.opening_conversion import open_conversion
 from optvet.engine.convert.parts import (
     first_fault,
+    input_named,
     python_of,
     reduce_source,
     script_shows,
@@ -102,7 +103,7 @@ def reduce_onnx_source(
     fault, witness = first_fault(request, result)
     with open_conversion(request, plugins) as conversion:
         inputs, judge, _ = prepare_inputs(conversion)
-        each = next(d for d in inputs if d.sample.id == witness.sample)
+        each = input_named(conversion, inputs, witness.sample, witness)
         model = onnx.load_from_string(conversion.source.artifact.data)
         search = _Search(FaultCheck(conversion, fault, each, judge.random))
         reduction = reduce_model(

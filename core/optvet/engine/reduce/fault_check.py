@@ -11,8 +11,8 @@ import numpy as np
 
 from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
-from optvet.engine.convert.run import converted_by, judge_for, observe_stages
-from optvet.engine.convert.session import Conversion
+from optvet.engine.convert.run import converted_by, observe_stages
+from optvet.engine.convert.session import Conversion, judge_for
 from optvet.engine.convert.undefined_inputs import undefined_inside
 from optvet.spec.records.convert import ConversionFinding
 from optvet.spec.types import Artifact, Failure, Sample

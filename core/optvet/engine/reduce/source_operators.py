@@ -19,6 +19,7 @@ from optvet.engine.convert.opening_conversion import open_conversion
 from optvet.engine.convert.parts import (
     find_in_part,
     first_fault,
+    input_named,
     most_telling,
     python_of,
     script_shows,
@@ -74,8 +75,7 @@ def reduce_operators(
         if not isinstance(conversion.source.runtime, CutsSource):
             return None
         inputs, _, _ = prepare_inputs(conversion)
-        wanted = most_telling(fault, witness)
-        each = next(d for d in inputs if d.sample.id == wanted)
+        each = input_named(conversion, inputs, most_telling(fault, witness), witness)
         about = (conversion.reference, conversion.source.artifact, each.sample)
         listed = conversion.sandbox_of(conversion.source.runtime).call(operators_in, *about)
         if listed.failure is not None:

@@ -7,7 +7,17 @@ from typing import Any, Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record, Result
-from optvet.spec.records.vet import Control, CrossCheck, Skipped
+from optvet.spec.records.timing import Timing
+from optvet.spec.records.vet import (
+    Control,
+    CrossCheck,
+    DatasetRecord,
+    FixedTolerance,
+    Impact,
+    OutputRecord,
+    RequirementRecord,
+    Skipped,
+)
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import StageKind
 
@@ -138,11 +148,12 @@ class ConversionFinding(Record):
     another runtime runs the same artifact right (of several, each of them; one of them where the
     place is ``alike``): then ``culprit`` names the runtime. ``confirmed``:
     the guilty artifact differs from its predecessor too. A "note" shows only on inputs with NaN or
-    infinity that nobody gave. ``samples`` is the number of inputs that show it.
+    infinity that nobody gave. ``samples`` is the number of inputs that show it. ``consequence`` is
+    what it means for the task; ``requirement`` and ``measured`` are as in a finding of ``vet``.
     """
 
     symptom: Symptom
-    severity: Literal["fault", "note", "refusal"]
+    severity: Literal["fault", "note", "refusal", "requirement"]
     stages: list[str]
     kind: StageKind | Literal["target-runtime"]
     culprit: str
@@ -153,6 +164,9 @@ class ConversionFinding(Record):
     message: str = ""
     witness: ConversionWitness | None = None
     samples: int = 0
+    consequence: str = ""
+    requirement: str | None = None
+    measured: float | None = None
     cross_check: list[CrossCheck] = Field(default_factory=list)
     place: ConversionPlace | None = None
 
@@ -193,6 +207,8 @@ class ConversionResult(Result):
     equal ones once; ``notes`` are changes of the interface that are no fault, such as the width of
     integers. ``samples`` is the number of inputs that were compared, ``skipped`` are those on which
     the source does not run. ``reduced`` is what the source was reduced to, if that was asked for.
+    ``outputs``, ``impact``, ``requirements``, ``timing``, ``fixed_tolerances`` and ``datasets`` are
+    those of ``vet``, with the source in place of the original.
     """
 
     schema_: Literal["optvet.convert/1"] = Field("optvet.convert/1", alias="schema")
@@ -208,6 +224,12 @@ class ConversionResult(Result):
     samples: int = 0
     skipped: list[Skipped] = Field(default_factory=list)
     reduced: ReducedSource | None = None
+    outputs: list[OutputRecord] = Field(default_factory=list)
+    impact: Impact | None = None
+    requirements: list[RequirementRecord] = Field(default_factory=list)
+    timing: Timing | None = None
+    fixed_tolerances: list[FixedTolerance] = Field(default_factory=list)
+    datasets: list[DatasetRecord] = Field(default_factory=list)
     seed: int = 0
     wall_s: float = 0.0
 

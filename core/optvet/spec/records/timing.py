@@ -9,6 +9,9 @@ from pydantic import Field
 from optvet.spec.records.base import Record
 from optvet.spec.records.devices import DeviceUse
 
+Baseline = Literal["original", "empty pipeline", "source"]
+"""What a candidate is timed against."""
+
 
 class TimedSide(Record):
     """One of two models that were timed.
@@ -66,7 +69,7 @@ class Timing(Record):
 
     verdict: Literal["slower", "faster", "no-difference", "undecided"]
     detail: str = ""
-    baseline: Literal["original", "empty pipeline"]
+    baseline: Baseline
     identical: bool = False
     ratio: float | None = None
     low: float | None = None

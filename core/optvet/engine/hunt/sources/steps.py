@@ -30,7 +30,6 @@ from optvet.engine.convert.worker_steps import (
     convert,
     describe,
     observe,
-    open_session,
 )
 from optvet.engine.hunt.probable_causes import EMPTY, SPECIAL
 from optvet.engine.hunt.sources.plan import SourceRecipe
@@ -41,7 +40,7 @@ from optvet.engine.runtime_target import lacks_kernel
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.answers import read_answer
 from optvet.engine.work.sandbox.portable import pickle_portably
-from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer
+from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer, open_session
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.converters import (
     Converter,

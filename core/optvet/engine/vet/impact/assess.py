@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
-from optvet.engine.vet.impact.comparator_options import calibrate_options, comparator_options
+from optvet.engine.vet.impact.comparator_options import (
+    calibrate_options,
+    comparator_options,
+    reference_outputs,
+)
 from optvet.engine.vet.impact.decoding import Decoder
 from optvet.engine.vet.impact.fixed_tolerances import FixedTolerances
 from optvet.engine.vet.impact.impact import Answers, Assessment, choose, fallback
@@ -58,28 +62,23 @@ class Assessor:
             self._assessment = begin(self._request, self._plugins, runner.model, outputs)
         if unsteady and isinstance(self._assessment.choice.comparator, Decodes):
             return
-        try:
-            if not self._assessment.begun:
-                self._calibrate(self._assessment, runner, samples)
-            _add(self._assessment, examiner, samples, reference, runs, trial)
-        except (InputError, ContractError) as error:
-            if self._request.comparator is not None and not unsteady:
-                raise
-            # The comparator claimed the model by its score, but cannot compare its outputs.
-            self._ledger.control("comparator", "limited", str(error))
-            plain = fallback(self._plugins)
-            if self._assessment.begun or plain is None:
-                return
-            self._assessment = Assessment(plain, plain.comparator.options, runner.model)
-            _add(self._assessment, examiner, samples, reference, runs, trial)
+
+        def add(to: Assessment) -> None:
+            if not to.begun:
+                self._calibrate(to, runner, samples)
+            _add(to, examiner, samples, reference, runs, trial)
+
+        asked = self._request.comparator is not None and not unsteady
+        self._assessment, reason = add_by(self._assessment, self._plugins, add, asked=asked)
+        if reason:
+            self._ledger.control("comparator", "limited", reason)
 
     def _calibrate(self, to: Assessment, runner: TrialRunner, samples: Sequence[Sample]) -> None:
         """Settle what is one for all samples, which are made twice where they are many."""
         several = self._inputs.several
         chunks = self._session.inputs().chunks() if several else iter([samples])
-        to.options = calibrate_options(
-            runner, chunks, to.choice.comparator, to.options, judged=samples
-        )
+        outputs = reference_outputs(runner, chunks, judged=samples)
+        to.options = calibrate_options(to.choice.comparator, to.options, runner.model, outputs)
 
     def impact(self) -> Impact | None:
         """The impact, if anything differs; it also becomes the finding's ``consequence``."""
@@ -120,6 +119,40 @@ def begin(request: VetRequest, plugins: Plugins, model: Model, outputs: Outputs)
         if isinstance(required, Requirement) and not is_of_layers(required):
             fitting(required, candidates(begun, request, plugins, model))
     return begun
+
+
+def add_by(
+    assessment: Assessment, plugins: Plugins, add: Callable[[Assessment], None], *, asked: bool
+) -> tuple[Assessment, str]:
+    """Add a chunk of samples, by the default comparator if the chosen one cannot compare them.
+
+    A comparator claims a model by its score, and may not be able to compare its outputs.
+
+    Args:
+        assessment: The comparisons so far.
+        plugins: What is installed.
+        add: Adds the chunk to an assessment.
+        asked: Whether the user named the comparator, so that no other one may take its place.
+
+    Returns:
+        The assessment that has the chunk, and what the first comparator said if it failed.
+
+    Raises:
+        InputError: The comparator that the user named rejects the outputs.
+        ContractError: It raised something else.
+    """
+    try:
+        add(assessment)
+    except (InputError, ContractError) as error:
+        if asked:
+            raise
+        plain = fallback(plugins)
+        if assessment.begun or plain is None:
+            return assessment, str(error)
+        instead = Assessment(plain, plain.comparator.options, assessment.model)
+        add(instead)
+        return instead, str(error)
+    return assessment, ""
 
 
 def assessment_of(

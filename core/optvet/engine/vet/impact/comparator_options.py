@@ -69,39 +69,44 @@ def in_declared_order(
 
 
 def calibrate_options(
-    runner: TrialRunner,
-    chunks: Iterable[Sequence[Sample]],
     comparator: Comparator,
     options: BaseModel,
+    model: Model,
+    references: Iterable[Mapping[str, np.ndarray]],
     output: str | None = None,
-    judged: Sequence[Sample] | None = None,
 ) -> BaseModel:
     """``options`` with the scale that all samples share, if ``comparator`` is ``Calibrates``.
 
     Args:
-        runner: Runs the original.
-        chunks: All samples.
         comparator: The comparator.
         options: Its options as the user set them.
+        model: The original.
+        references: Outputs of the original on all samples, which are made when they are read.
         output: The only output that is compared, or the part of one; None for all.
-        judged: Samples whose results are still needed, if those of others are to be forgotten.
     """
     if not isinstance(comparator, Calibrates):
         return options
-
-    needed = {s.id for s in judged or ()}
-
-    def references() -> Iterator[Mapping[str, np.ndarray]]:
-        for samples in chunks:
-            for run in runner.reference(samples).runs.values():
-                if not isinstance(run, Failure):
-                    yield select(output, run)
-            # However many samples there are, no more than a chunk of them is in memory.
-            if judged is not None:
-                runner.forget([s for s in samples if s.id not in needed])
-
-    call = partial(comparator.calibrated, runner.model, references(), options)
+    selected = (select(output, run) for run in references)
+    call = partial(comparator.calibrated, model, selected, options)
     return comparator_returns.check_calibrated(comparator, call, options)
+
+
+def reference_outputs(
+    runner: TrialRunner,
+    chunks: Iterable[Sequence[Sample]],
+    judged: Sequence[Sample] | None = None,
+) -> Iterator[Mapping[str, np.ndarray]]:
+    """Outputs of the original on all samples of ``chunks`` that it runs on.
+
+    ``judged`` are samples whose results are still needed, if those of others are to be forgotten:
+    however many samples there are, no more than a chunk of them is in memory then.
+    """
+    needed = {s.id for s in judged or ()}
+    for samples in chunks:
+        runs = runner.reference(samples).runs.values()
+        yield from (run for run in runs if not isinstance(run, Failure))
+        if judged is not None:
+            runner.forget([s for s in samples if s.id not in needed])
 
 
 def has_metric(metric: str, names: Iterable[str]) -> bool:

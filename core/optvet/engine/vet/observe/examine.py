@@ -457,24 +457,23 @@ class Examiner:
             if name in self.flaky:
                 records.append(OutputRecord(name=name, verdict="flaky"))
             elif name in judgements:
-                j = judgements[name]
-                call = "undecided" if j.call == "unsure" else j.call
-                records.append(
-                    OutputRecord.model_validate(
-                        {
-                            "name": name,
-                            "verdict": call,
-                            "error": finite(j.error),
-                            "noise_floor": finite(j.noise),
-                            "detail": j.detail,
-                            "excused": finite(j.excused),
-                            "largest": finite(j.largest),
-                        }
-                    )
-                )
+                records.append(output_record(judgements[name]))
             else:
                 records.append(OutputRecord(name=name, verdict="not-judged"))
         return records
+
+
+def output_record(j: Judgement) -> OutputRecord:
+    """The verdict on an output as documents have it."""
+    return OutputRecord(
+        name=j.output,
+        verdict="undecided" if j.call == "unsure" else j.call,
+        error=finite(j.error),
+        noise_floor=finite(j.noise),
+        detail=j.detail,
+        excused=finite(j.excused),
+        largest=finite(j.largest),
+    )
 
 
 def misdeclared_in(trial: Trial, samples: Sequence[Sample]) -> Observation | None:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from optvet.engine.vet.find.blame import blame
-from optvet.engine.vet.observe.observation import finite
-from optvet.engine.vet.require.gauges import RequirementReading
+from optvet.engine.vet.require.gauges import record_of
 from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.require.unmet import UnmetRequirement
 from optvet.engine.vet.session import VetSession
-from optvet.spec.records import RequirementRecord
 from optvet.spec.requirement import Required
 
 Passes = tuple[str, ...]
@@ -41,7 +39,7 @@ def demand(session: VetSession, meter: RequirementMeter, safe: Passes, clear: Cl
             reading = replace(reading, met=None, words=words)
         else:
             judged.append(required)
-        ledger.requirements.append(_record(required, reading))
+        ledger.requirements.append(record_of(required, reading))
         if reading.met is None:
             ledger.add_undecided_reason(f"requirement {required}: {reading.words}")
         elif not reading.met:
@@ -89,14 +87,3 @@ def _report(session: VetSession, unmet: UnmetRequirement, culprit: Sequence[str]
     finding = unmet.describe(trial, culprit)
     session.ledger.add(finding.model_copy(update={"witness": witness}))
     return True
-
-
-def _record(required: Required, reading: RequirementReading) -> RequirementRecord:
-    return RequirementRecord(
-        requirement=str(required),
-        met=reading.met,
-        measured=finite(reading.value),
-        comparator=reading.comparator,
-        origin=required.origin,
-        detail=reading.words,
-    )

@@ -18,14 +18,17 @@ from optvet.engine.vet.impact.requirements import (
     LAYER_ERROR,
     Candidate,
     belongs_to,
+    fitting,
     is_of_layers,
     unknown_metric,
 )
 from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.observe.observation import finite
 from optvet.engine.vet.require.layer_errors import LayerError, layer_errors
 from optvet.engine.work.trials import noise_floor
 from optvet.engine.work.trials.inference import Outputs
 from optvet.spec.errors import ContractError, InputError
+from optvet.spec.records import RequirementRecord
 from optvet.spec.requirement import Required, Requirement, Tolerance, select
 from optvet.spec.types import Model, Sample
 
@@ -330,3 +333,41 @@ def gauge_of(
             return _LayerGauge(required)
         return _MetricGauge(required, list(among), LostParts() if tells_lost else None)
     return _ToleranceGauge(required)
+
+
+def gauges_of(
+    required: Iterable[Required],
+    among: Sequence[Candidate],
+    calibrate: Callable[[Candidate, str | None], Candidate],
+) -> list[Gauge]:
+    """A gauge for each requirement.
+
+    Args:
+        required: The requirements.
+        among: The comparators that may measure them.
+        calibrate: Gives a comparator the scale that all samples of an output share, None for all.
+
+    Raises:
+        UsageError: No comparator has the metric of a requirement.
+    """
+    gauges, told = list[Gauge](), set[str | None]()
+    for r in required:
+        if not isinstance(r, Requirement) or is_of_layers(r):
+            gauges.append(gauge_of(r))
+            continue
+        scaled = [calibrate(each, r.output) for each in fitting(r, among)]
+        gauges.append(gauge_of(r, scaled, tells_lost=r.output not in told))
+        told.add(r.output)
+    return gauges
+
+
+def record_of(required: Required, reading: RequirementReading) -> RequirementRecord:
+    """A requirement and its reading, as documents have them."""
+    return RequirementRecord(
+        requirement=str(required),
+        met=reading.met,
+        measured=finite(reading.value),
+        comparator=reading.comparator,
+        origin=required.origin,
+        detail=reading.words,
+    )

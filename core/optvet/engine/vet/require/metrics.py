@@ -12,12 +12,10 @@ from pydantic import BaseModel
 
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.impact.assess import begin
-from optvet.engine.vet.impact.comparator_options import calibrate_options
+from optvet.engine.vet.impact.comparator_options import calibrate_options, reference_outputs
 from optvet.engine.vet.impact.requirements import (
     Candidate,
     candidates,
-    fitting,
-    is_of_layers,
     required_of,
 )
 from optvet.engine.vet.require.gauges import (
@@ -26,14 +24,14 @@ from optvet.engine.vet.require.gauges import (
     RequirementReading,
     Runs,
     chunk_of,
-    gauge_of,
+    gauges_of,
 )
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.engine.work.trials.trial_results import Trial
-from optvet.spec.requirement import Required, Requirement
+from optvet.spec.requirement import Required
 from optvet.spec.types import Failure, Sample
 
 
@@ -101,26 +99,16 @@ class RequirementMeter:
             session = self._session
             about = (session.request, session.plugins, session.case.model)
             self._among = candidates(begin(*about, outputs), *about)
-        gauges, told = list[Gauge](), set[str | None]()
-        for r in self.required:
-            if not isinstance(r, Requirement) or is_of_layers(r):
-                gauges.append(gauge_of(r))
-                continue
-            among = self._calibrate(r.output, fitting(r, self._among))
-            gauges.append(gauge_of(r, among, tells_lost=r.output not in told))
-            told.add(r.output)
-        return gauges
+        return gauges_of(self.required, self._among, self._calibrate)
 
-    def _calibrate(self, output: str | None, among: Sequence[Candidate]) -> list[Candidate]:
-        """The comparators with calibrated options; see ``calibrate_options``."""
-        found = []
-        for comparator, options in among:
-            key = (comparator.name, output)
-            if key not in self._scales:
-                runner, chunks = self._session.runner, self._chunks(again=True)
-                self._scales[key] = calibrate_options(runner, chunks, comparator, options, output)
-            found.append((comparator, self._scales[key]))
-        return found
+    def _calibrate(self, by: Candidate, output: str | None) -> Candidate:
+        """The comparator with calibrated options; see ``calibrate_options``."""
+        key = (by[0].name, output)
+        if key not in self._scales:
+            runner = self._session.runner
+            outputs = reference_outputs(runner, self._chunks(again=True))
+            self._scales[key] = calibrate_options(*by, runner.model, outputs, output)
+        return by[0], self._scales[key]
 
 
 def runs_of(trial: Trial) -> Runs:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optvet.engine.vet.impact.comparator_options import calibrate_options, options_for
+from optvet.engine.vet.impact.comparator_options import (
+    calibrate_options,
+    options_for,
+    reference_outputs,
+)
 from optvet.engine.vet.impact.requirements import Candidate, is_of_layers, required_of
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.require.gauges import Chunk, RequirementReading, chunk_of, gauge_of
@@ -101,8 +105,9 @@ def portable_of(
     if isinstance(comparator, Decodes):
         raise UsageError(f"{name} compares what the models write, not what they compute at once")
     options = options_for(comparator, session.case.model, session.request)
-    chunks = session.inputs().chunks()
-    scaled = calibrate_options(session.runner, chunks, comparator, options, required.output)
+    outputs = reference_outputs(session.runner, session.inputs().chunks())
+    about = (comparator, options, session.case.model)
+    scaled = calibrate_options(*about, outputs, required.output)
     return PortableRequirement(required, (comparator, scaled))
 
 

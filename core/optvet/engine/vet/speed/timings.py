@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median
@@ -22,7 +22,7 @@ from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.records.bench import StepFailure
-from optvet.spec.records.timing import TimedSide, Timing
+from optvet.spec.records.timing import Baseline, TimedSide, Timing
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
@@ -84,14 +84,35 @@ def failure_record(timed: Timed) -> StepFailure | None:
 
 def timing_record(watch: Stopwatch, timed: Timed, *, memory: bool = True) -> Timing:
     """A timing without failure as a record; with what each side takes of a process of its own."""
+
+    def takes(index: int) -> Footprint | None:
+        return watch.footprint((watch.base, timed.passes)[index]) if memory else None
+
+    baseline: Baseline = "original" if watch.base is None else "empty pipeline"
+    return pair_record(timed, watch.samples, watch.threshold, baseline, takes)
+
+
+def pair_record(
+    timed: Timed,
+    samples: Sequence[Sample],
+    threshold: float,
+    baseline: Baseline,
+    footprint: Callable[[int], Footprint | None],
+) -> Timing:
+    """A timing of two models as a record.
+
+    Args:
+        timed: The timing, without failure.
+        samples: The inputs.
+        threshold: The relative difference that matters.
+        baseline: What the candidate was timed against.
+        footprint: What the reference (0) and the candidate (1) take of a process of their own.
+    """
     repeats, interval = timed.repeats, timed.interval
     about: dict[str, Any] = {}
     if interval is not None:
-        rows = _rows(watch.samples)
-        sides = [
-            _side(timed, i, watch.footprint(passes) if memory else None, rows)
-            for i, passes in enumerate((watch.base, timed.passes))
-        ]
+        rows = _rows(samples)
+        sides = [_side(timed, index, footprint(index), rows) for index in range(2)]
         differences = [r.difference for r in repeats]
         known = [d for d in differences if d is not None]
         about = {
@@ -108,11 +129,11 @@ def timing_record(watch: Stopwatch, timed: Timed, *, memory: bool = True) -> Tim
         }
     return Timing(
         verdict=timed.call,
-        detail=_detail(watch, timed),
-        baseline="original" if watch.base is None else "empty pipeline",
+        detail=_detail(threshold, timed),
+        baseline=baseline,
         identical=timed.identical,
         confidence=timed.confidence,
-        threshold=watch.threshold,
+        threshold=threshold,
         repeats=len(repeats),
         **about,
     )
@@ -139,7 +160,7 @@ def _rows(samples: Sequence[Sample]) -> float:
     return mean(each.pop() if len(each) == 1 else 1 for each in sizes)
 
 
-def _detail(watch: Stopwatch, timed: Timed) -> str:
+def _detail(threshold: float, timed: Timed) -> str:
     """Why there is no answer, or none was needed."""
     if timed.identical:
         return "the same bytes as the original, which were not timed"
@@ -149,7 +170,7 @@ def _detail(watch: Stopwatch, timed: Timed) -> str:
     spread = time_ratio.spread_of([r.log_ratios for r in timed.repeats])
     return (
         f"the interval from {found.low:.2f} to {found.high:.2f} is too wide to tell faster from "
-        f"slower at a threshold of {watch.threshold:.0%}; the ratio varies by {spread:.0%} from "
+        f"slower at a threshold of {threshold:.0%}; the ratio varies by {spread:.0%} from "
         f"process to process, of which there were {len(timed.repeats)}: use a quieter machine or "
         "more repeats"
     )

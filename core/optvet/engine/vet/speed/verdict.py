@@ -24,8 +24,8 @@ from optvet.spec.records.vet import ControlState, Finding
 from optvet.spec.symptoms import Symptom
 
 REPEATS = 10
-_CONTROL = "timing"
-_STATES: Mapping[str, ControlState] = {
+CONTROL = "timing"
+STATES: Mapping[str, ControlState] = {
     "faster": "passed",
     "no-difference": "passed",
     "undecided": "limited",
@@ -49,7 +49,7 @@ def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Cl
     """
     ledger, request = session.ledger, session.request
     if not set(safe) - session.case.passes.required:
-        ledger.control(_CONTROL, "limited", "not timed: no pass is left without a fault")
+        ledger.control(CONTROL, "limited", "not timed: no pass is left without a fault")
         return safe
     case = with_runtime_defaults(session.case, request.runtime_options)
     samples = tuple(detected.samples[:1])
@@ -64,17 +64,17 @@ def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Cl
         try:
             timed = watch.time(safe)
         except NothingTested as error:
-            ledger.control(_CONTROL, "limited", str(error))
+            ledger.control(CONTROL, "limited", str(error))
             return safe
         failure = failure_record(timed)
         if failure is not None:
             words = f"{failure.symptom} under the runtime's own defaults: {failure.message}"
-            ledger.control(_CONTROL, "limited", words)
+            ledger.control(CONTROL, "limited", words)
             return safe
         record = ledger.timing = _with_devices(session, watch, timing_record(watch, timed), safe)
-        state, words = _STATES[record.verdict], record.detail or record.verdict
+        state, words = STATES[record.verdict], record.detail or record.verdict
         if record.verdict != "slower":
-            ledger.control(_CONTROL, state, words)
+            ledger.control(CONTROL, state, words)
             return safe
         session.runner.progress("localizing the slowdown", 0, None)
         found = inquire(session.runner, watch, safe, request.strategy)
@@ -85,7 +85,7 @@ def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Cl
             # It is slower all the same; only whose fault that is remains open.
             why = f"which of the passes is to blame is undecided: {found.undecided}"
             ledger.add(_slower(record, safe, request.slower_than, why))
-        ledger.control(_CONTROL, state, found.undecided or words)
+        ledger.control(CONTROL, state, found.undecided or words)
     left = found.safe
     shorter = left is not None and any(b.culprit for b in found.blamed)
     return clear(left) if shorter and left is not None else safe
@@ -116,7 +116,8 @@ def _finding(blamed: Blamed, threshold: float) -> Finding:
     return _slower(record, blamed.culprit, threshold, "; ".join(blamed.reasons))
 
 
-def _slower(record: Timing, culprit: Passes, threshold: float, why: str) -> Finding:
+def slower_words(record: Timing, why: str = "") -> str:
+    """How much slower, in words, and ``why``."""
     assert record.reference is not None
     assert record.candidate is not None
     took = [f"{side.latency_s * 1e3:.3g}" for side in (record.reference, record.candidate)]
@@ -124,13 +125,22 @@ def _slower(record: Timing, culprit: Passes, threshold: float, why: str) -> Find
         f"{record.ratio:.2f} times the time of the {record.baseline} (99 %: {record.low:.2f} to "
         f"{record.high:.2f}), {took[1]} ms where it took {took[0]} ms"
     )
+    return "; ".join([message, *[why] * bool(why)])
+
+
+def bound_words(threshold: float) -> str:
+    """The requirement that a slowdown breaks."""
+    return f"latency ratio <= {1 + threshold:g}"
+
+
+def _slower(record: Timing, culprit: Passes, threshold: float, why: str) -> Finding:
     return Finding(
         symptom=Symptom.SLOWDOWN,
         severity="requirement",
         stage="run",
         culprit=list(culprit),
         confirmed=True,
-        message="; ".join([message, why] if why else [message]),
-        requirement=f"latency ratio <= {1 + threshold:g}",
+        message=slower_words(record, why),
+        requirement=bound_words(threshold),
         measured=record.ratio,
     )

@@ -23,7 +23,14 @@ from optvet.engine.numerics.time_ratio import outliers
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.artifact_graph import graph_and_size
 from optvet.engine.work.trials.building import BuildSpec, build
-from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, align_feeds, flatten, load
+from optvet.engine.work.trials.inference import (
+    Outputs,
+    RuntimeConfig,
+    align_feeds,
+    flatten,
+    load,
+    open_session,
+)
 from optvet.engine.work.trials.raised_errors import failure_of
 from optvet.graph import structure
 from optvet.graph.interface import Alignment
@@ -66,11 +73,23 @@ class Product(Written):
 
 @dataclass(frozen=True)
 class TimedModel:
-    """One of two models to be timed: what is loaded, how it is run, and how it is fed."""
+    """One of two models to be timed: what is loaded, how it is run, and how it is fed.
 
-    product: Product
+    An artifact is loaded as it is. ``feeds`` are the inputs where they are not those of the samples
+    under the names of ``alignment``.
+    """
+
+    product: Product | Artifact
     config: RuntimeConfig
     alignment: Alignment | None = None
+    feeds: tuple[Feeds, ...] = ()
+
+    def inputs(self, samples: Sequence[Sample]) -> list[Feeds]:
+        """Copies of the inputs."""
+        return [
+            *(align_feeds(each) for each in self.feeds),
+            *(align_feeds(s.feeds, self.alignment) for s in (() if self.feeds else samples)),
+        ]
 
 
 @dataclass(frozen=True)
@@ -178,7 +197,7 @@ def repeat(spec: RepeatSpec) -> Repeat | SideFailure:
     runs: dict[int, Callable[[Feeds], object]] = {}
     load_s, outputs = [0.0, 0.0], list[list[Outputs]]([[], []])
     # Made once, so that no copy is timed.
-    feeds_of = [[align_feeds(s.feeds, side.alignment) for s in spec.samples] for side in sides]
+    feeds_of = [side.inputs(spec.samples) for side in sides]
     for i in order:
         try:
             session, load_s[i] = _load_timed(sides[i])
@@ -214,7 +233,7 @@ def footprint(side: TimedModel, samples: tuple[Sample, ...]) -> Footprint:
     before = _status("VmRSS")
     session, _ = _load_timed(side)
     enter("run")
-    feeds = [align_feeds(sample.feeds, side.alignment) for sample in samples]
+    feeds = side.inputs(samples)
     for each in feeds:
         session.run(each)
     memory_bytes = max(0, _status("VmHWM") - before)
@@ -243,10 +262,11 @@ def _artifact(product: Product) -> Artifact:
 
 def _load_timed(side: TimedModel) -> tuple[Session, float]:
     """A session, and the seconds that creating it took; reading the file is no part of them."""
-    artifact = _artifact(side.product)
+    given = isinstance(side.product, Artifact)
+    artifact = side.product if isinstance(side.product, Artifact) else _artifact(side.product)
     enter("load")
     started = time.perf_counter()
-    session = load(side.config, artifact)
+    session = open_session(side.config, artifact) if given else load(side.config, artifact)
     return session, time.perf_counter() - started
 
 

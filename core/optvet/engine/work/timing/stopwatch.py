@@ -77,6 +77,104 @@ class Timed:
     call: Call = "undecided"
 
 
+@dataclass(frozen=True)
+class PairTimer:
+    """Times a model beside another, in processes of their own; see ``Stopwatch`` for its fields."""
+
+    sandbox: Sandbox
+    samples: tuple[Sample, ...]
+    threshold: float
+    repeats: int
+    timeout_s: float
+    progress: Progress = lambda text, done, total: None
+    more_s: float = 0.0
+
+    def footprint(self, side: TimedModel) -> Outcome[Footprint]:
+        """What loading and running one model takes, in a process of its own."""
+        about = (footprint, side, self.samples)
+        return self.sandbox.call(*about, fresh=True, role=_role(side), alone=True)
+
+    def time(
+        self, reference: TimedModel, candidate: TimedModel, *, sequential: bool = False
+    ) -> Timed:
+        """Time both in turn; ``sequential`` as in ``Stopwatch.time``.
+
+        Raises:
+            NothingTested: The reference cannot be loaded or run.
+        """
+        looks = self._looks(sequential)
+        confidence = time_ratio.confidence_of_a_look(len(looks))
+        repeats: list[Repeat] = []
+        with exclusive_timing(self.progress):
+            for number in range(looks[-1]):
+                if number == self.repeats:
+                    deadline = time.monotonic() + self.more_s
+                if number >= self.repeats and time.monotonic() > deadline:
+                    break
+                total = next(n for n in looks if n > number)
+                self.progress("timing", number, self.repeats if sequential else total)
+                measured = self._repeat(
+                    reference, candidate, number, _QUICK_REPEAT_S if sequential else _REPEAT_S
+                )
+                if isinstance(measured, SideFailure):
+                    return Timed((), self._of_candidate(measured))
+                repeats.append(measured)
+                if number + 1 in looks and self._is_clear(repeats, confidence, sequential):
+                    break
+        interval = time_ratio.interval_of([r.log_ratios for r in repeats], confidence)
+        call = time_ratio.call_of(interval, self.threshold)
+        return Timed(
+            (),
+            repeats=tuple(repeats),
+            interval=interval,
+            confidence=confidence,
+            call=call,
+        )
+
+    def _looks(self, sequential: bool) -> tuple[int, ...]:
+        """After how many repeats the interval is looked at; the last is their largest number."""
+        if sequential:
+            return time_ratio.looks(self.repeats)
+        return time_ratio.growing_looks(self.repeats) if self.more_s else (self.repeats,)
+
+    def _is_clear(self, repeats: Sequence[Repeat], confidence: float, sequential: bool) -> bool:
+        found = time_ratio.interval_of([r.log_ratios for r in repeats], confidence)
+        if not sequential:
+            return time_ratio.call_of(found, self.threshold) != "undecided"
+        return not found.low <= 1 + self.threshold <= found.high
+
+    def _repeat(
+        self, reference: TimedModel, candidate: TimedModel, number: int, seconds: float
+    ) -> Repeat | SideFailure:
+        timeout_s = self.timeout_s
+        spec = RepeatSpec(reference, candidate, self.samples, seconds, bool(number % 2), timeout_s)
+        outcome = self.sandbox.call(
+            repeat,
+            spec,
+            fresh=True,
+            timeout_s=timeout_s,
+            role=_role(reference, candidate),
+            alone=True,
+        )
+        if outcome.value is not None:
+            return outcome.value
+        # The reference was run alone before, so what kills the process is the candidate.
+        assert outcome.failure is not None
+        return SideFailure(True, outcome.failure)
+
+    def _of_candidate(self, found: SideFailure) -> Failure:
+        """The failure; raises if it is the reference's, or a refusal of an option."""
+        refuse_misuse(found.failure)
+        if found.failure.kind == "killed":
+            raise InfrastructureError(
+                f"a timing was killed from outside: {found.failure.message}; find out who kills "
+                "processes here and run again"
+            )
+        if not found.of_candidate:
+            raise NothingTested(f"the original cannot be timed: {describe(found.failure)}")
+        return found.failure
+
+
 @dataclass
 class Stopwatch:
     """Times pass sequences of one case.
@@ -185,10 +283,7 @@ class Stopwatch:
 
     def _footprint(self, product: Product) -> Outcome[Footprint]:
         if product.digest not in self._footprints:
-            side = self._side(product)
-            self._footprints[product.digest] = self.sandbox.call(
-                footprint, side, self.samples, fresh=True, role=_role(side), alone=True
-            )
+            self._footprints[product.digest] = self.timer.footprint(self._side(product))
         return self._footprints[product.digest]
 
     def _time_pair(
@@ -200,78 +295,21 @@ class Stopwatch:
         problem = sides[1].alignment.problem if sides[1].alignment else ""
         if problem:
             return Timed(passes, interface_problem=problem, facts=facts)
-        looks = self._looks(sequential)
-        confidence = time_ratio.confidence_of_a_look(len(looks))
-        repeats: list[Repeat] = []
-        with exclusive_timing(self.progress):
-            for number in range(looks[-1]):
-                if number == self.repeats:
-                    deadline = time.monotonic() + self.more_s
-                if number >= self.repeats and time.monotonic() > deadline:
-                    break
-                total = next(n for n in looks if n > number)
-                self.progress("timing", number, self.repeats if sequential else total)
-                measured = self._repeat(
-                    *sides, number, _QUICK_REPEAT_S if sequential else _REPEAT_S
-                )
-                if isinstance(measured, SideFailure):
-                    return Timed(passes, self._of_candidate(measured), facts=facts)
-                repeats.append(measured)
-                if number + 1 in looks and self._is_clear(repeats, confidence, sequential):
-                    break
-        interval = time_ratio.interval_of([r.log_ratios for r in repeats], confidence)
-        call = time_ratio.call_of(interval, self.threshold)
-        return Timed(
-            passes,
-            facts=facts,
-            repeats=tuple(repeats),
-            interval=interval,
-            confidence=confidence,
-            call=call,
+        timed = self.timer.time(*sides, sequential=sequential)
+        return replace(timed, passes=passes, facts=facts)
+
+    @property
+    def timer(self) -> PairTimer:
+        """Times two models."""
+        return PairTimer(
+            self.sandbox,
+            self.samples,
+            self.threshold,
+            self.repeats,
+            self.case.checks.timeout_s or self.sandbox.limits.timeout_s,
+            self.progress,
+            self.more_s,
         )
-
-    def _looks(self, sequential: bool) -> tuple[int, ...]:
-        """After how many repeats the interval is looked at; the last is their largest number."""
-        if sequential:
-            return time_ratio.looks(self.repeats)
-        return time_ratio.growing_looks(self.repeats) if self.more_s else (self.repeats,)
-
-    def _is_clear(self, repeats: Sequence[Repeat], confidence: float, sequential: bool) -> bool:
-        found = time_ratio.interval_of([r.log_ratios for r in repeats], confidence)
-        if not sequential:
-            return time_ratio.call_of(found, self.threshold) != "undecided"
-        return not found.low <= 1 + self.threshold <= found.high
-
-    def _repeat(
-        self, reference: TimedModel, candidate: TimedModel, number: int, seconds: float
-    ) -> Repeat | SideFailure:
-        timeout_s = self.case.checks.timeout_s or self.sandbox.limits.timeout_s
-        spec = RepeatSpec(reference, candidate, self.samples, seconds, bool(number % 2), timeout_s)
-        outcome = self.sandbox.call(
-            repeat,
-            spec,
-            fresh=True,
-            timeout_s=timeout_s,
-            role=_role(reference, candidate),
-            alone=True,
-        )
-        if outcome.value is not None:
-            return outcome.value
-        # The reference was run alone before, so what kills the process is the candidate.
-        assert outcome.failure is not None
-        return SideFailure(True, outcome.failure)
-
-    def _of_candidate(self, found: SideFailure) -> Failure:
-        """The failure; raises if it is the reference's, or a refusal of an option."""
-        refuse_misuse(found.failure)
-        if found.failure.kind == "killed":
-            raise InfrastructureError(
-                f"a timing was killed from outside: {found.failure.message}; find out who kills "
-                "processes here and run again"
-            )
-        if not found.of_candidate:
-            raise NothingTested(f"the original cannot be timed: {describe(found.failure)}")
-        return found.failure
 
     def _side(self, product: Product) -> TimedModel:
         case = self.case
@@ -315,9 +353,8 @@ class Stopwatch:
 
 def _role(*sides: TimedModel) -> Role:
     """A process in which an optimizer runs is of role "tested", and never serves judging tasks."""
-    built = any(
-        s.product.path is None and s.product.build_spec.optimizer is not None for s in sides
-    )
+    products = [s.product for s in sides if isinstance(s.product, Product)]
+    built = any(p.path is None and p.build_spec.optimizer is not None for p in products)
     return "tested" if built else "judging"
 
 

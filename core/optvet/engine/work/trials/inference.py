@@ -47,6 +47,14 @@ def load(config: RuntimeConfig, artifact: Artifact) -> Session:
     return runtime_returns.session(config.runtime, config.runtime.load(artifact, config.options))
 
 
+def open_session(config: RuntimeConfig, artifact: Artifact) -> Session:
+    """A session of a source, or of what a converter made."""
+    if artifact.path is not None and artifact.format != "onnx":
+        # Formats of which the file is the model: it is not read here.
+        return config.runtime.load(artifact, config.options)
+    return load(config, artifact)
+
+
 def infer(
     runtime: Runtime,
     session: Session,
