@@ -12,7 +12,8 @@ judges an optimizer whose one pass does that damage, without looking for the cul
 
 Damage that shows and that is not called faulty is *excused*. Damage of which no sample shows
 anything, so that the model passes, must be among what the answer says was never exercised; else it
-is *unexercised without saying so*. The table counts verdicts by kind of damage; below it stand the
+is *unexercised without saying so*. Where it is proven that no input can show it, it is *equivalent*
+and is not vetted. The table counts verdicts by kind of damage; below it stand the
 rows that are excused, with the words of the judgement on the worst sample, and those that are
 silent. Exit status 1 if there is one of either, or an error.
 
@@ -49,6 +50,7 @@ import damages
 import machine
 import numpy as np
 import onnx
+from damage_kinds import Equivalent
 from damage_regions import KINDS, damaged_nodes
 from damages import DAMAGES, DamagesBefore
 from plants import NotApplicable
@@ -197,6 +199,8 @@ class Bench:
             whole = self.model.blob.read_bytes()
             broken = damages.damaged(whole, [kind], seed)
             moved, flips = effect(before, run_plain(broken, samples))
+        except Equivalent as why:
+            return Row(name, kind, False, 0.0, 0, "equivalent", reasons=(str(why),))
         except NotApplicable:
             return None
         except Exception as error:  # what ONNX Runtime does not run is no damage that passes
@@ -415,7 +419,7 @@ def print_table(rows: Sequence[Row]) -> None:
     print(*map(line_of, excused), sep="\n")
     print(f"\n{len(silent)} unexercised without saying so")
     print(*map(line_of, silent), sep="\n")
-    hidden = Counter(r.verdict for r in rows if not r.shows)
+    hidden = Counter("said unexercised" if r.told else r.verdict for r in rows if not r.shows)
     print("\nthose that do not show:", ", ".join(f"{n} {v}" for v, n in hidden.most_common()))
 
 

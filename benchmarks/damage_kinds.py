@@ -1,8 +1,9 @@
 """Kinds of damage to a model, and the places where it can be done.
 
 A kind changes the model that it is given, at a place drawn from a generator of random numbers. A
-kind that finds nothing to damage raises ``NotApplicable``. Here are kinds of numbers and of nodes;
-``damage_regions.py`` has those of one part of the graph, ``damages.py`` the optimizer of them all.
+kind that finds nothing to damage raises ``NotApplicable``, and ``Equivalent`` where what it does
+changes no output on any input. Here are kinds of numbers and of nodes; ``damage_regions.py`` has
+those of one part of the graph, ``damages.py`` the optimizer of them all.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ from plants import NotApplicable, attribute, set_attribute
 from optvet.graph.walk import bodies_of
 
 Holder = GraphProto | FunctionProto
+
+
+class Equivalent(NotApplicable):
+    """The damaged model gives the same as before on every input."""
+
 
 LAYERS: Mapping[str, tuple[int, ...]] = {
     "Conv": (1,),
@@ -323,7 +329,31 @@ def one_layer_scaled(model: ModelProto, rng: np.random.Generator) -> None:
 def activation_dropped(model: ModelProto, rng: np.random.Generator) -> None:
     """One activation does nothing."""
     found = [p for p in places(model) if p.node.op_type in ACTIVATIONS]
-    become_identity(drawn(found, rng, "no activation").node)
+    place = drawn(found, rng, "no activation")
+    readers = [p for p in places(model) if place.node.output[0] in p.node.input]
+    outputs = {o.name for o in place.holder.output if isinstance(place.holder, GraphProto)}
+    if (
+        readers
+        and place.node.output[0] not in outputs
+        and all(_saturates(place, r) for r in readers)
+    ):
+        raise Equivalent("what quantizes it has no numbers beyond its bounds")
+    become_identity(place.node)
+
+
+def _saturates(place: Place, reader: Place) -> bool:
+    """Whether a reader quantizes to a range that lies within the bounds of a Relu or Clip."""
+    low, high = (place.value(i) for i in (1, 2))
+    if place.node.op_type == "Relu":
+        low, high = np.zeros(()), np.array(np.inf)
+    elif place.node.op_type != "Clip" or low is None or high is None:
+        return False
+    scale, zero = (reader.value(i) for i in (1, 2))
+    if reader.node.op_type != "QuantizeLinear" or scale is None or zero is None:
+        return False
+    ends = np.iinfo(zero.dtype)
+    least, most = ((end - zero.astype(np.int64)) * scale for end in (ends.min, ends.max))
+    return bool((least >= low).all() and (most <= high).all())
 
 
 def _other_attribute(node: NodeProto) -> tuple[str, object] | None:

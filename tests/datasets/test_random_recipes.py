@@ -93,6 +93,16 @@ def test_integers_always_follow_their_recipe(tmp_path: Path) -> None:
         assert (mask.sum(axis=1) * 2 >= mask.shape[1]).all()
 
 
+def test_integers_of_a_range_take_all_regimes_in_it(tmp_path: Path) -> None:
+    graph = "g (int64[N,4000] ids) => (int64[N,4000] y) { y = Identity(ids) }"
+    text = "[inputs.ids]\nkind = 'randint'\nlow = 0\nhigh = 2\nshape = [2, 4000]"
+    ones = {s.id.split("-")[2]: s.feeds["ids"] for s in samples(model(tmp_path, graph, text))}
+    assert 0.4 < ones["recipe"].mean() < 0.6
+    assert not ones["zeros"].any()
+    # A long row has few of a vocabulary.
+    assert 0 < ones["sparse"].sum(axis=1).min() < 100
+
+
 def test_words_and_constants(tmp_path: Path) -> None:
     text = "[inputs.s]\nkind = 'choice'\nvalues = ['low', 'high']\nshape = [50]\n"
     subject = model(tmp_path, WORDS, text + "[inputs.x]\nkind = 'const'\nvalue = 3")

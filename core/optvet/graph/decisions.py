@@ -15,12 +15,13 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from optvet.graph.digest import tensor_digest
 from optvet.graph.interface import graph_inputs
-from optvet.graph.sites import Site, find_rewrites
+from optvet.graph.sites import find_rewrites
 from optvet.graph.trees import ENSEMBLES, Forest
-from optvet.graph.walk import attribute_of, reads
+from optvet.graph.walk import attribute_of, operator_of, reads
 from optvet.graph.weights import constants_of
 
 Sides = frozenset[Hashable]
@@ -45,23 +46,33 @@ class Decision:
 
 @dataclass(frozen=True)
 class Region:
-    """One place that was rewritten: its nodes in the graph before, and what is decided there."""
+    """One place that was rewritten: its nodes in the graph before, and what is decided there.
+
+    ``results`` are the values that others read and that depend on data, with the indices of the
+    nodes that make them. ``relearned``: some node reads other numbers than before.
+    """
 
     nodes: tuple[int, ...]
     decisions: tuple[Decision, ...]
+    results: tuple[tuple[int, str], ...]
+    relearned: bool
 
 
 def rewritten_regions(before: ModelProto, after: ModelProto) -> list[Region]:
     """The regions of ``before`` that ``after`` has otherwise, with decisions that data may turn.
 
-    Nodes that depend on no input, or on sizes alone, decide nothing. Values inside of nested graphs
-    are not looked at.
+    Nodes that depend on sizes alone decide nothing. To nodes that depend on no input, as those of
+    packed weights, belong those that read them. Values inside of nested graphs are not looked at.
     """
     graphs = _Graphs(before, after)
     regions = []
     for site in find_rewrites(before, after):
-        if any(o in graphs.known for i in site.before for o in before.graph.node[i].output):
-            regions.append(Region(site.before, tuple(graphs.decisions(site))))
+        nodes = graphs.reached(site.before)
+        if nodes:
+            twins = graphs.twins(nodes, site.after)
+            decisions = tuple(graphs.decisions(nodes, twins))
+            relearned = any(graphs.relearned(*pair) for pair in twins.values())
+            regions.append(Region(nodes, decisions, tuple(graphs.results(nodes)), relearned))
     return regions
 
 
@@ -106,6 +117,7 @@ _LOGIC = (
     *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "Not", "And", "Or", "Xor"),
     *("IsNaN", "IsInf"),
 )
+_OTHER_THAN_0: Sides = frozenset({"other than 0"})
 SEVERAL: Sides = frozenset({"several"})
 """The side of a decision that samples show once they give two different values."""
 DECISIONS: Mapping[str, Told] = {
@@ -136,6 +148,7 @@ def unseen(decision: Decision, seen: Collection[Hashable]) -> Sides:
 
 _FLOAT_MAX = 3e38
 _BRANCHES: Mapping[Hashable, str] = {"true": "then_branch", "false": "else_branch"}
+_REAL = (AttributeProto.FLOAT, AttributeProto.FLOATS)
 _READERS = ("Gather", "GatherND", "GatherElements", "ArrayFeatureExtractor")
 """Operators that read rows of their first operand by the indices of their second."""
 _COMPARERS = ("Sub", "CDist", "MatMul", "Gemm", "Scan")
@@ -157,11 +170,31 @@ class _Graphs:
     @cached_property
     def known(self) -> set[str]:
         """Values of the graph before that depend on what inputs hold, not on sizes alone."""
+        return self._depending(("Shape", "Size"))
+
+    @cached_property
+    def variable(self) -> set[str]:
+        """Values of the graph before that depend on inputs in any way."""
+        return self._depending(())
+
+    def _depending(self, barriers: Collection[str]) -> set[str]:
         found = {i.name for i in graph_inputs(self.before)}
         for node in self.before.graph.node:
-            if node.op_type not in ("Shape", "Size") and not found.isdisjoint(reads(node)):
+            if node.op_type not in barriers and not found.isdisjoint(reads(node)):
                 found.update(name for name in node.output if name)
         return found
+
+    def reached(self, site: Sequence[int]) -> tuple[int, ...]:
+        """The nodes of a site, with what reads it until data come in; none where none ever do."""
+        found, nodes = set(site), self.before.graph.node
+        while made := {name for i in found for name in nodes[i].output}:
+            if not made.isdisjoint(self.known):
+                return tuple(sorted(found))
+            readers = {i for name in made for i in self.readers.get(name, ())}
+            if not made.isdisjoint(self.variable) or readers <= found:
+                return ()
+            found |= readers
+        return ()
 
     @cached_property
     def constants(self) -> tuple[Mapping[str, TensorProto], Mapping[str, TensorProto]]:
@@ -175,16 +208,47 @@ class _Graphs:
                 found[name].append(i)
         return found
 
-    def decisions(self, site: Site) -> Iterator[Decision]:
-        nodes = [self.before.graph.node[i] for i in site.before]
-        others = [self.after.graph.node[i] for i in site.after]
-        twins = {n.output[0]: n for n in others if n.output}
-        for node in nodes:
-            twin = twins.get(node.output[0]) if node.output else None
-            twin = twin if twin is not None and twin.op_type == node.op_type else None
+    def twins(
+        self, region: Sequence[int], others: Sequence[int]
+    ) -> dict[int, tuple[NodeProto, NodeProto]]:
+        """Nodes of the region, by index, with those of the other graph that take their place."""
+        made = {n.output[0]: n for n in (self.after.graph.node[i] for i in others) if n.output}
+        nodes = {i: self.before.graph.node[i] for i in region}
+        pairs = {i: (n, made[n.output[0]]) for i, n in nodes.items() if {*n.output[:1]} & {*made}}
+        return {i: p for i, p in pairs.items() if operator_of(p[0]) == operator_of(p[1])}
+
+    def relearned(self, node: NodeProto, twin: NodeProto) -> bool:
+        """Whether a node reads other numbers than its twin, of a form that may be learned."""
+        lists = node.domain == "ai.onnx.ml" or node.op_type == "TfIdfVectorizer"
+        was, now = (
+            [a.SerializeToString() for a in n.attribute if lists or a.type in _REAL]
+            for n in (node, twin)
+        )
+        if sorted(was) != sorted(now):
+            return True
+        pairs = zip(node.input, twin.input, strict=False)
+        both = [(self.constants[0].get(a), self.constants[1].get(b)) for a, b in pairs]
+        # Not the shapes and positions that are in integers: there are several forms of the same.
+        return any(
+            a is not None
+            and b is not None
+            and (a.dims, a.data_type) == (b.dims, b.data_type)
+            and a.data_type not in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+            and tensor_digest(a) != tensor_digest(b)
+            for a, b in both
+        )
+
+    def decisions(
+        self, region: Sequence[int], twins: Mapping[int, tuple[NodeProto, NodeProto]]
+    ) -> Iterator[Decision]:
+        for index in region:
+            node, twin = twins.get(index, (self.before.graph.node[index], None))
             found = [*self._sides(node, twin), *self._rows(node, twin), *_leaves(node, twin)]
             yield from (d for d in found if d.value in self.known and d.sides)
-        yield from self._results(site.before)
+        for index, name in self.results(region):
+            node = self.before.graph.node[index]
+            if node.op_type not in _LOGIC:
+                yield Decision(name_of(node), name, _OTHER_THAN_0, _not_zero, _never)
 
     def _sides(self, node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
         told = self._bounded(node) or DECISIONS.get(node.op_type)
@@ -192,7 +256,7 @@ class _Graphs:
             (side, place), sides, seen, words = told
             names = node.input if side == "input" else node.output
             if place < len(names) and names[place]:
-                yield Decision(_name(node), names[place], sides, seen, words)
+                yield Decision(name_of(node), names[place], sides, seen, words)
         if node.op_type == "If":
             changed = {
                 side: branch
@@ -200,7 +264,7 @@ class _Graphs:
                 if twin is None or attribute_of(node, branch) != attribute_of(twin, branch)
             }
             yield Decision(
-                _name(node),
+                name_of(node),
                 node.input[0],
                 frozenset(changed or _BRANCHES),
                 _truth,
@@ -208,20 +272,46 @@ class _Graphs:
             )
 
     def _bounded(self, node: NodeProto) -> Told | None:
-        """The sides of a Clip's bounds, and of others that are given by attributes."""
-        if node.op_type == "HardSigmoid":
-            alpha, beta = attribute_of(node, "alpha", 0.2), attribute_of(node, "beta", 0.5)
-            return _FIRST, *_around(-beta / alpha, (1 - beta) / alpha), _never
-        if node.op_type != "Clip":
-            return None
-        bounds: list[float | None] = [attribute_of(node, "min"), attribute_of(node, "max")]
-        for place, name in enumerate(node.input[1:3]):
-            if name in self.constants[0]:
-                value = numpy_helper.to_array(self.constants[0][name])
-                bounds[place] = float(value.astype(np.float64).item())
+        """The sides of bounds that are given by attributes or constants."""
+        low: float | None = None
+        high: float | None = None
+        place = 0
+        match node.op_type:
+            case "HardSigmoid":
+                alpha, beta = attribute_of(node, "alpha", 0.2), attribute_of(node, "beta", 0.5)
+                low, high = -beta / alpha, (1 - beta) / alpha
+            case "ThresholdedRelu":
+                high = attribute_of(node, "alpha", 1.0)
+            case "Binarizer":
+                high = attribute_of(node, "threshold", 0.0)
+            case "Shrink":
+                high = attribute_of(node, "lambd", 0.5)
+                low = -high
+            case "Clip":
+                low, high = (
+                    attribute_of(node, name, self._number(node, i))
+                    for i, name in ((1, "min"), (2, "max"))
+                )
+            case "Max" | "Min" if len(node.input) == 2:
+                numbers = [self._number(node, i) for i in (0, 1)]
+                place = 0 if numbers[0] is None else 1
+                low = high = numbers[1 - place]
+                if low is None:
+                    return None
+                low, high = (low, None) if node.op_type == "Max" else (None, high)
+            case _:
+                return None
         # A bound that no value of the type exceeds is none.
-        low, high = (None if b is None or abs(b) >= _FLOAT_MAX else b for b in bounds)
-        return (_FIRST, *_around(low, high), _never)
+        low, high = (None if b is None or abs(b) >= _FLOAT_MAX else b for b in (low, high))
+        return (("input", place), *_around(low, high), _never)
+
+    def _number(self, node: NodeProto, index: int) -> float | None:
+        """A constant operand that is one number; None if it is none."""
+        name = node.input[index] if index < len(node.input) else ""
+        if name not in self.constants[0]:
+            return None
+        value = numpy_helper.to_array(self.constants[0][name])
+        return float(value.astype(np.float64).item()) if value.size == 1 else None
 
     def _rows(self, node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
         """Rows of tables and stored points: those that changed, else two of them."""
@@ -236,12 +326,12 @@ class _Graphs:
             if value is None or (not table and not changed.any()):
                 continue
             if not changed.any():
-                yield Decision(_name(node), value, SEVERAL, _values, _same_row)
+                yield Decision(name_of(node), value, SEVERAL, _values, _same_row)
                 continue
             rows = np.flatnonzero(changed).tolist()
             verb = "read" if table else "among the nearest"
             yield Decision(
-                _name(node),
+                name_of(node),
                 value,
                 frozenset(rows),
                 partial(_indices, len(changed)),
@@ -273,19 +363,18 @@ class _Graphs:
             names = [o for n in following if n.op_type in _DISTANCE for o in n.output]
         return None
 
-    def _results(self, region: Sequence[int]) -> Iterator[Decision]:
-        """That what leaves the region is not 0 alone."""
+    def results(self, region: Collection[int]) -> Iterator[tuple[int, str]]:
+        """What leaves the region and depends on data."""
         outputs = {o.name for o in self.before.graph.output}
         for index in region:
-            node = self.before.graph.node[index]
-            for name in node.output if node.op_type not in _LOGIC else ():
-                leaves = not set(self.readers.get(name, ())).issubset(region) or name in outputs
+            for name in self.before.graph.node[index].output:
+                leaves = name in outputs or not set(self.readers.get(name, ())).issubset(region)
                 if leaves and name in self.known:
-                    sides: Sides = frozenset({"other than 0"})
-                    yield Decision(_name(node), name, sides, _not_zero, _never)
+                    yield index, name
 
 
-def _name(node: NodeProto) -> str:
+def name_of(node: NodeProto) -> str:
+    """A node in words: its operator, and its name or that of its first output."""
     return f"{node.op_type} {node.name or node.output[0]}"
 
 
@@ -305,7 +394,7 @@ def _leaves(node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
     kind = "changed nodes" if wanted else "leaves"
     sides = frozenset[Hashable](wanted or forest.leaves)
     words = partial(_unreached, len(sides), kind)
-    yield Decision(_name(node), node.input[0], sides, partial(_visited, forest), words)
+    yield Decision(name_of(node), node.input[0], sides, partial(_visited, forest), words)
 
 
 def _rows_of(ensemble: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:

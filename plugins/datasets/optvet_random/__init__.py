@@ -108,7 +108,7 @@ class RandomDataset:
     ) -> list[Config]:
         # Floats may take any value once the recipe had its turn; indices and words may not.
         fixed = {
-            i.name: Domain("recipe", recipe=recipes[i.name])
+            i.name: recipes[i.name].domain()
             for i in model.inputs
             if i.name in recipes and i.dtype not in FLOATS
         }

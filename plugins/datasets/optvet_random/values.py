@@ -65,6 +65,16 @@ class DeclaredValues:
     values: tuple[Any, ...] = ()
     shape: tuple[int, ...] | None = None
 
+    def domain(self) -> Domain:
+        """What is allowed: all integers of a range, or what is drawn in the same way."""
+        if (
+            self.kind != "randint"
+            or isinstance(self.first, tuple)
+            or isinstance(self.second, tuple)
+        ):
+            return Domain("recipe", recipe=self)
+        return Domain("range", int(self.first), int(self.second))
+
     def array(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
         """Values of this shape."""
         match self.kind:
@@ -219,7 +229,19 @@ def _integers(
             pass
     dtype = np.uint64 if high > np.iinfo(np.int64).max else np.int64
     values = rng.integers(low, high, shape, dtype=dtype)
-    return np.where(rng.random(shape) < 0.9, rest, values) if regime == "sparse" else values
+    return np.where(_few(shape, rng), values, rest) if regime == "sparse" else values
+
+
+def _few(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """True at few places: from one of the first row's to a tenth of the last row's.
+
+    A tenth of a long row is many: a sum over a vocabulary saturates what comes behind it.
+    """
+    length = shape[-1] if shape else 1
+    rows = math.prod(shape[:-1])
+    turns = (np.arange(rows) + 0.5) / max(1, rows)
+    share = 0.1 * min(1.0, 10 / max(1, length)) ** (1 - turns)
+    return rng.random(shape) < np.reshape(share, (*shape[:-1], *(1 for _ in shape[-1:])))
 
 
 def _strings(

@@ -387,6 +387,59 @@ def test_points_that_are_never_the_nearest_are_counted(vet: Vet) -> None:
     assert untried(result) == ["Sub away 2 of 2 changed rows of points never among the nearest"]
 
 
+MASKED = f"""{HEAD}
+masked (float[4,3] x) => (float[4,3] y)
+<float[3,3] points = {numbers(np.eye(3) + 1)}, float low = {{900.0}}>
+{{
+    [square] s = Mul(x, x)
+    [product] p = MatMul(s, points)
+    [far] t = Add(p, low)
+    y = Sigmoid(t)
+}}
+"""
+
+
+def test_other_values_that_no_output_shows_are_named(vet: Vet) -> None:
+    result = vet(MASKED, "scale_points")
+    assert result.verdict == "clean"
+    assert untried(result) == [
+        "MatMul product gives other values, by 0.2 of their size, that no output shows"
+    ]
+
+
+def test_weights_that_are_unpacked_belong_to_what_reads_them(vet: Vet) -> None:
+    packed = MASKED.replace("MatMul(s, points)", "MatMul(s, turned)").replace(
+        "[square]", "[turn] turned = Transpose(points) [square]"
+    )
+    result = vet(packed, "scale_points")
+    assert result.verdict == "clean"
+    assert result.exercise is not None
+    assert [r.node for r in result.exercise.unexercised] == ["turn"]
+
+
+HALF = f"""{HEAD}
+half (float[4,3] x) => (float[4,2] y)
+<float[2,2] points = {numbers(np.eye(2))}, float low = {{9.0}}, int64[1] one = {{1}},
+ int64[1] two = {{2}}, float[1] high = {{1.0}}>
+{{
+    [square] s = Mul(x, x)
+    [negated] n = Neg(s)
+    [dead] r = Relu(n)
+    left = Slice(x, one, two, one)
+    right = Slice(r, one, two, one)
+    both = Concat<axis = 1>(left, right)
+    [product] y = MatMul(both, points)
+}}
+"""
+
+
+def test_weights_that_only_meet_zeros_are_named(vet: Vet) -> None:
+    result = vet(HALF, "scale_last")
+    assert result.verdict == "clean"
+    assert untried(result) == ["MatMul product gives the same to the bit with its changed numbers"]
+    assert vet(HALF, "scale_points").verdict == "faulty"
+
+
 LIVE = f"""{HEAD}
 live (float[4,3] x) => (float[4,3] y) {{ [kink] z = Relu(x)  [same] y = Identity(z) }}
 """
