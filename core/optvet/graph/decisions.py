@@ -48,8 +48,9 @@ class Decision:
 class Region:
     """One place that was rewritten: its nodes in the graph before, and what is decided there.
 
-    ``results`` are the values that others read and that depend on data, with the indices of the
-    nodes that make them. ``relearned``: some node reads other numbers than before.
+    ``results`` are the values that others read, that depend on data, and that should be as before;
+    with the indices of the nodes that make them. ``relearned``: some node reads other numbers than
+    before.
     """
 
     nodes: tuple[int, ...]
@@ -72,7 +73,10 @@ def rewritten_regions(before: ModelProto, after: ModelProto) -> list[Region]:
             twins = graphs.twins(nodes, site.after)
             decisions = tuple(graphs.decisions(nodes, twins))
             relearned = any(graphs.relearned(*pair) for pair in twins.values())
-            regions.append(Region(nodes, decisions, tuple(graphs.results(nodes)), relearned))
+            # Before a quantizer that moved to the front values are others, and shall be.
+            quantized = _quantizers(after, site.after) > _quantizers(before, nodes)
+            results = () if quantized else tuple(graphs.results(nodes))
+            regions.append(Region(nodes, decisions, results, relearned))
     return regions
 
 
@@ -371,6 +375,10 @@ class _Graphs:
                 leaves = name in outputs or not set(self.readers.get(name, ())).issubset(region)
                 if leaves and name in self.known:
                     yield index, name
+
+
+def _quantizers(model: ModelProto, nodes: Sequence[int]) -> int:
+    return sum(model.graph.node[i].op_type == "QuantizeLinear" for i in nodes)
 
 
 def name_of(node: NodeProto) -> str:

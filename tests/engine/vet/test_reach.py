@@ -81,6 +81,10 @@ def scale_last(rows: np.ndarray) -> np.ndarray:
     return np.where(np.arange(len(rows))[:, None] < len(rows) - 1, rows, 2 * rows)
 
 
+def leave_out_zeros(model: ModelProto) -> None:
+    attributes(model)["post_transform"].s = b"SOFTMAX_ZERO"
+
+
 def drop_identity(model: ModelProto) -> None:
     del model.graph.node[1]
     model.graph.node[0].output[0] = "y"
@@ -96,6 +100,7 @@ DAMAGES: Mapping[str, Callable[[ModelProto], None]] = {
     "swap_words": swap_words,
     "change_branch": change_branch,
     "scale_last": lambda m: change(m, stored(m), scale_last),
+    "leave_out_zeros": leave_out_zeros,
     "drop_identity": drop_identity,
     "keep": lambda m: None,
 }
@@ -323,10 +328,14 @@ far (float[4,3] x) => (float[4,3] y) <float low = {{-1.0}}, float high = {{7000.
 """
 
 
-def test_a_bound_that_cannot_be_reached_is_named(vet: Vet) -> None:
-    result = vet(FAR, "move_bound")
+@pytest.mark.parametrize(
+    ("operator", "sides"),
+    [("Clip(t, low, high)", "above 7000 or below -1"), ("Min(high, t)", "above 7000")],
+)
+def test_a_bound_that_cannot_be_reached_is_named(vet: Vet, operator: str, sides: str) -> None:
+    result = vet(FAR.replace("Clip(t, low, high)", operator), "move_bound")
     assert result.verdict == "clean"
-    assert untried(result) == ["Clip bound never above 7000 or below -1"]
+    assert untried(result) == [f"{operator[: operator.find('(')]} bound never {sides}"]
 
 
 TREE = f"""{HEAD}
@@ -415,6 +424,43 @@ def test_weights_that_are_unpacked_belong_to_what_reads_them(vet: Vet) -> None:
     assert result.verdict == "clean"
     assert result.exercise is not None
     assert [r.node for r in result.exercise.unexercised] == ["turn"]
+
+
+QUANTIZED = f"""{HEAD}
+quantized (float[4,3] x) => (float[4,3] y)
+<float[3,3] points = {numbers(np.eye(3) + 1)}, float low = {{9.0}}, float scale = {{0.01}},
+ uint8 zero = {{0}}>
+{{
+    [square] s = Mul(x, x)
+    [shifted] t = Add(s, low)
+    [product] p = MatMul(t, points)
+    q = QuantizeLinear(p, scale, zero)
+    y = DequantizeLinear(q, scale, zero)
+}}
+"""
+
+
+def test_a_change_that_a_quantizer_cuts_off_is_named(vet: Vet) -> None:
+    result = vet(QUANTIZED, "scale_points")
+    assert result.verdict == "clean"
+    assert untried(result)[0].startswith("MatMul product gives other values")
+
+
+SCORES = f"""{HEAD}
+scores (float[4,2] x) => (int64[4] label, float[4,2] p)
+{{
+    [linear] label, p = ai.onnx.ml.LinearClassifier<coefficients = [1.0, 0.3, -2.0, 0.7],
+        intercepts = [0.1, 0.2], classlabels_ints = [0, 1], post_transform = "SOFTMAX">(x)
+}}
+"""
+
+
+def test_learned_attributes_that_change_nothing_are_named(vet: Vet) -> None:
+    result = vet(SCORES, "leave_out_zeros")
+    assert result.verdict == "clean"
+    assert untried(result) == [
+        "LinearClassifier linear gives the same to the bit with its changed numbers"
+    ]
 
 
 HALF = f"""{HEAD}

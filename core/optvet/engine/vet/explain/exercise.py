@@ -207,9 +207,11 @@ def _compared(
     names = {name for those in results for name in those} | outputs
     moved: dict[str, float] = {}
     same = {i for i, r in enumerate(regions) if r.relearned and results[i]}
+    if names == outputs and not same:
+        return {}, same
     sessions = [_session(m, names - outputs, task.reference) for m in (before, after)]
     for number, feeds in enumerate(_order(task)):
-        if number > 1 and not same:
+        if number and not same:
             break
         was, now = (session.run(feeds) for session in sessions)
         moves = {name: _move(was[name], now[name]) for name in names & was.keys() & now.keys()}
