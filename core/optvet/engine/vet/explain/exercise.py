@@ -34,7 +34,7 @@ from optvet.spec.records.vet import Exercise, UnexercisedRegion
 from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample
 
-VERSION = 2
+VERSION = 3
 """Increased when the meaning of a cached answer changes."""
 MASKED = 5e-3
 """Values inside that move by this share of their size do not so by rounding."""
