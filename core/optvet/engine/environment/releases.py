@@ -18,12 +18,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import platformdirs
 from packaging.utils import canonicalize_name
+from pydantic import BaseModel, Field
 
 from optvet.engine.environment.package_index import PackageIndex, install
-from optvet.spec.errors import InfrastructureError
+from optvet.spec.errors import InfrastructureError, InputError
+from optvet.spec.parsing import read_json
 from optvet.spec.removal import remove_folder
 from optvet.spec.scratch import is_left, made_beside
 
@@ -42,6 +45,14 @@ def releases_root() -> Path:
 
 def _data_folder() -> Path:
     return platformdirs.user_data_path("optvet")
+
+
+class _Marker(BaseModel):
+    """What a marker says; the folder may have come from another machine."""
+
+    package: str
+    version: str
+    size_bytes: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 
 
 @dataclass(frozen=True)
@@ -105,18 +116,13 @@ class ReleaseStore:
         found = []
         for marker in sorted(self.root.glob(f"*/{MARKER}")):
             try:
-                about = json.loads(marker.read_text())
-                found.append(
-                    KeptRelease(
-                        str(about["package"]),
-                        str(about["version"]),
-                        marker.parent,
-                        int(about["size_bytes"]),
-                        marker.stat().st_mtime,
-                    )
-                )
-            except (OSError, ValueError, KeyError, TypeError):
+                about = _Marker.model_validate(read_json(marker, "record"))
+                used = marker.stat().st_mtime
+            except (OSError, ValueError, InputError):
                 continue
+            found.append(
+                KeptRelease(about.package, about.version, marker.parent, about.size_bytes, used)
+            )
         return found
 
     def remove(self, release: KeptRelease) -> bool:
@@ -175,7 +181,8 @@ class _Lock:
     """A lock file beside a release, for as long as the block lasts."""
 
     def __init__(self, root: Path, name: str) -> None:
-        self._file = os.open(root / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file = os.open(root / f"{name}.lock", flags, 0o666)
 
     def __enter__(self) -> _Lock:
         return self
