@@ -175,7 +175,7 @@ def _open_store(
         if stored is None:
             store.begin(identity)
         elif stored != identity:
-            changed = sorted(k for k in identity if stored.get(k) != identity[k])
+            changed = sorted(k for k in {*identity, *stored} if stored.get(k) != identity.get(k))
             raise UsageError(
                 f"--resume: {folder} holds a hunt with another {', '.join(changed)}; use "
                 "the same options, or give another --out"
@@ -197,8 +197,8 @@ def size_of_next_round(request: HuntRequest, state: HuntState) -> int:
     left = seconds - state.seconds
     if left <= 0:
         return 0
-    fit = int(left * state.number / state.seconds) if state.seconds else _BATCH
-    return min(ROUND, max(fit, _BATCH))
+    fit = left * state.number / state.seconds if state.seconds else 0.0
+    return int(min(ROUND, max(fit, _BATCH)))
 
 
 @dataclass(frozen=True)

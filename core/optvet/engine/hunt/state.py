@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
-from onnx import GraphProto, numpy_helper
+from onnx import GraphProto, ModelProto, numpy_helper
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from optvet.engine.database import check_values, open_database
@@ -151,6 +151,7 @@ class HuntState:
 
 
 _Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+_Edits = Annotated[int, Field(ge=SPENT, lt=1 << 53)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Texts = tuple[str, ...]
 _Change = tuple[str, _Texts, _Texts]
@@ -194,7 +195,7 @@ def _shape(name: str) -> TypeAdapter[Any]:
     shapes: Mapping[str, Any] = {
         "identity": dict[str, Any],
         "plain": _PlainFacts,
-        "edited": list[tuple[_Count, list[int]]],
+        "edited": list[tuple[_Count, list[_Edits]]],
         "firings": list[tuple[str, _Texts, _Texts, _Count]],
         "edits": dict[str, _Count],
         "tries": dict[str, _Count],
@@ -278,7 +279,7 @@ class HuntStore:
         """
         try:
             state = self._load()
-        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+        except (sqlite3.DatabaseError, DecodeError, ValueError, TypeError) as error:
             raise self._foreign(error) from error
         self._entries, self._tried = len(state.entries), set(state.tried)
         return state
@@ -299,6 +300,7 @@ class HuntStore:
         state.findings = self._fact("findings", [])
         for model, feeds, about in self._rows("entry"):
             way, rewrites, invented, shown = _shape("entry").validate_json(about)
+            ModelProto.FromString(model)  # The plan of a round counts its nodes.
             changed = tuple(Rewrite(*rewrite) for rewrite in rewrites)
             values = unpack_arrays(feeds)
             state.entries.append(CorpusEntry(model, values, changed, way, invented, shown))
@@ -402,4 +404,7 @@ def unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
     # numpy_helper would open whatever file an external tensor names.
     if any(map(is_outside, tensors)):
         raise ValueError("inputs of a model lie in another file")
-    return {t.name: numpy_helper.to_array(t) for t in tensors}
+    try:
+        return {t.name: numpy_helper.to_array(t) for t in tensors}
+    except (KeyError, TypeError) as error:  # of a type that onnx does not know
+        raise ValueError(f"inputs of a model have element type {error}") from error
