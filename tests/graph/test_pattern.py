@@ -123,6 +123,17 @@ def test_branches_and_functions_are_searched_too() -> None:
     assert found("r = Neg(x)\nwhere dtype(r) == 'float' and rank(r) == 1", body) == [(["q"], True)]
 
 
+def test_an_attribute_that_the_caller_of_a_function_gives_is_not_known() -> None:
+    body = """
+    g (float[2] x) => (float[2] y) { y = my.To<kind = 6>(x) }
+    <domain: "my", opset_import: ["" : 18]> To <kind> (i) => (o) { o = Cast<to: int = @kind>(i) }
+    """
+    assert found("o = Cast<to=6>(i)", body) == [(["o"], False)]
+    assert found("o = Cast(i)\nwhere attr(o, 'to') == 6", body) == [(["o"], False)]
+    assert found("o = Cast<to>(i)", body) == [(["o"], True)]
+    assert found("o = Cast<to=6, !to>(i)", body) == []
+
+
 def test_one_place_is_one_match_whatever_the_order_of_its_operands() -> None:
     body = "g (float[2] x) => (float[2] y) { a = Relu(x)  b = Relu(x)  y = Mul(a, b) }"
     assert len(found("a = Relu(x)\nb = Relu(x)", body)) == 1
@@ -252,3 +263,21 @@ def test_a_large_constant_costs_steps() -> None:
     )
     ended = search(parse_pattern("m = Add(x, W)\nwhere 2 in value(W)"), model, {})
     assert (ended.places, ended.complete) == ([], False)
+
+
+def test_a_malformed_constant_gives_no_steps_back() -> None:
+    model = onnx.parser.parse_model(
+        f"{HEAD} g (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}> {{ y = Add(x, w) }}"
+    )
+    model.graph.initializer[0].dims[:] = [-(1 << 62)]
+    steps: list[int] = []
+    spend = SearchSteps.spend
+
+    def watched(of: SearchSteps, elements: int = 0) -> None:
+        spend(of, elements)
+        steps.append(of.left)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SearchSteps, "spend", watched)
+        search(parse_pattern("y = Add(x, W)\nwhere 2 in value(W)"), model, {})
+    assert steps == sorted(steps, reverse=True)

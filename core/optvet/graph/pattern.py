@@ -283,12 +283,14 @@ class _Matcher:
             self._graph.steps.spend(len(node.input) + len(node.output) + len(node.attribute))
             if self._graph.places[id(node)] <= least or any(node is other for other in nodes):
                 continue
-            if not self._is_of(node, wanted):
+            fits = self._is_of(node, wanted)
+            if fits is False:
                 continue
             for bound in self._bind(node, wanted, names):
                 state = self._judge(len(nodes) + 1, bound)
                 if state is not False:
-                    yield from self._extend((*nodes, node), bound, certain and state is True)
+                    known = certain and fits is True and state is True
+                    yield from self._extend((*nodes, node), bound, known)
 
     def _candidates(self, wanted: PatternNode, names: Mapping[str, str]) -> Sequence[NodeProto]:
         for result in wanted.results:
@@ -300,7 +302,8 @@ class _Matcher:
             return self._graph.of_operators(wanted.operators, None)
         return min((self._graph.of_operators(wanted.operators, v) for v in read), key=len)
 
-    def _is_of(self, node: NodeProto, wanted: PatternNode) -> bool:
+    def _is_of(self, node: NodeProto, wanted: PatternNode) -> bool | None:
+        """Whether a node is of the operator, with these attributes; None if that is not known."""
         domain = domain_of(node)
         if wanted.operators == (ANY,):
             fits = True
@@ -310,13 +313,16 @@ class _Matcher:
             fits = domain == (wanted.domain or ONNX_DOMAIN)
         if not fits or (node.op_type not in wanted.operators and wanted.operators != (ANY,)):
             return False
-        for name, kind, value in wanted.attributes:
-            given = any(attribute.name == name for attribute in node.attribute)
-            if kind == "equal" and self._graph.attribute(node, name) != value:
-                return False
-            if kind != "equal" and given != (kind == "given"):
-                return False
-        return True
+        states = [self._has(node, *attribute) for attribute in wanted.attributes]
+        return False if False in states else None if None in states else True
+
+    def _has(self, node: NodeProto, name: str, kind: str, value: Any) -> bool | None:
+        if kind != "equal":
+            return any(attribute.name == name for attribute in node.attribute) == (kind == "given")
+        try:
+            return bool(self._graph.attribute(node, name) == value)
+        except UnknownFact:
+            return None
 
     def _bind(
         self, node: NodeProto, wanted: PatternNode, names: Mapping[str, str]

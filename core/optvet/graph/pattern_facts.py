@@ -43,7 +43,8 @@ class SearchSteps:
 
     def spend(self, elements: int = 0) -> None:
         """Take a step, and more for many elements; OutOfSteps if none is left."""
-        self.left -= 1 + elements // _ELEMENTS_A_STEP
+        # A malformed tensor has less than no elements.
+        self.left -= 1 + max(elements, 0) // _ELEMENTS_A_STEP
         if self.left < 0:
             raise OutOfSteps
 
@@ -87,8 +88,15 @@ class PatternGraph:
         return sorted((n for nodes in found for n in nodes), key=lambda n: self.places[id(n)])
 
     def attribute(self, node: NodeProto, name: str) -> Any:
-        """The value of an attribute; see ``attribute_value``."""
-        value = attribute_value(node, name, self.opsets)
+        """The value of an attribute; see ``attribute_value``.
+
+        Raises:
+            UnknownFact: In a function, where whoever calls it gives the value.
+        """
+        try:
+            value = attribute_value(node, name, self.opsets)
+        except ValueError as error:
+            raise UnknownFact from error
         self.steps.spend(len(value) if isinstance(value, list | str) else 0)
         return value
 
