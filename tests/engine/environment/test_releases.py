@@ -67,6 +67,10 @@ def test_pip_is_given_nothing_but_regular_files_of_a_folder(
 def test_a_package_without_a_wheel_is_an_error_of_usage(wheels: PackageIndex) -> None:
     with pytest.raises(UsageError, match=r"'acme-none': .*wheels has no wheel of it for Python 3"):
         available("acme-none", wheels)
+    assert wheels.folder is not None
+    (wheels.folder / "acme_odd-x.y-py3-none-any.whl").touch()  # of a version that is none
+    with pytest.raises(UsageError, match=r"'acme-odd': .*wheels has no wheel of it"):
+        available("acme-odd", wheels)
     with pytest.raises(UsageError, match="expected a folder of wheels"):
         available("acme-opt", PackageIndex(Path("no-such-folder")))
 

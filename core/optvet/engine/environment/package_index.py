@@ -108,8 +108,9 @@ def available(package: str, index: PackageIndex, *, pre: bool = False) -> list[s
     with index.arguments() as place:
         ended = _pip(("index", "versions", package, _WHEELS, *more, *place), _LIST_S)
     listed = _LISTED.search(ended.printed)
-    if ended.status == 0 and listed:
-        return in_order(name.strip() for name in listed[1].split(","))
+    found = ended.status == 0 and listed is not None
+    if found and listed and (versions := in_order(n.strip() for n in listed[1].split(","))):
+        return versions
     # An index that cannot be reached looks to pip like one without this package.
     cut_off = _line_with(_CUT_OFF, ended)
     if ended.status is None or cut_off:
@@ -118,7 +119,7 @@ def available(package: str, index: PackageIndex, *, pre: bool = False) -> list[s
             f"{index.name} cannot be reached ({words}); check the network and pip's configuration, "
             "or give a folder of wheels with --index"
         )
-    if _NO_RELEASE.search(ended.errors):
+    if found or _NO_RELEASE.search(ended.errors):  # found: of versions that are none
         python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
         raise UsageError(
             f"package {package!r}: {index.name} has no wheel of it for {python} on this platform; "
