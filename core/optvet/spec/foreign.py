@@ -85,6 +85,19 @@ def open_file(path: str | os.PathLike[str], *, most_bytes: int | None = None) ->
         raise
 
 
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Refuse the name of a file that no document can hold: JSON and stores are in UTF-8.
+
+    Raises:
+        InputError: It is not in UTF-8.
+    """
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError as error:
+        name = ascii(os.fspath(path))
+        raise InputError(f"{name}: the name of the file is not in UTF-8; rename it") from error
+
+
 def check_file(path: str | os.PathLike[str], *, most_bytes: int | None = None) -> None:
     """Refuse what ``open_file`` refuses, for a library that opens files by their path."""
     open_file(path, most_bytes=most_bytes).close()

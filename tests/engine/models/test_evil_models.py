@@ -126,6 +126,16 @@ def strings_as_bytes(model: ModelProto) -> None:
     weight(model).data_type = TensorProto.STRING
 
 
+def text_in_no_code(model: ModelProto) -> None:
+    weight(model).CopyFrom(
+        TensorProto(name="w", dims=[2], data_type=TensorProto.STRING, string_data=[b"\xff", b"a"])
+    )
+
+
+def segment(model: ModelProto) -> None:
+    weight(model).segment.begin = 1
+
+
 def long_location(model: ModelProto) -> None:
     weight(model).data_location = TensorProto.EXTERNAL
     weight(model).name = "w" * 100_000
@@ -160,6 +170,8 @@ def loop_of_links(model: ModelProto) -> None:
         (calls_itself, "calls itself, directly or through others"),
         (doubling, "has more than 250,000 nodes once they are inlined"),
         (strings_as_bytes, "has data for 0 elements, but string[2] has 2"),
+        (text_in_no_code, "tensor 'w' has a text that is not in UTF-8"),
+        (segment, "tensor 'w' is one of several segments"),
         (long_location, "which has 5,000 bytes, and a path at most 4,095"),
         (long_part, "which is not in the model's folder"),
         (loop_of_links, "'loop'"),

@@ -34,7 +34,8 @@ def beside(path: Path, outline: onnx.ModelProto) -> list[TensorProto]:
 def fits(path: Path, tensor: TensorProto) -> bool:
     """Whether the data of a tensor inside the model has the length of the tensor's shape."""
     bits = element_bits(tensor.data_type)
-    if bits is None or len(tensor.dims) > MAX_RANK or any(size < 0 for size in tensor.dims):
+    odd = tensor.HasField("segment") or any(size < 0 for size in tensor.dims)
+    if bits is None or len(tensor.dims) > MAX_RANK or odd:
         return False
     return _length(path, tensor) == int(-(-math.prod(tensor.dims) * bits // 8))
 

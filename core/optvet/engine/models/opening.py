@@ -27,7 +27,7 @@ from optvet.graph.walk import ONNX_DOMAIN, node_count, opset_versions
 from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.files import private_folder, replacing, sha256_of
-from optvet.spec.foreign import open_file, read_file
+from optvet.spec.foreign import check_name, open_file, read_file
 from optvet.spec.types import Model, ModelConfig
 
 OPSET_FLOOR = 7
@@ -64,6 +64,7 @@ def open_model(
             TOML beside it is invalid.
         InfrastructureError: The copy cannot be written.
     """
+    check_name(path)
     if _size_of(path) >= large.LARGE_BYTES:
         return _open_large(path, source, store, accept)
     if (model := _open_in_place(path, source)) is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from optvet.engine.contract import source_returns
 from optvet.engine.discovery import Plugins
 from optvet.spec.errors import InputError, UsageError
-from optvet.spec.foreign import matching
+from optvet.spec.foreign import check_name, matching
 from optvet.spec.types import ModelCard
 
 _ALL, _TAG = "all", "@"
@@ -39,8 +39,12 @@ def expand_models(
         UsageError: A selector means no model.
     """
     found: dict[str, None] = {}
+    if not all(selectors):  # As of a variable that is not set; a path of nothing is the folder.
+        raise UsageError("a model's name is empty; give a file, a folder or SOURCE:NAME")
     for selector in selectors:
         found |= dict.fromkeys(_expand(selector, plugins, folder))
+    for reference in found:
+        check_name(reference)
     patterns = tuple(exclude)
     return [r for r in found if not any(_is_meant(r, pattern) for pattern in patterns)]
 

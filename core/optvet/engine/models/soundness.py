@@ -76,6 +76,13 @@ def check_tensor(path: Path, tensor: TensorProto) -> None:
         raise InputError(
             f"{name} has data for {present:,} elements, but {shape} has {needed:,}; {_AGAIN}"
         )
+    if tensor.HasField("segment"):
+        raise InputError(f"{name} is one of several segments, which optvet cannot read; {_AGAIN}")
+    try:
+        for text in tensor.string_data:
+            text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} has a text that is not in UTF-8; {_AGAIN}") from error
 
 
 def shape_words(tensor: TensorProto) -> str:

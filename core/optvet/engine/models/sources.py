@@ -41,6 +41,9 @@ def resolve_model(
     else:
         paths = plugins.model_source(plugins.default("model source"))
         files = source_returns.files(paths, reference, cache_dir / "models")
+    # What this process calls by a descriptor of its own, a worker cannot open.
+    own = ("/proc/self/", "/dev/fd/")
+    files = [file.resolve() if str(file).startswith(own) else file for file in files]
     several = len(files) > 1
     models = (
         open_model(f, str(f) if several else reference, cache_dir, accept=accept) for f in files
