@@ -36,6 +36,7 @@ import onnx.parser
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from tests.assault import fuzz_documents as documents
 
 from optvet import OptvetError
 from optvet.engine.bundle import read_arrays, read_record
@@ -77,6 +78,8 @@ class Target:
 
     seeds: Callable[[], Sequence[bytes]]
     load: Callable[[Path, bytes], object]
+    change: Callable[[bytes, Sequence[Mutation]], bytes] | None = None
+    """How inputs are changed; anywhere, as bytes, if it is left out."""
 
 
 # --- changing bytes -------------------------------------------------------------------------------
@@ -420,6 +423,14 @@ TARGETS = {
     "image": Target(_pictures, lambda f, d: _samples(f, "x.png", d, "images", PICTURES)),
     "audio": Target(_sounds, lambda f, d: _samples(f, "x.wav", d, "audio", SOUNDS)),
     "annotations": Target(_annotations, _load_annotations),
+    "known": Target(documents.known_faults, documents.load_known_fault, documents.changed),
+    "pattern": Target(documents.triggers, documents.load_pattern),
+    "condition": Target(documents.conditions, documents.load_condition),
+    "hunt": Target(documents.hunts, documents.load_hunt, documents.changed),
+    "release": Target(documents.markers, documents.load_release),
+    "release-values": Target(documents.markers, documents.load_release, documents.changed),
+    "bundle-values": Target(documents.bundles, documents.load_bundle, documents.changed),
+    "options": Target(documents.options, documents.load_options, documents.changed),
 }
 
 
@@ -475,7 +486,7 @@ def fuzz(name: str, number: int, examples: int) -> None:
     )
     @given(st.sampled_from(seeds), mutations)
     def attempt(data: bytes, changes: Sequence[Mutation]) -> None:
-        load(name, mutated(data, changes))
+        load(name, (TARGETS[name].change or mutated)(data, changes))
 
     attempt()
 

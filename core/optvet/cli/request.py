@@ -245,7 +245,11 @@ def project_defaults(command: str, kind: type[BaseModel], trust: bool) -> Mappin
     # Most projects have no such table, and TOML of some size takes a while.
     if file is None or b"optvet" not in read_bytes(file, "listing"):
         return {}
-    table = read_toml(file, "listing").get("tool", {}).get("optvet", {})
+    tool = read_toml(file, "listing").get("tool", {})
+    # A table of another program is its own; what is ours must be one.
+    table = tool.get("optvet", {}) if isinstance(tool, dict) else {}
+    if not isinstance(table, dict):
+        raise UsageError(f"[tool.optvet] of {file}: expected a table of options")
     name = command.rpartition(" ")[2]
     tables = {key: table[key] for key in _PROJECT_TABLES if isinstance(table.get(key), dict)}
     where = f"[tool.optvet] of {file}"
