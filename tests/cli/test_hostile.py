@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
@@ -185,3 +186,89 @@ def test_a_model_that_must_be_kept_says_that_the_cache_is_no_folder(
     assert "cannot be made" in ran.err
     assert "--cache-dir" in ran.err
     assert "bug in optvet" not in ran.err
+
+
+@pytest.mark.parametrize("columns", ["0", "1"])
+def test_a_terminal_without_columns_loses_no_answer(
+    run: Run, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    ran = run("known", "list", "--package", "onnxslim")
+    assert ran.code == 0
+    assert "onnxslim-dropout-mask" in "".join(line[:20].strip() for line in ran.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    "words", [("vet", "m.onnx", "--json", "m.onnx"), ("precision", "m.onnx", "--out", "./m.onnx")]
+)
+def test_no_answer_is_written_over_the_model(
+    run: Run, words: tuple[str, ...], clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clean.parent)
+    model = clean.rename("m.onnx").read_bytes()
+    ran = run(*words)
+    assert ran.code == 2
+    assert "would overwrite the command's model; give another file" in ran.err
+    assert Path("m.onnx").read_bytes() == model
+
+
+def test_a_path_that_is_no_file_is_an_error_of_the_command(run: Run, clean: Path) -> None:
+    for target in (clean.parent, clean / "page.md"):
+        ran = run("known", "page", "--out", target)
+        assert ran.code == 2
+        assert str(target) in ran.err
+
+
+def test_an_empty_name_is_no_folder(run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(clean.parent)
+    Path("c.toml").write_text('models = [""]')
+    for words in (["vet", ""], ["campaign", "run", "c.toml", "--dry-run"]):
+        ran = run(*words)
+        assert ran.code == 2
+        assert "name is empty" in ran.err
+
+
+def test_a_file_may_begin_with_the_mark_of_its_encoding(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clean.parent)
+    Path("c.toml").write_text(f'models = ["{clean.name}"]', "utf-8-sig")
+    assert run("campaign", "run", "c.toml", "--dry-run").code == 0
+
+
+def test_a_folder_that_was_removed_is_told(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    ran = run("vet", "m.onnx")
+    assert ran.code == 2
+    assert "the current folder was removed; change to another one" in ran.err
+
+
+def test_numbers_of_samples_have_no_largest(run: Run, clean: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 3), np.float32))
+    data = ["--dataset", f"files:{tmp_path / 'x.npz'}", "--no-cache"]
+    assert run("vet", clean, *data, "--limit", 10**30).code == 0
+    assert run("vet", clean, *data, "--start", 10**30).code in (2, 5)
+
+
+def test_a_name_that_no_document_can_hold_is_refused(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clean.parent)
+    name = os.fsdecode(b"\xff.onnx")
+    clean.rename(name)
+    Path("c.toml").write_text('models = ["*.onnx"]')
+    for words in (["vet", name], ["vet", "."], ["campaign", "run", "c.toml", "--dry-run"]):
+        ran = run(*words)
+        assert ran.code == 2
+        assert "udcff.onnx': the name of the file is not in UTF-8; rename it" in ran.err
+
+
+def test_a_model_may_be_named_by_a_descriptor(run: Run, clean: Path) -> None:
+    with clean.open("rb") as file:
+        ran = run("vet", f"/proc/self/fd/{file.fileno()}", "--limit", 1)
+    assert (ran.code, ran.err) == (0, "")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ class Command(TyperCommand):
         refuse_options_as_values(ctx, args)
         refuse_unknown_options(ctx, args)
         try:
-            return super().parse_args(ctx, args)
+            left = super().parse_args(ctx, args)
+            refuse_writing_over(ctx)
+            return left
         except typer.BadParameter as error:
             if type(error).__name__ == "MissingParameter":  # typer does not export it
                 raise _say_missing(ctx, error.param) from error
@@ -93,6 +96,34 @@ def refuse_options_as_values(context: Any, arguments: list[str]) -> None:
             raise UsageError(
                 f"{name} needs a value; {value!r} is an option (or write {name}={value})"
             )
+
+
+_WRITTEN = ("--json", "--out", "--plot")
+
+
+def refuse_writing_over(context: Any) -> None:
+    """Refuse to write to a file that the command names for another purpose too.
+
+    Raises:
+        UsageError: There is one.
+    """
+    named = [
+        (next((o for o in param.opts if o in _WRITTEN), param.opts[0]), value)
+        for param in context.command.get_params(context)
+        for value in _several(context.params.get(param.name))
+        if isinstance(value, str | Path)
+    ]
+    for place, (option, target) in enumerate(named):
+        if option in _WRITTEN and os.path.isfile(target):
+            for other, file in (*named[:place], *named[place + 1 :]):
+                if os.path.isfile(file) and os.path.samefile(file, target):
+                    what = "" if other.startswith("-") else "the command's "
+                    words = f"{option} {target} would overwrite {what}{other}"
+                    raise UsageError(f"{words}; give another file")
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 _SAID_ELSEWHERE = {

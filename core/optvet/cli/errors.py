@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -76,6 +77,9 @@ def report(error: Exception, terminal: Terminal) -> int:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         terminal.error(f"{error.filename}: no file can have so long a name; check it")
         return USAGE
+    if isinstance(error, FileNotFoundError) and not _has_folder():
+        terminal.error("the current folder was removed; change to another one")
+        return USAGE
     if isinstance(error, OSError):
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = "make room" if full else "check that path and its permissions"
@@ -87,6 +91,13 @@ def report(error: Exception, terminal: Terminal) -> int:
         + ("" if terminal.debug else ": run again with --debug and report what it prints")
     )
     return ERROR
+
+
+def _has_folder() -> bool:
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def _advice(error: OptvetError) -> str:

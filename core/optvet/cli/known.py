@@ -9,7 +9,7 @@ import typer
 
 from optvet.cli.commands import Group, add
 from optvet.cli.options import Debug
-from optvet.cli.output import Json, write_document
+from optvet.cli.output import Json, check_file, write_document
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UsageError
@@ -165,6 +165,7 @@ def _page(
 
     terminal = context.ensure_object(Terminal)
     terminal.keeps = False
+    check_file("--out", str(out))
     faults = faults_of(known)
     write_file(out, page_of(faults), advice="make room or choose another file, then run again")
     terminal.show(text(f"{out}: {count(len(faults), 'known fault')}"), soft_wrap=True)

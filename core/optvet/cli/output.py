@@ -34,6 +34,8 @@ def check_file(option: str, target: str) -> None:
     try:
         refuse_link(path)
         refuse_links_of_others(path.parent)
+    except FileNotFoundError:  # of the current folder
+        raise
     except OSError as error:
         words = f"{option} {error.filename}: {error.strerror}; give a path without it"
         raise UsageError(words) from error
@@ -86,6 +88,8 @@ def check_folder(option: str, folder: Path) -> None:
         raise UsageError(f"{option} {folder} is a file; give a folder")
     try:
         refuse_links_of_others(folder)
+    except FileNotFoundError:  # of the current folder
+        raise
     except OSError as error:
         words = f"{option} {error.filename}: {error.strerror}; give a path without it"
         raise UsageError(words) from error

@@ -38,6 +38,17 @@ class _SafeConsole(Console):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
+_LEAST_COLUMNS = 40
+"""A table in fewer loses its cells, and in none all of it: a terminal of 0 columns wraps lines."""
+
+
+def _console(*, stderr: bool) -> Console:
+    console = _SafeConsole(stderr=stderr, highlight=False, emoji=False, markup=False)
+    if console.width < _LEAST_COLUMNS:
+        console.width = _LEAST_COLUMNS
+    return console
+
+
 Report = Callable[[str, int, int | None], None]
 
 
@@ -68,8 +79,7 @@ class Terminal:
     def __init__(self) -> None:
         self.debug = False
         self.keeps = True
-        self._out = _SafeConsole(highlight=False, emoji=False, markup=False)
-        self._err = _SafeConsole(stderr=True, highlight=False, emoji=False, markup=False)
+        self._out, self._err = _console(stderr=False), _console(stderr=True)
 
     @property
     def width(self) -> int:

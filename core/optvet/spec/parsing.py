@@ -82,7 +82,7 @@ def read_toml(file: Path, purpose: Purpose) -> dict[str, Any]:
     """
     data = read_bytes(file, purpose)
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")  # Some editors begin a file with a mark of its encoding.
     except UnicodeDecodeError as error:
         raise InputError(f"{file} cannot be read: {error}; mend it, or rename it") from error
     for piece in _PIECES.split(_STRING.sub("_", text)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -173,7 +174,9 @@ class Inputs:
 
     def _items(self, source: _DatasetSource) -> Iterable[Sample | Deferred]:
         cut = self._cut
-        end = None if cut.limit is None else cut.start + cut.limit
+        # No sequence is longer than sys.maxsize, which is the most that islice takes.
+        start = min(cut.start, sys.maxsize)
+        end = None if cut.limit is None else min(start + cut.limit, sys.maxsize)
         items: Iterable[Sample | Deferred] = source_returns.samples(
             source.dataset,
             lambda: source.dataset.samples(
@@ -187,7 +190,7 @@ class Inputs:
         )
         if cut.shuffle:
             items = _shuffle(items, self._seed, end)
-        return itertools.islice(items, cut.start, end)
+        return itertools.islice(items, start, end)
 
     def _make_sample(self, dataset: Dataset, item: Sample | Deferred, prefix: str) -> Sample | None:
         if isinstance(item, Sample):
