@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED
-from optvet.cli.options import Debug
+from optvet.cli.options import Debug, cache_folder, was_typed
 from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.render import LABEL_COLUMNS, count, node_line, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
 from optvet.cli.vet_facts import append_unmet, labelled_grid, metrics_words, task_rows
+from optvet.engine.convert.kept_answer import recall_conversion
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.repair import RepairRequest
 from optvet.spec.request import arguments_of
@@ -58,34 +59,54 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Say whether converters keep a model intact, and which of their stages is to blame."""
-    from optvet.engine.convert.run import convert_model
-    from optvet.engine.discovery import Plugins
-    from optvet.engine.reduce.converted_source import reduced_or_why_not
-    from optvet.engine.work.sandbox import keep_servers
-
     terminal = context.ensure_object(Terminal)
     terminal.keeps = False
+    shown = request
+    if not was_typed(context, "cache_dir"):
+        shown = request.model_copy(update={"cache_dir": None})
+    request = request.model_copy(update={"cache_dir": cache_folder(request.cache_dir)})
     if request.out is not None:
         check_folder("--out", request.out)
     if reduce_to is not None:
         check_folder("--reduce", reduce_to)
-        keep_servers()  # Each part is converted like a source of its own.
-    with terminal.progress(quiet) as progress:
-        result = convert_model(request, Plugins(), progress=progress)
-        if reduce_to is not None and result.verdict == "faulty":
-            about = (request, result, Plugins(), reduce_to)
-            reduced = reduced_or_why_not(*about, progress=progress)
-            result = result.model_copy(update={"reduced": reduced})
+    result = recall_conversion(request)
+    if result is None or (reduce_to is not None and result.verdict == "faulty"):
+        result = _convert(request, result, reduce_to, terminal, quiet=quiet)
     if json_to is not None:
         write_document(terminal, json_to, result.to_json())
     if json_to != "-":
         terminal.show(headline(result), soft_wrap=True)
         if not quiet:
             terminal.show(*screen(result, fixed=request.fixed_tolerances))
-            if (command := _next_command(result, request)) is not None:
+            if (command := _next_command(result, shown)) is not None:
                 terminal.show(command, soft_wrap=True)
     unmet = any(f.severity == "requirement" for f in result.findings)
     raise typer.Exit(FINDINGS if unmet else _CODES[result.verdict])
+
+
+def _convert(
+    request: ConvertRequest,
+    known: ConversionResult | None,
+    reduce_to: Path | None,
+    terminal: Terminal,
+    *,
+    quiet: bool,
+) -> ConversionResult:
+    """The answer, unless it is ``known``; with the reduced source if that is asked for."""
+    from optvet.engine.convert.run import convert_model
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.reduce.converted_source import reduced_or_why_not
+    from optvet.engine.work.sandbox import keep_servers
+
+    if reduce_to is not None:
+        keep_servers()  # Each part is converted like a source of its own.
+    with terminal.progress(quiet) as progress:
+        result = known or convert_model(request, Plugins(), progress=progress)
+        if reduce_to is not None and result.verdict == "faulty":
+            about = (request, result, Plugins(), reduce_to)
+            reduced = reduced_or_why_not(*about, progress=progress)
+            result = result.model_copy(update={"reduced": reduced})
+    return result
 
 
 def _next_command(result: ConversionResult, request: ConvertRequest) -> Text | None:

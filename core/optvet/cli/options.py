@@ -58,6 +58,12 @@ def cache_folder(folder: Path | None) -> Path:
     return folder.expanduser() if folder is not None else cache_root()
 
 
+def was_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option was typed, not taken from the environment or left to its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def parse_seconds(text: str) -> float:
     """``seconds_of`` for an option."""
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optvet.cli.errors import exit_code, report, worst
-from optvet.cli.options import Debug, cache_folder
+from optvet.cli.options import Debug, cache_folder, was_typed
 from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.reduce import Bundler
 from optvet.cli.request import takes
@@ -65,7 +65,7 @@ def command(
     if request.out is not None:
         check_folder("--out", request.out)
     shown = request
-    if not _was_typed(context, "cache_dir"):
+    if not was_typed(context, "cache_dir"):
         shown = request.model_copy(update={"cache_dir": None})
     root = cache_folder(request.cache_dir)
     request = request.model_copy(update={"cache_dir": root})
@@ -79,12 +79,6 @@ def command(
     if json_to is not None:
         write_document(terminal, json_to, document)
     raise typer.Exit(code)
-
-
-def _was_typed(context: typer.Context, name: str) -> bool:
-    """Whether an option was typed, not taken from the environment or left to its default."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _bundler(request: VetRequest, terminal: Terminal, view: _VetScreen) -> Bundler | None:

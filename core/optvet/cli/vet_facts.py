@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -31,10 +32,13 @@ from optvet.spec.records import (
     Impact,
     RequirementRecord,
 )
-from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.precision import PrecisionResult
 from optvet.spec.records.vet import NOT_ASKED, Finding, VetResult
 from optvet.spec.request import VetRequest
+
+if TYPE_CHECKING:
+    # It takes onnx, which a cached answer does not wait for.
+    from optvet.spec.records.convert import ConversionResult
 
 MADE_UP = "random noise, no data of the task: give yours with --dataset"
 MESSAGE_CHARS = 300

@@ -133,6 +133,13 @@ class ConvertRequest(ConversionRequest):
     slower_than: float = option(0.05, group=_REQUIRED, gt=0, le=100, metavar="RATIO")
     """With `measure`: the relative slowdown that counts; 0.05 is 5 %."""
 
+    cache: bool = option(True, group=_LIMITS)
+    """Whether to use and keep whole answers. None is kept where the source's code cannot be told
+    apart, which the screen says, nor with `measure` or `out`."""
+    cache_dir: Path | None = option(
+        None, group=_LIMITS, metavar="DIR", shown="the user's cache folder"
+    )
+    """Folder of the cache."""
     fixed_tolerances: bool = option(False, group=_ANSWER)
     """Show how many samples exceed tolerances of papers and other tools; the JSON always has
     them."""

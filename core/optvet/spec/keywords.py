@@ -158,6 +158,8 @@ class ConvertOptions(_ConversionKeywords, total=False):
     on_bad: OnBad
     measure: bool
     slower_than: float
+    cache: bool
+    cache_dir: PathLike | None
     fixed_tolerances: bool
     out: PathLike | None
 

@@ -166,7 +166,7 @@ def sources_of(
         UsageError: There is no such file, or no such format is known.
     """
     path, function = parts_of(request.model)
-    file = _file_of(path, plugins)
+    file = _file_of(path, plugins, request.cache_dir or cache_root())
     suffix = file.suffix.lower()
     if suffix == ".py" and not function:
         raise UsageError(
@@ -185,14 +185,14 @@ def sources_of(
     return found
 
 
-def _file_of(path: str, plugins: Plugins) -> Path:
+def _file_of(path: str, plugins: Plugins, root: Path) -> Path:
     """The file of a source: a path, or a model in ONNX by the name that a model source gives it."""
     file = Path(path).expanduser()
     if os.path.exists(file):
         return file
     if path.partition(":")[0] not in plugins.names("model source"):
         raise UsageError(f"{path}: there is no such file; check the path")
-    models = resolve_model(path, plugins, cache_root())
+    models = resolve_model(path, plugins, root)
     if len(models) != 1:
         raise UsageError(f"{path}: {len(models)} models; convert one at a time")
     return models[0].blob

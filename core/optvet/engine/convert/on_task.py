@@ -46,7 +46,7 @@ from optvet.spec.protocols import Decodes
 from optvet.spec.records import Impact
 from optvet.spec.records.convert import ConversionFinding, ConversionResult, ConversionWitness
 from optvet.spec.records.vet import NOT_ASKED, Control, OutputRecord
-from optvet.spec.requirement import Required, Requirement
+from optvet.spec.requirement import Required
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
 
@@ -347,7 +347,6 @@ class TaskMeter:
             return None
         guilty = answer.stage_results[first : last + 1]
         names = [stage.name for stage in guilty]
-        tensor = required.tensor if isinstance(required, Requirement) else required.output
         return ConversionFinding(
             symptom=Symptom.REQUIREMENT,
             severity="requirement",
@@ -355,7 +354,7 @@ class TaskMeter:
             kind=guilty[0].stage.kind,
             culprit=" or ".join(names),
             confirmed=True,
-            outputs=[] if tensor is None else [tensor],
+            outputs=[] if required.tensor is None else [required.tensor],
             message=f"{required} is required; {reading.words}",
             witness=self._witness(answer, reading),
             requirement=str(required),

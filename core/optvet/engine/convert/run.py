@@ -13,6 +13,7 @@ from optvet.engine.convert.compare_outputs import Judge
 from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
 from optvet.engine.convert.default_chain import explain_choice
 from optvet.engine.convert.guilty_stage import Blame, StageResult, blame_stages
+from optvet.engine.convert.kept_answer import keep_conversion, recall_conversion
 from optvet.engine.convert.match_interface import match_outputs
 from optvet.engine.convert.on_task import TaskMeter
 from optvet.engine.convert.opening_conversion import open_conversion
@@ -32,7 +33,7 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import NothingTested
 from optvet.spec.records.convert import ConversionPlace, ConversionResult
-from optvet.spec.records.vet import CrossCheck
+from optvet.spec.records.vet import Control, CrossCheck
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -62,6 +63,8 @@ def convert_model(
         PluginError: A plugin is missing or broken.
     """
     started = time.perf_counter()
+    if within is None and plugins.installed and (known := recall_conversion(request)) is not None:
+        return known
     with open_conversion(request, plugins, within=within) as conversion:
         progress("running the source", 0, None)
         inputs, judge, skipped = prepare_inputs(conversion)
@@ -81,10 +84,13 @@ def convert_model(
         if request.measure:
             result = with_timing(result, whole, conversion, progress)
         result = result.model_copy(update={"wall_s": time.perf_counter() - started})
-    if request.via or request.converted is not None:
-        return result
-    chosen = explain_choice(request.model, plugins, result.converters[0].name)
-    return result.model_copy(update={"notes": [chosen, *result.notes]})
+    if not request.via and request.converted is None:
+        chosen = explain_choice(request.model, plugins, result.converters[0].name)
+        result = result.model_copy(update={"notes": [chosen, *result.notes]})
+    if within is None and (why := keep_conversion(request, result, conversion)):
+        control = Control(name="cache", state="limited", detail=why)
+        result = result.model_copy(update={"controls": [*result.controls, control]})
+    return result
 
 
 def prepare_inputs(

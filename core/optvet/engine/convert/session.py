@@ -27,6 +27,7 @@ from optvet.engine.convert.source_model import (
 from optvet.engine.convert.source_noise import NoiseMeter
 from optvet.engine.convert.worker_steps import Converted, Observed
 from optvet.engine.discovery import Plugins
+from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.judge.sample import unlike
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
@@ -53,7 +54,8 @@ class Conversion:
 
     ``sandbox`` runs what needs no environment of its own, ``abroad`` the rest, by environment.
     ``folder`` is where converters write; ``warnings`` are the lines that they wrote to stderr.
-    ``output_names`` are the outputs of the source, known after it ran.
+    ``output_names`` are the outputs of the source, known after it ran; ``read`` are the files that
+    it and the converters opened, but for those of what is installed.
     """
 
     request: ConvertRequest
@@ -65,6 +67,7 @@ class Conversion:
     warnings: list[str]
     output_names: list[str]
     abroad: Mapping[str, Sandbox] = field(default_factory=dict)
+    read: list[str] = field(default_factory=list)
 
     @property
     def sandboxes(self) -> Mapping[str, Sandbox]:
@@ -74,6 +77,11 @@ class Conversion:
     def sandbox_of(self, plugin: object) -> Sandbox:
         """Where the library of a plugin is."""
         return self.sandboxes[self.plugins.home_of(plugin)]
+
+    @property
+    def pythons(self) -> Pythons:
+        """The environments of their own."""
+        return Pythons(self.request.environments, environments_root())
 
     @property
     def source_is_here(self) -> bool:
@@ -113,14 +121,18 @@ class Conversion:
             first, *others = self.first_samples(model)
             return SourceFacts(first, tuple(others), names_of_sizes(model))
         sandbox = self.sandbox_of(self.source.runtime)
-        outcome = sandbox.call(worker_steps.describe, self.reference, self.source.artifact)
+        about = (worker_steps.describe_watched, self.reference, self.source.artifact)
+        # In a new process, which has opened no file of the source yet.
+        outcome = sandbox.call(*about, fresh=True)
         refuse_misuse(outcome.failure)
         if outcome.value is None:
             assert outcome.failure is not None
             raise InputError(
                 f"{self.request.model} cannot be loaded: {describe(outcome.failure)}; mend it"
             )
-        return outcome.value
+        facts, read = outcome.value
+        self.read.extend(read)
+        return facts
 
     def model(self, facts: SourceFacts, outputs: Outputs) -> Model:
         """The source as a model; ``outputs`` are those of its example."""
@@ -202,6 +214,7 @@ class Conversion:
         self.warnings.extend(line for line in dict.fromkeys(lines) if line not in self.warnings)
         if outcome.value is None:
             return Converted((), outcome.failure)
+        self.read.extend(outcome.value.read)
         return outcome.value
 
     def start(

@@ -34,7 +34,7 @@ def model_in_onnx(request: ConvertRequest, plugins: Plugins) -> Model:
     Raises:
         UsageError: The reference means several.
     """
-    models = resolve_model(request.model, plugins, cache_root())
+    models = resolve_model(request.model, plugins, request.cache_dir or cache_root())
     if len(models) != 1:
         raise UsageError(f"{request.model}: {len(models)} models; convert one at a time")
     return models[0]

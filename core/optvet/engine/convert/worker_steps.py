@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import sys
+import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,10 +56,14 @@ _CAUSES = 4
 
 @dataclass(frozen=True)
 class Converted:
-    """The artifacts of one converter, as far as it came, and why it came no further."""
+    """The artifacts of one converter, as far as it came, and why it came no further.
+
+    ``read`` are the files that were opened meanwhile, but for those of what is installed.
+    """
 
     artifacts: tuple[Artifact, ...]
     failure: Failure | None = None
+    read: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,45 @@ class Observed:
             return self.complaint
         words = f"not converted: ONNX defines no operator {', '.join(self.unconverted)}."
         return f"{words}\n{self.complaint}" if self.complaint else words
+
+
+_opened: set[str] | None = None
+"""What was opened since ``watch_files``; None before."""
+
+
+def watch_files() -> None:
+    """Note which files this process opens from now on; what native code opens is not seen."""
+    global _opened
+    if _opened is None:
+        _opened = set()
+        sys.addaudithook(_note_opened)
+
+
+def _note_opened(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _opened is not None and isinstance(arguments[0], str):
+        _opened.add(arguments[0])
+
+
+def files_read(scratch: Path | None = None) -> tuple[str, ...]:
+    """The files that were opened and are there, but for those of Python, devices and ``scratch``.
+
+    Compiled modules stand for what they were made of.
+    """
+    # What is installed is compared by the lists of packages.
+    own = {os.path.realpath(p) for n, p in sysconfig.get_paths().items() if n != "data"}
+    own |= {os.path.realpath(p) for p in (f"{sys.base_prefix}/lib", Path(__file__).parents[3])}
+    own |= {os.path.realpath(p) for p in sys.path if p.endswith("-packages")}
+    own |= {"/proc", "/sys", "/dev", "/etc", *(() if scratch is None else (str(scratch),))}
+    names = {os.path.realpath(name) for name in _opened or () if os.path.isfile(name)}
+    return tuple(sorted(n for n in names if not any(n.startswith(f"{o}/") for o in own)))
+
+
+def describe_watched(
+    config: RuntimeConfig, source: Artifact
+) -> tuple[SourceFacts, tuple[str, ...]]:
+    """How the source is called, and the files that it opened while it was loaded."""
+    watch_files()
+    return describe(config, source), files_read()
 
 
 def version(plugin: Converter | Runtime) -> str:
@@ -110,6 +156,7 @@ def convert(
     are called first.
     """
     enter("build")
+    watch_files()
     for function in registered:
         call_registering(function)
     formats = [stage.format for stage in converter.stages(options)]
@@ -130,8 +177,8 @@ def convert(
     except _OURS:
         raise
     except Exception as error:
-        return Converted(tuple(artifacts), _refusal(error))
-    return Converted(tuple(artifacts))
+        return Converted(tuple(artifacts), _refusal(error), files_read(folder))
+    return Converted(tuple(artifacts), read=files_read(folder))
 
 
 def _artifacts(

@@ -11,18 +11,22 @@ record beside it, nothing is kept, and the answer is put together anew.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel
 
 from optvet.engine.installed_plugins import entry_points
 from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.cache.modified_installs import code_digest
+from optvet.spec.errors import InputError
 from optvet.spec.files import file_sha256
 from optvet.spec.records.base import Record
 from optvet.spec.records.vet import VetResult
@@ -32,9 +36,12 @@ if TYPE_CHECKING:
     from optvet.engine.discovery import Plugins
     from optvet.spec.types import Model
 
+R = TypeVar("R", bound=Record)
 SELF = "optvet"
 CONFINE = "OPTVET_CONFINE"
 """Repeated from ``sandbox.landlock``: importing that would delay a cached answer."""
+MOST_FILES = 2000
+"""Files of a folder of a source that are looked at to tell whether it is as it was."""
 _INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")
 
 
@@ -42,18 +49,17 @@ class _KeptAnswer(Record):
     """An answer, and what else it depends on.
 
     Attributes:
-        file: The model's.
-        absent: Files that would have changed the answer if they had been there.
+        files: How each file and folder was that was read, or that would have changed the answer if
+            it had been there; see ``state_of``.
         modules: Those whose code took part, beside optvet's and its plugins'.
         code: A digest of when their files were written.
-        result: The answer.
+        result: The document of the answer.
     """
 
-    file: str
-    absent: list[str]
+    files: dict[str, str]
     modules: list[str]
     code: str
-    result: VetResult
+    result: dict[str, Any]
 
 
 def recall(request: VetRequest, root: Path) -> VetResult | None:
@@ -62,14 +68,28 @@ def recall(request: VetRequest, root: Path) -> VetResult | None:
     Its ``cost`` tells the time that this took.
     """
     started = time.perf_counter()
-    if not _is_plain(request) or (name := _key_of(request)) is None:
+    if (
+        not _is_plain(request)
+        or (found := recall_answer(VetResult, request, root, _place(request))) is None
+    ):
+        return None
+    cost = found.cost.model_copy(update={"wall_s": time.perf_counter() - started})
+    return found.model_copy(update={"cost": cost})
+
+
+def recall_answer(kind: type[R], request: BaseModel, root: Path, where: str) -> R | None:
+    """The answer of ``kind`` to a request of any command that is kept in the cache ``root``.
+
+    ``where`` is the place from which names of files in the request are read.
+    """
+    if (name := _key_of(request, where)) is None:
         return None
     with Cache(root) as cache:
         kept = cache.read(name, _KeptAnswer.model_validate_json, _encode)
-    if kept is None or not _is_current(kept, request):
+    if kept is None or not _is_current(kept):
         return None
-    cost = kept.result.cost.model_copy(update={"wall_s": time.perf_counter() - started})
-    return kept.result.model_copy(update={"cost": cost})
+    found = kind.model_validate(kept.result)
+    return found if _document(found) == kept.result else None
 
 
 def keep(
@@ -89,18 +109,45 @@ def keep(
 
     if not (plugins.installed and _is_plain(request) and _is_stable(request, model, plugins)):
         return
-    absent = [str(path) for path in places_of(model.path)]
-    worked = result.cost.applications or result.cost.inferences
+    if any(os.path.lexists(path) for path in places_of(model.path)):
+        return
+    if result.cost.applications or result.cost.inferences:
+        return
+    files = {str(path): state_of(path) for path in places_of(model.path)}
+    # A file of the name that means a model elsewhere would be that model.
+    named = Path(request.model).expanduser().absolute()
+    files[str(named)] = state_of(named)
+    files[str(model.path.absolute())] = f"{_CONTENT}{model.digest}"
+    keep_answer(request, _place(request), result, cache, files, modules)
+
+
+def _place(request: VetRequest) -> str:
+    return str(Path(request.model).expanduser().absolute())
+
+
+def keep_answer(
+    request: BaseModel,
+    where: str,
+    result: Record,
+    cache: Cache,
+    files: Mapping[str, str],
+    modules: Collection[str],
+) -> None:
+    """Keep an answer of any command with the states of the files that it depends on.
+
+    ``modules`` are the top-level modules of libraries that took part.
+    """
     names = sorted({"onnx", *modules})
     kept = _KeptAnswer(
-        file=str(model.path.absolute()),
-        absent=absent,
-        modules=names,
-        code=code_digest(*names),
-        result=result,
+        files=dict(files), modules=names, code=code_digest(*names), result=_document(result)
     )
-    if not worked and _is_current(kept, request) and (name := _key_of(request)) is not None:
+    if _is_current(kept) and (name := _key_of(request, where)) is not None:
         cache.put(name, "answer", _encode(kept))
+
+
+def _document(result: Record) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(result.model_dump_json(by_alias=True))
+    return document
 
 
 def _encode(kept: _KeptAnswer) -> bytes:
@@ -132,24 +179,53 @@ def _is_stable(request: VetRequest, model: Model, plugins: Plugins) -> bool:
     return model.blob == model.path and model.path.stat().st_size == model.size_bytes
 
 
-def _is_current(kept: _KeptAnswer, request: VetRequest) -> bool:
-    """Whether model and libraries are as they were, and the model still has no record."""
-    named = Path(request.model).expanduser()
+def _is_current(kept: _KeptAnswer) -> bool:
+    """Whether files and libraries are as they were."""
     with contextlib.suppress(OSError):
-        if named.exists() and str(named.absolute()) != kept.file:
-            return False
-        if any(os.path.lexists(path) for path in kept.absent):
-            return False
         if code_digest(*kept.modules) != kept.code:
             return False
-        return file_sha256(Path(kept.file)) == kept.result.model.digest
+        return all(_is_as(Path(path), state) for path, state in kept.files.items())
     return False
+
+
+_CONTENT = "sha256:"
+_ABSENT = "absent"
+
+
+def state_of(path: Path) -> str:
+    """Size and time of a file, those of all files of a folder as a digest, or that it is absent.
+
+    Hidden files and compiled modules are no part of a folder.
+
+    Raises:
+        InputError: The folder has more files than are looked at.
+    """
+    if not os.path.lexists(path):
+        return _ABSENT
+    if not path.is_dir():
+        return " ".join(map(str, _about(str(path))[1:]))
+    found: list[tuple[str, int, int]] = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(n for n in folders if n[0] != "." and n != "__pycache__")
+        found += [_about(os.path.join(folder, n)) for n in sorted(names) if n[0] != "."]
+        if len(found) > MOST_FILES:
+            raise InputError(f"{path} has more than {MOST_FILES:,} files")
+    return key(found)
+
+
+def _is_as(path: Path, state: str) -> bool:
+    if state.startswith(_CONTENT):
+        return file_sha256(path) == state.removeprefix(_CONTENT)
+    try:
+        return state_of(path) == state
+    except InputError:
+        return False
 
 
 # --- what an answer depends on --------------------------------------------------------------------
 
 
-def _key_of(request: VetRequest) -> str | None:
+def _key_of(request: BaseModel, where: str) -> str | None:
     """The key of the answer; None if a third party's plugin is installed."""
     points = entry_points(group=SELF)
     if any(d is None or d.name != SELF for d in {point.dist for point in points}):
@@ -158,7 +234,6 @@ def _key_of(request: VetRequest) -> str | None:
     code = [*_files_of(SELF), *(file for module in modules for file in _files_of(module))]
     fields = request.model_dump(mode="json", exclude={"cache_dir"})
     confined = os.environ.get(CONFINE, "")
-    where = str(Path(request.model).expanduser().absolute())
     return key(
         "answer",
         sys.version,
