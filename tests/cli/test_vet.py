@@ -108,7 +108,7 @@ def test_the_next_command_is_never_the_one_that_was_run(
         assert command not in seen
         seen.append(command)
         command = shlex.split(follow(*command[1:]))
-    assert [c[-1] for c in seen] == ["each", "--as-deployed"]
+    assert [c[-1] for c in seen] == ["each"]
 
 
 def test_next_command_shows_the_same_finding(
@@ -167,10 +167,10 @@ def test_a_record_s_dataset_is_taken_unless_another_is_named(
 
 
 def test_second_run_comes_from_the_cache(run: Run, clean: Path) -> None:
-    # One to compare outputs, and one for what inputs did not reach.
-    assert "2 applications," in run("vet", clean, "--explain").out
+    # In the clean room, as shipped, and for what inputs did not reach.
+    assert "3 applications," in run("vet", clean, "--explain").out
     assert "all from the cache" in run("vet", clean, "--explain").out
-    assert "2 applications," in run("vet", clean, "--explain", "--no-cache").out
+    assert "3 applications," in run("vet", clean, "--explain", "--no-cache").out
 
 
 def test_what_a_verdict_rests_on_is_shown_with_explain(run: Run, faulty: Path) -> None:
@@ -218,7 +218,7 @@ def test_options_reach_the_engine(run: Run, clean: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(vetting, "vetted", vet)
     options = """--optimizer o --pipeline a,b --exclude z --strategy subset --dataset random
         --dataset files:x --start 2 --shuffle --on-bad skip --fail-on bloat --out o
-        --limit 3 --seed 4 --jobs 5 --timeout 1.5 --memory 1.5G --as-deployed --no-pairs --reduce
+        --limit 3 --seed 4 --jobs 5 --timeout 1.5 --memory 1.5G --clean --no-pairs --reduce
         --runtime r --no-cache --cache-dir c --option k=true --option l=O2 --dataset-option m=3
         --runtime-option n=[1,2] --cross-check x,y --cross-check x --comparator c
         --comparator-options k=0.5"""
@@ -239,7 +239,7 @@ def test_options_reach_the_engine(run: Run, clean: Path, monkeypatch: pytest.Mon
             jobs=5,
             timeout=1.5,
             memory=3 << 29,
-            as_deployed=True,
+            clean=True,
             pairs=False,
             runtime="r",
             cache=False,

@@ -51,8 +51,6 @@ def _proposals(result: VetResult, request: VetRequest) -> Iterator[list[str]]:
         more = {"reduce": True}
         if blamed.witness is not None and request.dataset:
             more["dataset"] = (blamed.witness.dataset,)
-        if blamed.as_deployed:
-            more["as_deployed"] = True
     elif result.safe_pipeline and any(r.met is False for r in result.requirements):
         request = request.with_pipeline(result.safe_option)
     elif result.verdict == "faulty" and (request.reduce or request.out):
@@ -63,8 +61,6 @@ def _proposals(result: VetResult, request: VetRequest) -> Iterator[list[str]]:
         more = {"dataset": ("files:YOUR_INPUTS.npz",)}
     elif request.strategy != "each":
         more = {"strategy": "each"}
-    elif not request.as_deployed:
-        more = {"as_deployed": True}
     elif not request.dataset:
         more = {"dataset": ("files:YOUR_INPUTS.npz",)}
     again = request.model_copy(update=more)

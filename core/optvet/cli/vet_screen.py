@@ -75,7 +75,8 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
     shown = "\n".join(map(_brief_words, faults))
     told = result.impact is not None and _leads(result.impact, result)
     if result.impact is not None and not told and result.impact.headline not in shown:
-        rows.append(("impact", text(result.impact.headline)))
+        where = ", in the clean room" if any(f.as_deployed for f in faults) else ""
+        rows.append(("impact", text(result.impact.headline + where)))
     if result.impact is not None and result.impact.changed and are_inputs_made_up(result):
         rows.append(("inputs", text(MADE_UP, "yellow")))
     if rows:
@@ -160,7 +161,7 @@ def headline(result: VetResult, *, about: str = "", fail_on: Collection[str] = (
     impact = result.impact
     if impact is not None and _leads(impact, result):
         append_line(line, one_line(impact.headline, ANSWER_CHARS), "yellow")
-    elif impact is not None and not impact.changed and result.verdict == "faulty":
+    elif _is_unmoved(result) and impact is not None:
         line.append_text(text(f"; {_unmoved(impact)}", "not bold yellow"))
     append_unmet(line, result.requirements)
     counted = sorted({f.symptom for f in result.findings if f.symptom in fail_on})
@@ -172,6 +173,13 @@ def headline(result: VetResult, *, about: str = "", fail_on: Collection[str] = (
 def _leads(impact: Impact, result: VetResult) -> bool:
     """Whether changed answers stand below the verdict; of a fault, its finding tells them."""
     return result.verdict != "faulty" and bool(impact.changed + impact.sensitive)
+
+
+def _is_unmoved(result: VetResult) -> bool:
+    """Whether no answer changed despite a fault. As shipped, answers are not compared."""
+    shipped = any(f.as_deployed for f in result.findings)
+    changed = result.impact is None or result.impact.changed
+    return result.verdict == "faulty" and not shipped and not changed
 
 
 def _unmoved(impact: Impact) -> str:
@@ -213,6 +221,8 @@ def _findings(findings: Sequence[Finding], tested: str) -> Table:
 
 def culprit_of(finding: Finding, tested: str) -> Text:
     """``a → b``, or the round trip; a line of its own for each, since names are long."""
+    if finding.as_deployed and not finding.culprit:
+        return text(finding.blamed())
     if not finding.culprit and tested:
         return text(f"{tested}, its import or its kernels")
     if not finding.culprit:
@@ -233,7 +243,9 @@ def _blame(finding: Finding, tested: str = "") -> Text:
     else:
         blame.append_text(text(f"  seen{where}, not again in a fresh process", "not bold yellow"))
     if finding.as_deployed:
-        blame.append("\nonly under the runtime's own defaults", "dim")
+        parts = ", ".join(finding.runtime_parts) if finding.culprit else ""
+        words = "only in a session with the runtime's own defaults"
+        blame.append_text(text(f"\n{words}{parts and f': {parts}'}", "dim"))
     if words := _brief_words(finding):
         blame.append_text(text(f"\n{words}"))
     if finding.set_aside:
@@ -367,6 +379,8 @@ def _safe(result: VetResult, request: VetRequest) -> str:
 
 
 def _but_for(result: VetResult) -> str:
-    """That the fault of import and export stays in whatever pipeline is left, if there is one."""
+    """The fault that stays in whatever pipeline is left, if there is one, and whose it is."""
+    if result.runtime_is_wrong:
+        return "  (in the clean room; as shipped, the runtime is wrong)"
     stays = any(f.set_aside and not f.culprit for f in result.findings)
     return "  (but for the fault of the round trip, which stays)" if stays else ""

@@ -60,7 +60,7 @@ class VetOptions(_JudgingKeywords, total=False):
     strategy: Strategy
     pairs: bool | None
     cross_check: Strings
-    as_deployed: bool
+    clean: bool
     measure: bool
     slower_than: float
     structure: bool

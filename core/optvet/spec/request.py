@@ -189,8 +189,9 @@ class VetRequest(BaseModel):
     """What runs the models."""
     cross_check: Names = option((), group=_HOW, metavar="R1,R2,…")
     """Runtimes on which to judge every finding again."""
-    as_deployed: bool = option(False, group=_HOW)
-    """Judge the verified pipeline's model under the runtime's own defaults too."""
+    clean: bool = option(False, group=_HOW)
+    """Judge in the clean room alone, with the runtime's own optimizations off; by default the model
+    is judged in a session with the runtime's defaults too."""
     measure: bool = option(False, group=_HOW)
     """Time the optimized model beside the original, under the runtime's own defaults; a slower one
     is a finding."""

@@ -347,7 +347,7 @@ def test_a_sensitive_output_costs_few_inferences(vet: Vet, tmp_path: Path) -> No
     # What is explained by the first draws needs no more of them: 23 would be made for a fault.
     result = floored(vet, tmp_path)
     assert [f.symptom for f in result.findings] == ["sensitivity"]
-    assert result.cost.by_purpose["noise"].inferences <= 10
+    assert result.cost.by_purpose["noise"].inferences <= 14
 
 
 def test_a_harmless_pipeline_is_clean_and_all_of_it_is_safe(vet: Vet) -> None:
@@ -1044,9 +1044,9 @@ def test_a_model_that_runs_on_no_sample_tests_nothing(vet: Vet, tmp_path: Path) 
 # As deployed
 
 
-def test_as_deployed_agrees_where_nothing_is_wrong(vet: Vet) -> None:
-    result = vet(NET, planted(), as_deployed=True)
-    assert detail(result, "as deployed") == "agrees"
+def test_as_shipped_agrees_where_nothing_is_wrong(vet: Vet) -> None:
+    result = vet(NET, planted())
+    assert detail(result, "as shipped") == "agrees"
     assert result.verdict == "clean"
 
 

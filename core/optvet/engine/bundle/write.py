@@ -192,7 +192,7 @@ def _case(session: VetSession, finding: Finding, witness: Sample) -> Case:
         runner.fresh(case.passes.base, [witness])
         waited_s = time.monotonic() - began
         case = case.under(timeout_s=search_timeout(session.request.timeout, waited_s))
-    return case.shipped() if finding.as_deployed else case
+    return case
 
 
 def _sought_fault(

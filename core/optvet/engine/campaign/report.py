@@ -179,7 +179,7 @@ def _again(request: JobRequest, finding: Finding | None = None) -> str:
         return _command(kind_of(request), arguments)
     if finding is None:
         return _command("vet", request.arguments(_OF_THE_STORE))
-    more: dict[str, object] = {"as_deployed": True} if finding.as_deployed else {}
+    more: dict[str, object] = {}
     leave_out: tuple[str, ...] = _OF_THE_STORE
     if finding.culprit:
         request = request.with_pipeline(",".join(finding.culprit))

@@ -216,6 +216,8 @@ def verdict_of(answer: JobAnswered) -> str:
 def request_from(kind: JobKind, document: str) -> JobRequest:
     """The request of a job in a JSON document."""
     fields = parse_json(document, "the request", "record")
+    if isinstance(fields, dict):
+        fields.pop("as_deployed", None)  # asked for in version 1; what is shipped is always judged
     if kind == "convert":
         return ConvertRequest.model_validate(fields)
     if kind == "precision":

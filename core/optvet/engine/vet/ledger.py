@@ -96,4 +96,10 @@ class FindingsLedger:
 
 def _identity(finding: Finding) -> tuple[object, ...]:
     """The key by which findings are equal."""
-    return finding.symptom, finding.culprit, finding.outputs, finding.requirement
+    return (
+        finding.symptom,
+        finding.culprit,
+        finding.outputs,
+        finding.requirement,
+        finding.as_deployed,
+    )

@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.models.opening import open_model
 from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vet.assemble import assemble
 from optvet.engine.vet.budget import run_within_budget
@@ -16,7 +20,7 @@ from optvet.engine.vet.explain.crosscheck import cross_check
 from optvet.engine.vet.explain.fingerprints import fingerprint_in_place
 from optvet.engine.vet.explain.locate import AT_LEAST, explain
 from optvet.engine.vet.explain.notes import take_notes
-from optvet.engine.vet.find.deployed import judge_as_deployed
+from optvet.engine.vet.find.as_shipped import judge_as_shipped, require_as_shipped, shipped_runner
 from optvet.engine.vet.find.detect import Detected, detect, wrong_in_rest
 from optvet.engine.vet.find.eliminate import Rest, clear
 from optvet.engine.vet.find.excuses import excuse, excuse_exact
@@ -34,7 +38,7 @@ from optvet.engine.work.cache.environment_fingerprint import modules_of
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.trial_results import FINDING
 from optvet.engine.work.trials.trial_runner import Progress
-from optvet.spec.errors import CannotLoad, Unsupported, UsageError
+from optvet.spec.errors import CannotLoad, OptvetError, Unsupported, UsageError
 from optvet.spec.records import Control, Finding, PassRecord, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
@@ -194,8 +198,13 @@ def _run(session: VetSession, started: float) -> VetResult:
     blamed = tuple(ledger.findings)
     if sound and is_wanted(session):
         records = study(session, detected, safe)
-    if sound and session.request.as_deployed:
-        safe = judge_as_deployed(session, detected, safe)
+    shipped = shipped_runner(session) if sound and safe else None
+    if shipped is not None:
+        again = partial(_passes_of_runtime, session)
+        safe = judge_as_shipped(session, shipped, detected, safe, again)
+        if meter.required:
+            shipping = session.at(shipped)
+            require_as_shipped(shipping, RequirementMeter(shipping, detected, inputs), safe)
     if session.request.measure:
         safe = judge_speed(session, detected, safe, cleared_of_faults)
     _describe(session, detected, weighed if sound else 0)
@@ -213,6 +222,38 @@ def _run(session: VetSession, started: float) -> VetResult:
         fixed=assessor.fixed.records(),
     )
     return with_structure(session, result, samples) if session.request.structure else result
+
+
+def _passes_of_runtime(session: VetSession, blob: bytes | None) -> list[str]:
+    """The culprits among the passes that the runtime applies to a model as it loads it.
+
+    Found by a vet of its own; empty where no optimizer is named as the runtime, or where it finds
+    none.
+
+    Args:
+        session: The vet that found the runtime wrong on the model.
+        blob: The model in ONNX; None is the original.
+    """
+    name, model = session.case.candidate.runtime.name, session.case.model
+    if name not in session.plugins.names("optimizer"):
+        return []
+    if not session.plugins.optimizer(name).traits.optimizes_on_load:
+        return []
+    kept = {"dataset", "dataset_options", "start", "limit", "seed", "timeout", "memory", "budget"}
+    kept |= {"runtime_options", "trust", "user_model", "jobs", "cache", "cache_dir"}
+    given = {field: getattr(session.request, field) for field in kept}
+    request = VetRequest(model=session.request.model, optimizer=name, clean=True, **given)
+    with TemporaryDirectory() as folder:
+        if blob is not None:
+            path = Path(folder) / "optimized.onnx"
+            path.write_bytes(blob)
+            model = replace(open_model(path, model.source, path.parent), config=model.config)
+        try:
+            result = vet_model(model, request, session.plugins, progress=session.runner.progress)
+        except OptvetError:  # it has more to ask of a model than a runtime: no name is no answer
+            return []
+    faults = [f for f in result.findings if f.severity == "fault"]
+    return list(dict.fromkeys(name for f in faults for name in f.culprit))
 
 
 def _clear(

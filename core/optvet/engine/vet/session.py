@@ -52,10 +52,11 @@ class VetSession:
         return replace(self, runner=runner)
 
     def runner_of(self, finding: Finding) -> TrialRunner:
-        """The trial runner in whose models ``finding`` showed: mended as they were."""
-        mends = tuple(finding.mended)
-        same = mends == self.case.checks.mends
-        return self.runner if same else self.runner.under(mends=mends)
+        """The trial runner in which ``finding`` showed: mended models, as shipped, as it was."""
+        runner, mends = self.runner, tuple(finding.mended)
+        if finding.as_deployed:
+            runner = runner.on(runner.case.shipped(self.request.runtime_options))
+        return runner if mends == self.case.checks.mends else runner.under(mends=mends)
 
     def with_options(self, options: BaseModel) -> VetSession:
         """The same session with other options of its optimizer."""

@@ -139,7 +139,9 @@ class Finding(Record):
     type. ``message`` says what is wrong; ``known_limit`` is the documented limit of
     a pass that explains it, ``consequence`` what it means on the model's task, and ``location``
     whether the fault is in the model or in one runtime's reading of it, as far as ``cross_check``
-    tells. ``as_deployed`` tells that it showed only under the runtime's own defaults.
+    tells. ``as_deployed`` tells that it showed only in a session with the runtime's own defaults:
+    ``runtime_parts`` are then the fewest of its options that show it, as ``KEY=VALUE``, and the
+    passes of its own optimizer that do. Without a culprit, the original is wrong in it too.
     ``severity`` is "requirement" where the user's ``requirement`` is not met, a slowdown included,
     which says nothing against the outputs; ``measured`` is what the culprit alone comes to.
     ``divergence`` tells where in the graph it is; None where no result could be looked at.
@@ -173,6 +175,7 @@ class Finding(Record):
     consequence: str = ""
     location: str = ""
     as_deployed: bool = False
+    runtime_parts: list[str] = Field(default_factory=list)
     requirement: str | None = None
     measured: float | None = None
     cross_check: list[CrossCheck] = Field(default_factory=list)
@@ -189,7 +192,11 @@ class Finding(Record):
 
     def blamed(self) -> str:
         """What is to blame, in words on one line."""
-        return blamed(self.culprit, localized=self.localized)
+        parts = ", ".join(self.runtime_parts) or "its own defaults"
+        if self.as_deployed and not self.culprit:
+            return f"the runtime: {parts}"
+        more = f", with the runtime's {parts}" if self.as_deployed else ""
+        return blamed(self.culprit, localized=self.localized) + more
 
     def remark(self) -> str:
         """The severity where it is no fault and the symptom does not say it; else empty."""
@@ -458,6 +465,12 @@ class VetResult(Result):
     seed: int = 0
     strategy: str = "auto"
     cost: Cost
+
+    @property
+    def runtime_is_wrong(self) -> bool:
+        """Whether the runtime's own defaults are wrong, whatever passes are applied."""
+        faults = (f for f in self.findings if f.severity == "fault")
+        return any(f.as_deployed and not f.culprit for f in faults)
 
     @property
     def passes_alone(self) -> list[PassRecord]:

@@ -259,7 +259,7 @@ def test_who_shares_equal_weights_is_not_blamed_for_a_kernel_that_overwrites_the
 ) -> None:
     path = tmp_path / "training.onnx"
     onnx.save(onnx.parser.parse_model(EQUAL_WEIGHTS), path)
-    result = optvet.vet(path, optimizer="onnxoptimizer", cache_dir=tmp_path / "cache")
+    result = optvet.vet(path, optimizer="onnxoptimizer", cache_dir=tmp_path / "cache", clean=True)
     assert result.verdict == "undecided"
     assert "onnx_reference computes of the optimized model what the original" in result.reason
     (finding,) = [f for f in result.findings if f.symptom == Symptom.WRONG_OUTPUT]

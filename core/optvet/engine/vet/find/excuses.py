@@ -31,7 +31,7 @@ from optvet.spec.types import Sample
 
 _PATIENCE_S = 20.0
 """Limit of the evaluator, which has no kernels for long loops."""
-Excuse = Callable[[Finding, Sample], str]
+Excuse = Callable[[VetSession, Finding, Sample], str]
 """Why a wrong value on a sample is no fault of the optimizer, in words; empty if it may be one."""
 
 
@@ -69,7 +69,7 @@ def _excuse_undefined(
     that shows on a sample with a defined result stays a fault.
     """
 
-    def why(finding: Finding, sample: Sample) -> str:
+    def why(session: VetSession, finding: Finding, sample: Sample) -> str:
         words = _open_on(session, finding, sample)
         return words and f"the original is undefined by the ONNX standard: {words}"
 
@@ -91,7 +91,7 @@ def _excuse_misread(
     if traits.dialect or case.lowers or not judges or runtime.name in {j.name for j in judges}:
         return
 
-    def why(finding: Finding, sample: Sample) -> str:
+    def why(session: VetSession, finding: Finding, sample: Sample) -> str:
         return next((w for j in judges if (w := _misread_on(session, finding, sample, j))), "")
 
     _excuse(session, examiner, samples, "second reading", why, first)
@@ -106,7 +106,7 @@ def _excuse_underflow(
     has another cause.
     """
 
-    def why(finding: Finding, sample: Sample) -> str:
+    def why(session: VetSession, finding: Finding, sample: Sample) -> str:
         begins, ends = _way_to(finding)
         about = (session.runner.build_spec(None), dict(sample.feeds), begins, ends)
         found = session.runner.sandbox.call(in_usual_sizes, *about, role="judging").value
@@ -128,7 +128,7 @@ def excuse_exact(session: VetSession, examiner: Examiner, samples: Sequence[Samp
     if not isinstance(case.optimizer, RuntimeTarget):
         return
 
-    def why(finding: Finding, sample: Sample) -> str:
+    def why(session: VetSession, finding: Finding, sample: Sample) -> str:
         about = (runner.build_spec(None), dict(sample.feeds), case.candidate)
         return runner.sandbox.call(exact_in_all, *about, role="judging").value or ""
 
@@ -174,10 +174,11 @@ def _excuse(
         if finding.severity != "fault" or not finding.symptom.info.of_values:
             continue
         sample = by_id.get(finding.witness.sample) if finding.witness else None
-        words = why(finding, sample) if sample is not None else ""
+        here = session.at(session.runner_of(finding))
+        words = why(here, finding, sample) if sample is not None else ""
         if not words:
             continue
-        shown = _show_elsewhere(session, examiner, finding, samples, why)
+        shown = _show_elsewhere(here, examiner, finding, samples, why)
         if shown:
             ledger.amend(i, shown)
             continue
@@ -327,7 +328,7 @@ def _show_elsewhere(
         seen = examiner.examine(trial, [sample]).observation
         if seen is None or seen.symptom != finding.symptom:
             continue
-        if set(seen.outputs) & {*finding.outputs} and not why(finding, sample):
+        if set(seen.outputs) & {*finding.outputs} and not why(session, finding, sample):
             return {
                 "witness": session.witness(sample),
                 "message": seen.message,

@@ -146,10 +146,11 @@ class Case:
         """The same with original and optimized model run by one ``candidate``."""
         return replace(self, candidate=candidate, reference=candidate)
 
-    def shipped(self) -> Case:
-        """The same case with the optimized model under the runtime's own defaults."""
+    def shipped(self, given: Mapping[str, Any]) -> Case:
+        """The same with the optimized model under the runtime's own defaults, but for ``given``."""
         runtime = self.candidate.runtime
-        return replace(self, candidate=RuntimeConfig(runtime, runtime.deployed))
+        options = parse_options(runtime.name, runtime.deployed, given)
+        return replace(self, candidate=RuntimeConfig(runtime, options))
 
 
 def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:

@@ -50,12 +50,12 @@ class Tidying(Planted):
         return Artifact("onnx", model.SerializeToString())
 
 
-def vet(text: str, optimizer: Planted, place: Path) -> VetResult:
+def vet(text: str, optimizer: Planted, place: Path, **more: Any) -> VetResult:
     path = place / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     plugins = Plugins().register("optimizer", optimizer)
     asked: dict[str, Any] = {"limit": 3, "optimizer": optimizer.name, "cache_dir": place / "cache"}
-    request = VetRequest(model=str(path), as_deployed=True, **asked)
+    request = VetRequest(model=str(path), **asked, **more)
     return vet_model(open_model(path, str(path), place / "cache"), request, plugins)
 
 
@@ -65,13 +65,23 @@ def test_a_pass_after_which_the_runtime_is_wrong_is_named(tmp_path: Path) -> Non
     assert result.verdict == "faulty"
     (found,) = [f for f in result.findings if f.severity == "fault"]
     assert (found.culprit, found.as_deployed) == (["heal"], True)
+    assert found.runtime_parts == ["optimization=all", "DivMulFusion"]
     assert result.safe_pipeline == ["identity"]
 
 
-def test_a_runtime_that_is_wrong_on_the_original_too_is_no_fault_of_a_pass(tmp_path: Path) -> None:
+def test_a_runtime_that_is_wrong_on_the_original_too_is_blamed_itself(tmp_path: Path) -> None:
     result = vet(FUSED, Planted(default=("identity",)), tmp_path)
-    assert "the runtime is wrong on the original too" in detail(result, "as deployed")
-    assert [f for f in result.findings if f.severity == "fault"] == []
+    assert "the runtime is wrong on the original too" in detail(result, "as shipped")
+    (found,) = [f for f in result.findings if f.severity == "fault"]
+    assert (found.culprit, found.runtime_parts) == ([], ["optimization=all", "DivMulFusion"])
+    assert found.blamed() == "the runtime: optimization=all, DivMulFusion"
+    assert result.safe_pipeline == ["identity"]
+
+
+def test_a_clean_room_alone_is_judged_if_that_is_asked(tmp_path: Path) -> None:
+    result = vet(FUSED, Planted(default=("identity",)), tmp_path, clean=True)
+    assert result.verdict == "clean"
+    assert result.control("as shipped") is None
 
 
 @pytest.mark.parametrize(("error", "told"), [(0.15, ""), (0.9, "explains no difference")])
@@ -121,14 +131,14 @@ def test_a_session_that_optimizes_packs_weights_as_it_does_by_default(
     assert blamed == ([["QDQSelectorActionTransformer"]] if packs else [])
 
 
-def test_a_whole_pipeline_that_is_wrong_does_not_agree_by_default(tmp_path: Path) -> None:
-    result = optvet.vet(
-        onnx.parser.parse_model(FUSED).SerializeToString(),
-        optimizer="onnxruntime",
-        as_deployed=True,
-        limit=3,
-        cache_dir=tmp_path / "cache",
-    )
-    assert result.verdict == "faulty"
-    words = detail(result, "as deployed")
-    assert words == "the verified pipeline agrees; the whole shows wrong-output"
+def test_requirements_are_measured_as_shipped_too(tmp_path: Path) -> None:
+    floats = FUSED.replace("int32", "float").replace("{1}", "{1.0}")
+    planted = Planted(default=("identity",))
+    bound = vet(floats, planted, tmp_path, require=("max_change<=1e-9",))
+    (record,) = bound.requirements
+    assert record.met is False
+    assert "as shipped; max_change is 0 in the clean room" in record.detail
+    (found,) = [f for f in bound.findings if f.severity == "requirement"]
+    assert (found.culprit, found.as_deployed) == ([], True)
+    (record,) = vet(floats, planted, tmp_path, require=("max_change<=1e-5",)).requirements
+    assert record.met is True
