@@ -168,8 +168,9 @@ def parts_of(values: Iterable[np.ndarray]) -> tuple[OutputPart, ...]:
     """Parts of an output, whose values on several samples are given; none of one range.
 
     A part is a run of indices along one axis, at both ends of which the range jumps by ``APART``,
-    or every index at some distance, and holds enough values to know its range. Shares of one whole, such as probabilities of
-    classes, are no parts: a class that did not come has no range of its own.
+    or every index at some distance, and holds enough values to know its range. Shares of one whole,
+    such as probabilities of classes, are no parts: a class that did not come has no range of its
+    own.
 
     >>> boxes, scores = np.arange(32.0).reshape(1, 4, 8) * 20, np.arange(24).reshape(1, 3, 8) / 24
     >>> [str(part) for part in parts_of([np.concatenate([boxes, scores], axis=1)])]

@@ -18,7 +18,7 @@ from optvet import VetResult
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.models.opening import open_model
-from optvet.engine.vet.find.deployed import _unexplained
+from optvet.engine.vet.find.as_shipped import _unexplained
 from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.run import vet_model
 from optvet.spec.request import VetRequest
