@@ -353,7 +353,10 @@ def judge_mode(case: Case, mode: Mode, result: VetResult) -> tuple[State, str]:
 def _judge_bugs(
     case: Case, mode: Mode, result: VetResult, faults: Sequence[Finding]
 ) -> tuple[State, str]:
-    strangers = [f for f in faults if not _accepted(case, f)]
+    # What the runtime's own defaults are wrong about, of the original too, is blamed on no pass.
+    by_runtime = (f.as_deployed and not f.culprit for f in faults)
+    passes = [f for f, own in zip(faults, by_runtime, strict=True) if not own]
+    strangers = [f for f in passes if not _accepted(case, f)]
     claims = [f for f in result.findings if f.confirmed]
     exact = [any(_is(f, b, b.symptoms) for f in claims) for b in case.bugs]
     blamed = [any(_is(f, b, b.lenient) for f in claims) for b in case.bugs]
