@@ -219,14 +219,23 @@ def test_a_discrete_output_behind_a_lossy_pass_flips_as_where_all_moves_by_its_l
     assert noise.loosened
     for run in (*more, noise.loosened[0]["y"]):
         assert of(ref, run, lossy).call in ("same", "sensitivity")
-    other = ~ref if ref.dtype == bool else ref + np.ones((), ref.dtype)
+    other = ~ref if ref.dtype == bool else ref + np.array(3, ref.dtype)
     found = of(ref, other, lossy)
     assert found.call == "fault"
-    assert "with inputs and weights moved by the declared 0.01 up to " in found.detail
+    assert "with all that decides moved by the declared 0.01 up to " in found.detail
     assert of(ref, other, replace(lossy, loosened=None)).call == "unsure"
     if ref.dtype != bool:
         far = np.where(np.arange(ref.size).reshape(ref.shape) < 2, 120, ref).astype(ref.dtype)
         assert of(ref, far, lossy).call == "fault"
+
+
+def test_one_label_behind_a_lossy_pass_is_among_those_that_its_loss_may_give() -> None:
+    runs = [{"y": np.array([label])} for label in (6, 6, 4, 8)]
+    lossy = Noise(tolerance=0.1, loosened=runs, discontinuous=frozenset("y"))
+    assert of(np.array([6]), np.array([0]), lossy).call == "sensitivity"
+    assert of(np.array([6]), np.array([1000]), lossy).call == "fault"
+    firm = replace(lossy, loosened=runs[:2])
+    assert of(np.array([6]), np.array([4]), firm).call == "fault"
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -22,6 +22,7 @@ from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.numerics.inject import injected_bytes
+from optvet.engine.numerics.loosen import loosened_bytes
 from optvet.engine.work.sandbox import enter, poison_memory
 from optvet.engine.work.sandbox.messages import cut, text_of, type_name
 from optvet.engine.work.trials.checking import check
@@ -302,8 +303,7 @@ def run_perturbed(
         elif artifact.format == "onnx" and inside:
             session = load(config, Artifact("onnx", injected_bytes(artifact.data, seed)))
         elif artifact.format == "onnx":
-            moved_data = perturb.jitter_bytes(artifact.data, seed, ulps)
-            session = load(config, Artifact("onnx", moved_data))
+            session = load(config, Artifact("onnx", _moved(artifact.data, seed, ulps)))
         elif inside:
             break
         else:
@@ -351,12 +351,18 @@ def moved_weights(
     return moved
 
 
+def _moved(data: bytes, seed: int, ulps: float) -> bytes:
+    if isinstance(ulps, perturb.Share):
+        return loosened_bytes(data, seed, ulps)
+    return perturb.jitter_bytes(data, seed, ulps)
+
+
 def _with_moved_weights(data: bytes, seed: int, ulps: float) -> bytes:
     """The model with its weights moved, those that operators have as attributes too.
 
     Trees and linear models of ``ai.onnx.ml`` have theirs there.
     """
-    model = onnx.load_from_string(perturb.jitter_bytes(data, seed, ulps))
+    model = onnx.load_from_string(_moved(data, seed, ulps))
     rng = np.random.default_rng(seed)
     for node in nodes_of(model.graph):
         for attribute in node.attribute:

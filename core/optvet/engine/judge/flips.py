@@ -84,6 +84,32 @@ def _by_each(
     return _flips(ref, float(moved[np.argmax(size)]) if size.size else 0.0)
 
 
+def loose_excuse(
+    ref: np.ndarray,
+    cand: np.ndarray,
+    wrong: np.ndarray,
+    runs: Sequence[np.ndarray],
+    limits: Thresholds,
+) -> Flips | None:
+    """What excuses discrete values in ``wrong`` by runs in which all moves as far as is declared.
+
+    Of few elements each flips in some run, and is no larger than ``REACH`` times all values there:
+    of many labels that are as good, runs show few, and numbers of classes have no distance. Many
+    elements are held to their moves, as under jitter.
+    """
+    if not runs or not _are_known_texts(cand[wrong], [ref, *runs]):
+        return None
+    if wrong.size >= MANY:
+        return _by_each(ref, cand, wrong, runs) or by_all(ref, cand, wrong, runs, limits)
+    turned = np.logical_or.reduce([run != ref for run in runs])
+    none = np.zeros_like(ref) if ref.dtype.kind in "iu" else ref
+    most = max(float(_moves(none, values).max(initial=0.0)) for values in (ref, *runs))
+    if not np.all(turned[wrong]) or np.any(_moves(none, cand)[wrong] > REACH * max(most, 1.0)):
+        return None
+    words = f"all flip in some run, and values up to {REACH * most:.2g} are excused"
+    return Flips(most, REACH * most, words)
+
+
 def by_all(
     ref: np.ndarray,
     cand: np.ndarray,

@@ -36,7 +36,7 @@ class Noise:
             from the ends of the grid, as OpenVINO says of its FakeQuantize: then a value near 0 is
             off by a roundoff of the ends.
         tolerance: Relative error that a lossy pass declares.
-        loosened: Outputs of the reference with inputs and weights moved by ``tolerance``; None
+        loosened: Outputs of the reference with all that decides moved by ``tolerance``; None
             where they were not measured. Discrete outputs behind a lossy pass may flip as in them.
         measured: Whether ``jitters`` were measured. If not, only the bound for re-ordered sums is
             available, and a difference beyond it is "unsure".

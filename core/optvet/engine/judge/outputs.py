@@ -16,7 +16,7 @@ import numpy as np
 
 from optvet.engine.judge.against_noise import Difference, judge_against_noise
 from optvet.engine.judge.flipped_shapes import rows_excuse
-from optvet.engine.judge.flips import flips_excuse
+from optvet.engine.judge.flips import flips_excuse, loose_excuse
 from optvet.engine.judge.judgement import DECLARED, OTHER_PLACES, Call, Judgement
 from optvet.engine.judge.known_noise import Noise, moved_runs, runs_of
 from optvet.engine.judge.sizes import is_rounding, other_places, wide
@@ -133,14 +133,13 @@ def _judge_loosened(
     """Judge a discrete output behind a lossy pass: it flips as it does where all moves as far."""
     wrong = np.asarray(ref != cand)
     share = f"{int(wrong.sum())} of {wrong.size} elements differ"
-    moved = f"with inputs and weights moved by the declared {noise.tolerance:.2g}"
+    moved = f"with all that decides moved by the declared {noise.tolerance:.2g}"
     if not noise.loosened:
         detail = f"{share}; how many do {moved} is not known"
         return Judgement(name, "unsure", exceeds=1.0, detail=detail)
-    runs = replace(noise, jitters=noise.loosened, injected=(), truth={})
-    excuse = flips_excuse(name, ref, cand, wrong, runs, limits)
-    alike = runs_of(name, ref, noise.loosened)
-    most = max((int(np.sum(run != ref)) for run in alike), default=0)
+    runs = runs_of(name, ref, noise.loosened)
+    excuse = loose_excuse(ref, cand, wrong, runs, limits)
+    most = max((int(np.sum(run != ref)) for run in runs), default=0)
     if excuse is None:
         return Judgement(name, "fault", 1.0, None, math.inf, f"{share}; {moved} up to {most} do")
     words = f"{share}, and up to {most} {moved}; {excuse.words}"

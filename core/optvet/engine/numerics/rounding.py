@@ -60,6 +60,12 @@ def random_ops(model: ModelProto) -> frozenset[str]:
     return _outputs_with(model, _Fact.RANDOM)
 
 
+def decides(node: NodeProto) -> bool:
+    """Whether a node may give something else where its operands change little."""
+    casts = node.op_type == "Cast" and attribute_of(node, "to", 0) not in LAYOUTS
+    return casts or node.op_type in _DECISIONS or node.op_type in _ROUNDING_DECISIONS
+
+
 def rounding_of(model: ModelProto) -> Callable[[NodeProto], bool]:
     """Tells of a node of ``model`` whether it may return a float that is not exact."""
     return _FactPropagation(model).rounds

@@ -25,6 +25,7 @@ from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.forced import plain
 from optvet.engine.numerics.inject import INJECTIONS, injected_bytes
 from optvet.engine.numerics.jitter_file import jitter_file
+from optvet.engine.numerics.loosen import loosened_bytes
 from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
 from optvet.engine.work.cache.environment_fingerprint import (
@@ -48,8 +49,8 @@ from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample
 
 JITTERS = 2
-LOOSENED = 8
-"""Draws with inputs and weights moved by what a lossy pass declares: one label flips in few."""
+LOOSENED = 16
+"""Draws in which all moves by what a lossy pass declares: one label of many flips in few."""
 SEEDS, MORE_SEEDS, WIDE_SEEDS = range(JITTERS, 5), range(5, 15), range(100, 106)
 """Further draws before a fault is reported; the last two where a rounded value decides."""
 MAX_MACS = 2e10
@@ -242,7 +243,7 @@ def measure(
 
 
 def loosened(runner: TrialRunner, sample: Sample, tolerance: float) -> tuple[Outputs, ...]:
-    """Outputs of the reference with inputs and weights moved by a declared loss."""
+    """Outputs of the reference with inputs, weights and decisions moved by a declared loss."""
     runs, _ = _jitter(runner, [sample], range(LOOSENED), perturb.Share(tolerance))
     return tuple(runs.get(sample.id, ()))
 
@@ -315,6 +316,8 @@ def _load_with_jitter(order: _JitterOrder, seed: int) -> Session:
     build_spec = order.build_spec
     if build_spec.scratch is None:
         data = read_model(build_spec.blob, build_spec.digest)
+        if isinstance(order.ulps, perturb.Share):
+            return load(order.config, Artifact("onnx", loosened_bytes(data, seed, order.ulps)))
         if order.inside:
             return load(
                 order.config,
