@@ -107,10 +107,16 @@ def faults_of(cell: Cell) -> list[dict[str, Any]]:
     return [f for f in findings if f["severity"] == "fault"]
 
 
+def _culprit(finding: Mapping[str, Any]) -> str:
+    """The passes to blame, or what else is."""
+    alone = "the runtime, as shipped" if finding["as_deployed"] else "round trip"
+    return "+".join(finding["culprit"]) or alone
+
+
 def in_a_cell(cell: Cell) -> str:
     """Verdict and culprits."""
     faults = faults_of(cell)
-    culprits = dict.fromkeys("+".join(f["culprit"]) or "round trip" for f in faults)
+    culprits = dict.fromkeys(map(_culprit, faults))
     return verdict_of(cell) + (f" ({'; '.join(culprits)})" if culprits else "")
 
 
@@ -128,7 +134,7 @@ def lines_below(
     """A line per finding of faulty cells, and per cell without a verdict."""
     for (model, column), cell in cells.items():
         for f in faults_of(cell):
-            culprit = "+".join(f["culprit"]) or "round trip"
+            culprit = _culprit(f)
             sure = "" if f["confirmed"] else ", not again in a fresh process"
             where = f" [{', '.join(f['outputs'])}]" if f["outputs"] else ""
             what = " ".join(f["message"].split())[:300]

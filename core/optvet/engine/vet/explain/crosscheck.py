@@ -9,6 +9,7 @@ from typing import Any
 from optvet.engine.judge.second_opinion import explains_no
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.runtime_target import RuntimeTarget, lacks_kernel
+from optvet.engine.vet.find.as_shipped import CONTROL as AS_SHIPPED
 from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.session import VetSession
@@ -161,13 +162,14 @@ def _check_kernels(session: VetSession, samples: Sequence[Sample]) -> None:
 
     Then the pass made a right graph, of operators that this processor computes wrongly.
     """
-    config, by_id = session.case.candidate, {s.id: s for s in samples}
-    if not isinstance(config.runtime, HasExactKernels):
-        return
-    exact = config.runtime.exact_options(config.options)
-    if exact == config.options:
-        return
+    by_id = {s.id: s for s in samples}
     for i, finding in enumerate(session.ledger.findings):
+        config = session.runner_of(finding).case.candidate
+        if not isinstance(config.runtime, HasExactKernels):
+            return
+        exact = config.runtime.exact_options(config.options)
+        if exact == config.options:
+            return
         sample = by_id.get(finding.witness.sample) if finding.witness else None
         if finding.layer is None or finding.severity != "fault" or sample is None:
             continue
@@ -176,7 +178,12 @@ def _check_kernels(session: VetSession, samples: Sequence[Sample]) -> None:
             changed = exact.model_dump().items() - config.options.model_dump().items()
             how = " ".join(f"--runtime-option {k}={json.dumps(v)}" for k, v in sorted(changed))
             words = f"in {config.runtime.name}'s kernels on this processor: right with {how}"
-            session.ledger.amend(i, {"location": words})
+            changes: dict[str, Any] = {"location": words}
+            if finding.as_deployed and not finding.culprit:
+                # Whatever the optimizer does, this processor gives other steps as shipped.
+                changes = {"severity": "note", "known_limit": words}
+                session.ledger.control(AS_SHIPPED, "limited", f"the runtime is off, {words}")
+            session.ledger.amend(i, changes)
 
 
 def _answer(session: VetSession, name: str, finding: Finding, sample: Sample) -> CrossCheck:
