@@ -90,7 +90,7 @@ def write_wheel(
 
 def write_plugin(folder: Path) -> None:
     """An installed plugin: its module, and the metadata that registers it."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "optvet_acme.py").write_text(PLUGIN)
     info = folder / "optvet_acme-1.0.dist-info"
     info.mkdir()

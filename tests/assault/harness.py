@@ -77,6 +77,7 @@ class Place:
         self.root = root
         self.mark = uuid.uuid4().hex
         self.work, self.tmp, self.cache = root / "work", root / "tmp", root / "cache"
+        self.data = root / "data"
         for folder in (self.work, self.tmp):
             folder.mkdir(parents=True)
             if sacrifice:
@@ -94,6 +95,7 @@ class Place:
         kept = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
         path = os.pathsep.join([str(self.root / "packages"), str(ROOT), *filter(None, sys.path)])
         own = {"TMPDIR": str(self.tmp), "OPTVET_CACHE": str(self.cache), "HOME": str(self.root)}
+        own["XDG_DATA_HOME"] = str(self.data)
         return kept | own | {"PYTHONPATH": path, "COLUMNS": "100", MARK: self.mark}
 
     def start(self, *words: object, **settings: Any) -> subprocess.Popen[str]:

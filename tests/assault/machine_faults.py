@@ -10,14 +10,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from tests.assault.evil import PLAIN_FAULT
 from tests.assault.harness import OWN_FAULT, Place, Ran
+from tests.wheels import library as release
+from tests.wheels import write_plugin, write_wheel
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
 SHORT = 0
@@ -32,7 +35,8 @@ CALLS: Mapping[str, Sequence[int]] = {
     "fork": (errno.EAGAIN, errno.ENOMEM),
     "connect": (errno.ECONNREFUSED,),
 }
-LONGEST_S = 240.0
+IDLE_S = 90.0
+"""A command hangs whose processes have used no CPU time for so long."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Job:
     Attributes:
         words: The command.
         again: The command that goes on with it; the same where that is typed again.
-        keeps: Files of the work folder that are its answer.
+        keeps: Files of the work folder that are its answer, and folders of bundles.
     """
 
     words: Sequence[object]
@@ -96,12 +100,28 @@ def jobs(place: Place) -> dict[str, Job]:
     )
     run = ["campaign", "run", campaign, "--store", place.work / "store", "--quiet", "--jobs", 1]
     run = [*run, "--json", place.work / "summary.json"]
-    hunt = ["hunt", "--optimizer", "onnxoptimizer", "--budget", 40, "--out", place.work / "hunt"]
-    hunt = [*hunt, "--jobs", 1, "--json", place.work / "hunt.json"]
+    wheels, pool = place.root / "wheels", place.root / "pool"
+    if not wheels.exists():
+        wheels.mkdir()
+        pool.mkdir()
+        shutil.copy(place.model, pool)
+        for version in ("1.0", "2.0"):
+            write_wheel(wheels, version, release(version, faulty=version == "2.0"))
+        write_plugin(place.root / "packages")
+    hunt = ["hunt", "--optimizer", "evil", "--passes", PLAIN_FAULT, "--pools", f"windows:{pool}"]
+    hunt = [*hunt, "--budget", 4, "--out", place.work / "hunt", "--jobs", 1]
+    hunt = [*hunt, "--json", place.work / "hunt.json"]
+    # What is tried is the installation; a vet of each release would cost much more than that.
+    check = (
+        f"{sys.executable} -P -c 'import acme_opt, sys; sys.exit(acme_opt.__version__ > \"1.0\")'"
+    )
+    bisect = ["bisect", place.model, "--package", "acme-opt", "--index", wheels]
+    bisect = [*bisect, "--check", f"{check} {{model}}", "--json", place.work / "bisect.json"]
     return {
         "vet": Job(vet, vet, ["answer.json"]),
-        "campaign": Job(run, run, ["summary.json"]),
-        "hunt": Job(hunt, [*hunt, "--resume"], ["hunt.json"]),
+        "campaign": Job(run, [*run, "--retry"], ["summary.json"]),
+        "hunt": Job(hunt, [*hunt, "--resume"], ["hunt.json", "hunt/findings"]),
+        "bisect": Job(bisect, bisect, ["bisect.json"]),
     }
 
 
@@ -124,32 +144,69 @@ def run(place: Place, words: Sequence[object], fault: Fault | None = None) -> tu
         only = "" if fault.everywhere else "FAIL_IN=$$ "
         command = ["sh", "-c", f'{only}LD_PRELOAD={library()} exec "$@"', "sh", *command]
     started = time.monotonic()
-    done = subprocess.run(
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(
         command,
         cwd=place.work,
         env=environment,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
         text=True,
         errors="replace",
-        timeout=LONGEST_S,
-        check=False,
-    )
+        **pipes,
+    ) as process:
+        used, since = 0, time.monotonic()
+        while True:
+            try:
+                out, err = process.communicate(timeout=5)
+                break
+            except subprocess.TimeoutExpired:
+                now = cpu_ticks(place.living())
+                if now != used:
+                    used, since = now, time.monotonic()
+                elif time.monotonic() - since > IDLE_S:
+                    process.kill()
+                    place.end_orphans()
+                    raise
     seconds = time.monotonic() - started
-    return Ran(done.returncode, done.stdout, done.stderr, seconds), log.exists()
+    return Ran(process.returncode, out, err, seconds), log.exists()
+
+
+def cpu_ticks(processes: Iterable[int]) -> int:
+    """CPU time that these processes have used."""
+    found = 0
+    for pid in processes:
+        try:
+            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found += int(after_name[11]) + int(after_name[12])
+        except OSError:
+            continue
+    return found
 
 
 def answers(place: Place, job: Job) -> dict[str, Any]:
     """What the command wrote, without what differs between two runs of it."""
     found = {}
     for name in job.keeps:
-        if (place.work / name).exists():
-            found[name] = _comparable(json.loads((place.work / name).read_text()))
+        if (kept := place.work / name).is_dir():
+            found[name] = {b.name: sorted(f.name for f in b.iterdir()) for b in kept.iterdir()}
+        elif kept.exists():
+            found[name] = _comparable(json.loads(kept.read_text()))
     return found
 
 
+# Keys of jobs depend on the code, which may be mended while a campaign of faults runs.
 _TIMES = {"seconds", "wall_s", "cost", "started", "ended", "store", "path", "created", "controls"}
-_TIMES |= {"warnings", "cpu_s", "vetting_seconds", "cached", "resumed", "shared", "reused", "ran"}
+_TIMES |= {
+    "trials",
+    "warnings",
+    "cpu_s",
+    "vetting_seconds",
+    "cached",
+    "resumed",
+    "shared",
+    "reused",
+    "ran",
+}
 _TIMES |= {"summary", "versions", "environment", "config", "jobs", "finished", "elapsed_s"}
 
 
@@ -172,7 +229,7 @@ def undisturbed(place: Place, name: str) -> Job:
 
 def clear(place: Place) -> None:
     """Remove what commands have left."""
-    for folder in (place.cache, place.tmp):
+    for folder in (place.cache, place.tmp, place.data):
         shutil.rmtree(folder, ignore_errors=True)
     for each in place.work.iterdir():
         if each.suffix != ".toml":
@@ -200,15 +257,22 @@ def wrongs(place: Place, job: Job, fault: Fault) -> tuple[list[str], bool]:
         found.append(f"no clear message: {ran.err[-600:]}")
     try:
         told = answers(place, job)
-    except ValueError:
+    except (OSError, ValueError):
         found.append("a half-written answer")
         told = {}
+    for name in job.keeps:
+        whole, bundles = job.answer.get(name), told.get(name)
+        if not Path(name).suffix and bundles and whole | bundles != whole:
+            found.append(f"a half-written bundle: {bundles}")
     if ran.code == job.code and told != job.answer:
         found.append(f"another answer: {_difference(told, job.answer)}")
     left = [p.name for p in place.work.iterdir() if p.name.startswith((".", "tmp"))]
     if left:
         found.append(f"left behind: {left}")
-    words = job.again if (place.work / "hunt").exists() else job.words
+    begun = any(
+        (place.work / name).exists() for name in ("hunt/hunt.sqlite", "store/campaigns.sqlite3")
+    )
+    words = job.again if begun else job.words
     again, _ = run(place, words)
     if again.code != job.code:
         found.append(f"afterwards exit code {again.code}: {again.said[-400:]}")
@@ -236,3 +300,18 @@ def faults(call: str, numbers: Iterator[int] | Sequence[int]) -> Iterator[Fault]
         for error in CALLS[call]:
             for everywhere in (False, True):
                 yield Fault(call, error, number, everywhere)
+
+
+def sampled(call: str, every: int) -> Iterator[tuple[Fault, ...]]:
+    """For each number up to ``every``, then for numbers that grow by a half, one of its faults.
+
+    Errors, and the processes in which they happen, take turns; both kinds of processes are tried
+    at each number, since they end at different ones.
+    """
+    number, errors = 1, CALLS[call]
+    for turn in count():
+        yield tuple(
+            Fault(call, errors[(turn + where) % len(errors)], number, bool(where))
+            for where in (False, True)
+        )
+        number = number + 1 if number < every else number * 3 // 2 + (number == 1)
