@@ -7,6 +7,7 @@ that CI systems look for in logs, Markdown, HTML, and formulas of spreadsheets.
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -50,6 +51,27 @@ def printable_json(text: str) -> str:
 
 
 _MARKED = re.compile(r"(?<=#)#(?=\w*\[)")
+
+
+def toml_value(value: Any) -> str:
+    r"""A text, number, list or mapping as TOML, which has no lone surrogates: `�` in their place.
+
+    >>> toml_value({"a b": ["\x7f\n", 1, True]})
+    '{"a b" = ["\\U0000007f\\n", 1, true]}'
+    """
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{toml_value(k)} = {toml_value(v)}' for k, v in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(toml_value, value))}]"
+    # What JSON escapes, TOML reads.
+    return "".join(map(_in_toml, json.dumps(value, ensure_ascii=False)))
+
+
+def _in_toml(character: str) -> str:
+    if character.isprintable():
+        return character
+    half = "\ud800" <= character <= "\udfff"
+    return "\N{REPLACEMENT CHARACTER}" if half else f"\\U{ord(character):08x}"
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")

@@ -61,6 +61,14 @@ def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
         read_faults([tmp_path])
 
 
+def test_a_model_that_ends_the_process_that_reads_it_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "fault.toml"
+    deep = f"{40_000 * 'seq('}float[2,3]{40_000 * ')'} x)"
+    file.write_text(to_toml(FAULT).replace("float[2,3] x)", deep))
+    with pytest.raises(InputError, match=r"fault\.toml: reading its model: .*SIG"):
+        read_fault(file)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

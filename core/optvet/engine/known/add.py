@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from optvet.engine.bisect.run import released_packages
 from optvet.engine.bundle.folder import open_bundled, read_record
 from optvet.engine.discovery import Plugins
-from optvet.engine.known.documents import problem_of_fault
+from optvet.engine.known.documents import native_code, problem_of_fault
 from optvet.graph.walk import ONNX_DOMAIN, domain_of
 from optvet.graph.weights import constants_of
 from optvet.spec.errors import InputError, UsageError
@@ -108,7 +108,9 @@ def _checked(bundle: Path, about: Mapping[str, object]) -> KnownFault:
         raise InputError(
             f"{bundle}: {where} of its document: {words_of(first)}; write the document by hand"
         ) from error
-    if problem := problem_of_fault(fault):
+    with native_code() as call:
+        problem = call(bundle, problem_of_fault, fault)
+    if problem:
         raise InputError(f"{bundle}: {problem}; write its document by hand")
     return fault
 
@@ -167,12 +169,5 @@ def _as_text(bundle: Path, model: ModelProto) -> str:
     elements = sum(math.prod(t.dims) for t in model.graph.initializer)
     if len(model.graph.node) > _MOST_NODES or elements > _MOST_ELEMENTS * _MOST_NODES:
         raise InputError(f"{bundle}: its model is too large for a text; reduce it (--reduce)")
-    text = onnx.printer.to_text(model)
-    try:
-        onnx.parser.parse_model(text)
-    except onnx.parser.ParseError as error:
-        raise InputError(
-            f"{bundle}: ONNX's text of its model cannot be read back "
-            f"({str(error).splitlines()[0]}); write its document by hand"
-        ) from error
-    return text
+    with native_code() as call:
+        return call(bundle, onnx.printer.to_text, model)

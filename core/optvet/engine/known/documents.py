@@ -5,9 +5,8 @@ They lie in ``known/`` of the repository, and inside the package where it is ins
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import onnx.parser
 from onnx import ModelProto, TypeProto
 from pydantic import ValidationError
 
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.graph.pattern import find_matches, parse_pattern, search
 from optvet.graph.types import inferred_types
 from optvet.spec.errors import InputError, UnknownName, UsageError
@@ -24,7 +25,9 @@ from optvet.spec.parsing import read_toml
 from optvet.spec.records.known import AffectedRange, KnownFault, is_affected
 from optvet.spec.toml_lines import join_with_dots, line_of
 from optvet.spec.validation_words import words_of
+from optvet.spec.words import printable, toml_value
 
+_LIMITS = Limits(timeout_s=60.0, memory_bytes=4 << 30)
 _PACKAGE = Path(__file__).parents[2]
 _PLACES = (_PACKAGE / "known", _PACKAGE.parents[1] / "known")
 
@@ -37,7 +40,7 @@ def known_folder() -> Path:
 @cache
 def shipped() -> tuple[KnownFault, ...]:
     """The faults that come with optvet, by id."""
-    return tuple(read_faults([known_folder()]))
+    return tuple(read_faults([known_folder()], trusted=True))
 
 
 def faults_of(places: Iterable[Path] | None) -> list[KnownFault]:
@@ -57,8 +60,10 @@ def faults_of(places: Iterable[Path] | None) -> list[KnownFault]:
     return [*shipped(), *own]
 
 
-def read_faults(places: Iterable[Path]) -> list[KnownFault]:
+def read_faults(places: Iterable[Path], *, trusted: bool = False) -> list[KnownFault]:
     """The faults of files, and of folders of files, by id.
+
+    Models of documents that are not ``trusted`` are read in a worker first.
 
     Raises:
         InputError: A file is no such document, or two have one id.
@@ -66,11 +71,33 @@ def read_faults(places: Iterable[Path]) -> list[KnownFault]:
     files = [f for p in places for f in (_documents_in(p) if p.is_dir() else [p])]
     found: dict[str, tuple[KnownFault, Path]] = {}
     for file in files:
-        fault = read_fault(file)
+        fault = _read_form(file)
         if fault.id in found:
             raise InputError(f"{file}: {fault.id!r} is the id of {found[fault.id][1]} too")
         found[fault.id] = fault, file
+    with nullcontext() if trusted or not found else native_code() as call:
+        for fault, file in found.values():
+            problem = call(file, problem_of_fault, fault) if call else problem_of_fault(fault)
+            if problem:
+                raise InputError(f"{file}: {problem}")
     return [found[name][0] for name in sorted(found)]
+
+
+@contextmanager
+def native_code() -> Iterator[Callable[..., str]]:
+    """Calls a function in a worker: a foreign model may crash the code of onnx that reads it.
+
+    The first argument of the call names the document, for the InputError that is raised if it does.
+    """
+    with Sandbox(jobs=1, limits=_LIMITS, preload=("onnx", __name__)) as sandbox:
+
+        def call(document: Path, function: Callable[..., str], *arguments: object) -> str:
+            outcome = sandbox.call(function, *arguments)
+            if outcome.failure is not None:
+                raise InputError(f"{document}: reading its model: {describe(outcome.failure)}")
+            return outcome.value or ""
+
+        yield call
 
 
 def _documents_in(folder: Path) -> list[Path]:
@@ -78,23 +105,25 @@ def _documents_in(folder: Path) -> list[Path]:
 
 
 def read_fault(file: Path) -> KnownFault:
-    """The fault of one file.
+    """The fault of one file; raises as ``read_faults``."""
+    return read_faults([file])[0]
+
+
+def _read_form(file: Path) -> KnownFault:
+    """The fault of one file whose form is right.
 
     Raises:
         InputError: It is no such document; the message names file and line.
     """
     values = read_toml(file, "record")
     try:
-        fault = KnownFault.model_validate(values)
+        return KnownFault.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = join_with_dots(first["loc"])
         line = line_of(read_text(file), first["loc"])
         place = f"{file}:{line}" if line else str(file)
         raise InputError(f"{place}: {where or 'document'}: {words_of(first)}") from error
-    if problem := problem_of_fault(fault):
-        raise InputError(f"{file}: {problem}")
-    return fault
 
 
 def problem_of_fault(fault: KnownFault) -> str:
@@ -189,12 +218,14 @@ def _ranges_in_toml(name: str, ranges: Iterable[Mapping[str, Any]]) -> list[str]
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, str) and "\n" in value and "'''" not in value:
+    if (
+        isinstance(value, str)
+        and "\n" in value
+        and "'''" not in value
+        and printable(value) == value
+    ):
         return f"'''\n{value.strip(chr(10))}\n'''"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    # What JSON escapes, TOML reads, but for DEL.
-    return re.sub("\x7f", r"\\u007f", json.dumps(value, ensure_ascii=False))
+    return toml_value(value)
 
 
 def grouped_by_package(faults: Iterable[KnownFault]) -> Mapping[str, list[KnownFault]]:
