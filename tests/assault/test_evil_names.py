@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -32,6 +33,7 @@ from optvet.spec.words import (
     markdown_text,
     printable,
     printable_json,
+    toml_value,
     without_commands,
 )
 from optvet.testing import pretend_files, pretend_report
@@ -87,6 +89,15 @@ def test_json_holds_the_name_and_no_command(name: str) -> None:
     assert json.loads(text) == {"a": name}
     assert is_clean(text)
     assert not COMMANDS.search(text)
+
+
+@given(NAMES)
+@hostile
+def test_toml_holds_the_name(name: str) -> None:
+    whole = re.sub("[\ud800-\udfff]", "\ufffd", name)
+    text = f"# {printable(name, kept='')}\na = {toml_value({name: [name]})}"
+    assert tomllib.loads(text) == {"a": {whole: [whole]}}
+    assert is_clean(text)
 
 
 @given(NAMES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from optvet.engine.pipelines import NONE
 from optvet.spec.errors import UsageError
 from optvet.spec.files import replacing
 from optvet.spec.records import HuntFinding, HuntSummary
+from optvet.spec.words import toml_value
 
 CAMPAIGN = "campaign.toml"
 
@@ -28,7 +28,7 @@ def write_campaign(summary: HuntSummary, folder: Path, rare: Mapping[str, Any]) 
         for table in _write_job_set(found, summary, folder, rare)
     ]
     if tables:
-        head = [f"name = {json.dumps(f'hunted-{summary.optimizer}')}", "bundles = true"]
+        head = [f"name = {toml_value(f'hunted-{summary.optimizer}')}", "bundles = true"]
         with replacing(folder / CAMPAIGN) as file:
             file.write("\n".join([*head, *tables, ""]).encode())
 
@@ -49,7 +49,7 @@ def _write_job_set(
         "pipelines": [",".join(record.passes) or NONE],
     }
     yield "\n[[jobs]]"
-    yield from (f"{key} = {json.dumps(value)}" for key, value in values.items())
+    yield from (f"{key} = {toml_value(value)}" for key, value in values.items())
     under_rare = record.optimizer_options.items() >= rare.items()
     options = {
         "optimizer_options": {**summary.optimizer_options, **(rare if under_rare else {})},
@@ -58,4 +58,4 @@ def _write_job_set(
     for table, given in options.items():
         if given:
             yield f"[jobs.vet.{table}]"
-            yield from (f"{k} = {json.dumps(v)}" for k, v in given.items())
+            yield from (f"{k} = {toml_value(v)}" for k, v in given.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,6 +18,7 @@ from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.precision import PrecisionReading, PrecisionResult
 from optvet.spec.types import Artifact
+from optvet.spec.words import printable, toml_value
 
 CONFIG = "precision.toml"
 
@@ -84,20 +84,11 @@ def _config(request: PrecisionRequest, result: PrecisionResult) -> str:
     if not request.rtol and not request.atol:
         chosen["require"] = list(result.requirements)
     head = (
-        f"# {result.model.source}, sha256 {result.model.digest}\n"
+        f"# {printable(result.model.source, kept='')}, sha256 {result.model.digest}\n"
         f"# {result.optimizer.name} {result.optimizer.version}, judged by "
         f"{result.runtime.name} {result.runtime.version} on {result.samples} samples\n"
     )
-    return head + "".join(f"{name} = {_toml(value)}\n" for name, value in chosen.items())
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML, which shares all but its objects with JSON."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    return head + "".join(f"{name} = {toml_value(value)}\n" for name, value in chosen.items())
 
 
 def _default(name: str) -> Any:
