@@ -15,7 +15,7 @@ import pytest
 from tests.commands import CLEAN, FAULTY, Run, run
 
 from optvet.engine.convert.answer import _write
-from optvet.spec.errors import InfrastructureError
+from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.files import folder_without_links, refuse_links_of_others, write_file
 from optvet.spec.types import Artifact
 
@@ -169,5 +169,32 @@ def test_a_folder_of_optvet_alone_has_no_links(tmp_path: Path) -> None:
     folder_without_links(tmp_path / "a" / "b")
     (tmp_path / "a" / "link").symlink_to("nowhere")
     folder_without_links(tmp_path / "a" / "b")
-    with pytest.raises(OSError, match="link"):
+    with pytest.raises(UsageError, match="link"):
         folder_without_links(tmp_path / "a")
+    os.mkfifo(tmp_path / "a" / "b" / "0-0.journal")
+    with pytest.raises(UsageError, match=r"0-0\.journal: it is neither a file nor a folder"):
+        folder_without_links(tmp_path / "a" / "b")
+
+
+def test_a_pipe_that_nobody_reads_is_refused_and_not_waited_for(run: Run, mine: Path) -> None:
+    os.mkfifo("answer.json")
+    done = run("models", "list", "--json", "answer.json")
+    assert done.code == 3, done.out
+    assert "cannot write answer.json: it is a pipe that nobody reads" in " ".join(done.err.split())
+
+
+def test_a_pipe_that_somebody_reads_is_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_file(tmp_path / "pipe", KEPT)
+    assert os.read(reader, 100).decode() == KEPT
+    os.close(reader)
+
+
+@pytest.mark.parametrize("place", ["target", "target/below/pipe"])
+def test_an_artifact_is_copied_into_no_pipe(mine: Path, tmp_path: Path, place: str) -> None:
+    made = folder_with("below/pipe")(tmp_path / "made.folder")
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(tmp_path / place)
+    with pytest.raises(OSError, match="neither a file nor a folder"):
+        _write(Artifact("folder", b"", path=made), tmp_path / "target")

@@ -14,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from optvet.spec.errors import InfrastructureError
+from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.foreign import open_file
 
 
@@ -28,12 +28,12 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     read and write it.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written, or is a pipe that nobody reads.
     """
     refuse_link(path)
     # Only a regular file may be replaced: replacing /dev/full would turn it into a regular file.
     if path.exists() and not path.is_file():
-        with path.open("wb") as special:
+        with os.fdopen(_open_special(path), "wb") as special:
             yield special
         return
     target = path.resolve() if path.is_symlink() else path
@@ -51,6 +51,19 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         raise
 
 
+def _open_special(path: Path) -> int:
+    """A device or a pipe, open to be written; to open a pipe that nobody reads would wait."""
+    try:
+        opened = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        words = "it is a pipe that nobody reads"
+        raise OSError(errno.ENXIO, words, str(path)) from error
+    os.set_blocking(opened, True)
+    return opened
+
+
 def refuse_link(path: Path) -> None:
     """Refuse to write through a link that is at ``path``: it may lead to any file of the user.
 
@@ -65,26 +78,37 @@ def refuse_link(path: Path) -> None:
 
 
 def refuse_links_in(path: Path) -> None:
-    """Refuse a file or folder to be written over that is a link, or has one below it.
+    """Refuse a file or folder to be written over that has a link or a pipe at it or below it.
 
     Raises:
         OSError: There is one.
     """
-    refuse_link(path)
+    _refuse_other(path)
     for folder, folders, files in os.walk(path):
         for name in (*folders, *files):
-            refuse_link(Path(folder, name))
+            _refuse_other(Path(folder, name))
 
 
 def folder_without_links(path: Path) -> None:
     """Make a folder that holds what optvet writes and nothing else; one that is there is checked.
 
     Raises:
-        OSError: It cannot be made, or a link lies directly in it.
+        UsageError: It cannot be made, or a link or a pipe lies directly in it.
     """
-    path.mkdir(parents=True, exist_ok=True)
-    for place in path.iterdir():
-        refuse_link(place)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for place in path.iterdir():
+            _refuse_other(place)
+    except OSError as error:
+        raise UsageError(f"--out {error.filename}: {error.strerror}") from error
+
+
+def _refuse_other(path: Path) -> None:
+    """Refuse what is neither a file nor a folder: optvet leaves no such thing in its folders."""
+    refuse_link(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        words = "it is neither a file nor a folder, so it is not written"
+        raise OSError(errno.EINVAL, words, str(path))
 
 
 def refuse_links_of_others(path: Path) -> None:

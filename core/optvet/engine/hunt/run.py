@@ -165,10 +165,7 @@ def _open_store(
         raise UsageError(
             f"{folder} holds a hunt already; say --resume to continue it, or another --out"
         )
-    try:
-        folder_without_links(folder)
-    except OSError as error:
-        raise UsageError(f"--out {error.filename}: {error.strerror}") from error
+    folder_without_links(folder)
     store = HuntStore(folder)
     try:
         stored = store.identity()

@@ -71,15 +71,13 @@ def open_state(folder: Path, identity: dict[str, Any], *, resume: bool) -> Sourc
             raise UsageError(f"--resume: {folder} holds no hunt; leave --resume out to begin one")
         if (folder / "hunt.json").exists():
             raise UsageError(f"{folder} holds a hunt of another kind; give another --out")
-        try:
-            folder_without_links(folder)
-        except OSError as error:
-            raise UsageError(f"--out {error.filename}: {error.strerror}") from error
+        folder_without_links(folder)
         return SourceHuntState(schema="optvet.hunt.sources/1", identity=identity)
     if not resume:
         raise UsageError(
             f"{folder} holds a hunt already; say --resume to continue it, or another --out"
         )
+    folder_without_links(folder)
     try:
         state = SourceHuntState.model_validate_json(read_text(path))
     except ValidationError as error:
