@@ -93,16 +93,16 @@ class Digests:
             OSError: It cannot be read.
         """
         about = path.stat()
+        stamp = (str(path.resolve()), about.st_size, about.st_mtime_ns)
         row = self.database.execute(
-            "SELECT digest FROM files WHERE path = ? AND size = ? AND mtime_ns = ?",
-            (str(path.resolve()), about.st_size, about.st_mtime_ns),
+            "SELECT digest FROM files WHERE path = ? AND size = ? AND mtime_ns = ?", stamp
         ).fetchone()
         if row is not None:
             return str(row[0])
         digest = file_sha256(path)
         self.database.execute(
             "INSERT OR REPLACE INTO files (path, size, mtime_ns, digest) VALUES (?, ?, ?, ?)",
-            (str(path.resolve()), about.st_size, about.st_mtime_ns, digest),
+            (*stamp, digest),
         )
         return digest
 

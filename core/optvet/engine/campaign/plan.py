@@ -294,7 +294,7 @@ class _Versions:
         model = ""
         if isinstance(request, ConvertRequest):
             model = Path(parts_of(request.model)[0]).suffix.lower()
-        asked = question(request.model_copy(update={"model": model}))
+        asked = {**question(request), "model": model}
         if not isinstance(request, ConvertRequest):
             asked = {name: asked[name] for name in _SAYS_VERSIONS & asked.keys()}
         about = key(asked)

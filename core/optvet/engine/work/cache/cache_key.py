@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -47,9 +47,11 @@ def _canonical(part: object) -> JSON:
         values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
         return {type(part).__qualname__: _canonical(values)}
     if isinstance(part, Mapping):
-        return {"mapping": _sort_items([_canonical(k), _canonical(v)] for k, v in part.items())}
+        pairs = [[_canonical(k), _canonical(v)] for k, v in part.items()]
+        # Keys differ, so values decide nothing; writing them at each level would cost more.
+        return {"mapping": sorted(pairs, key=lambda pair: json.dumps(pair[0]))}
     if isinstance(part, (set, frozenset)):
-        return {"set": _sort_items(map(_canonical, part))}
+        return {"set": sorted(map(_canonical, part), key=json.dumps)}
     if isinstance(part, (list, tuple)):
         return [_canonical(item) for item in part]
     if (array := sys.modules.get("numpy")) and isinstance(part, (array.ndarray, array.generic)):
@@ -58,7 +60,3 @@ def _canonical(part: object) -> JSON:
 
         return {"array": [_canonical(item) for item in about_array(array.asarray(part))]}
     raise TypeError(f"{type(part).__qualname__} cannot be part of a cache key; give its fields")
-
-
-def _sort_items(items: Iterable[JSON]) -> list[JSON]:
-    return sorted(items, key=json.dumps)
