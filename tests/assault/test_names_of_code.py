@@ -19,6 +19,10 @@ from optvet.engine import discovery
 from optvet.engine.campaign import open_store
 from optvet.engine.discovery import Plugins
 from optvet.engine.known.documents import read_fault, shipped, to_toml
+from optvet.engine.models.opening import open_model
+from optvet.engine.models.sidecar import Preprocessing, _Declared
+from optvet.engine.vet.impact.comparator_options import options_for
+from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.spec.campaign import CampaignFile, JobSet
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import OptvetError
@@ -99,6 +103,52 @@ def test_no_key_of_a_file_of_options_runs_code(
                     refused.append(str(error))
     assert not (place / "ran").exists()
     assert any("runs the code of that module" in words for words in refused)
+
+
+def records() -> Iterator[str]:
+    """Records beside a model, each with a name of code as one value, also of a plugin's options."""
+    tables = {"comparator_options": "comparator", "dataset_options": "dataset"}
+    plugins = Plugins()
+    for value in CODE[:2]:
+        for written in as_toml(value):
+            for key in sorted(_Declared.model_fields.keys()):
+                yield f"{key} = {written}\n"
+            for key in sorted(Preprocessing.model_fields):
+                yield f"[preprocessing]\n{key} = {written}\n"
+            yield f"[inputs.x]\nkind = 'const'\nvalue = {written}\n"
+            for table, family in tables.items():
+                for name in plugins.names(family):
+                    for key in sorted(type(getattr(plugins, family)(name).options).model_fields):
+                        yield f"{family} = {name!r}\n[{table}]\n{key} = {written}\n"
+        for name in plugins.names("dataset"):
+            yield f"dataset = {f'{name}:{value}'!r}\n"
+
+
+def test_no_value_of_a_record_beside_a_model_runs_code(place: Path) -> None:
+    plugins, refused, read = Plugins(), list[str](), 0
+    request = VetRequest(model="clean.onnx")
+    for text in dict.fromkeys(records()):
+        (place / "clean.toml").write_text(text)
+        try:
+            model = open_model(place / "clean.onnx", "clean.onnx", place / "blobs")
+            inputs = Inputs(
+                model,
+                plugins,
+                (),
+                {},
+                cut=Slice(limit=1),
+                seed=0,
+                probe=lambda f: [None for _ in f],
+            )
+            if model.config.comparator is not None:
+                options_for(plugins.comparator(model.config.comparator), model, request)
+            next(iter(inputs))
+            read += 1
+        except OptvetError as error:
+            refused.append(str(error))
+        assert not (place / "ran").exists(), text
+    assert read > 20
+    assert any("say --trust" in words for words in refused)
 
 
 def test_no_value_of_a_known_fault_runs_code(place: Path) -> None:
