@@ -12,8 +12,8 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +22,11 @@ from optvet.spec.foreign import NotReadable, open_file
 MOST_VALUE_BYTES = 64 << 20
 """The largest value that is read, unless the caller says otherwise."""
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
+BROKEN = frozenset(
+    {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_NOLFS}
+)
+"""Primary codes of errors that are the machine's; none says anything about the content."""
 BESIDE = ("-wal", "-shm", "-journal")
 """Ends of the names of files that SQLite keeps beside a database."""
 _JOURNAL_S = 2.0
@@ -79,6 +84,26 @@ def open_database(
             time.sleep(0.02)
 
 
+def is_of_the_machine(error: Exception) -> bool:
+    """Whether an error says that the database cannot be read or written, whatever is in it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in BUSY | READ_ONLY | BROKEN | {sqlite3.SQLITE_FULL}
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """A transaction that takes the write lock at its start, so that it cannot fail for it later."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        # SQLite itself has already rolled back where the disk is full.
+        with suppress(sqlite3.Error):
+            database.execute("ROLLBACK")
+        raise
+
+
 def check_files(file: Path) -> None:
     """Refuse files that SQLite should not open. optvet leaves no journal, link or second name.
 
@@ -98,7 +123,9 @@ def check_files(file: Path) -> None:
     except NotReadable as error:
         raise ForeignDatabase(f"{file.name}: {error.strerror}") from error
     except OSError as error:
-        raise sqlite3.OperationalError(f"{file.name}: {error.strerror}") from error
+        unreadable = sqlite3.OperationalError(f"{file.name}: {error.strerror}")
+        unreadable.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        raise unreadable from error
     if start and start != _MAGIC:
         raise ForeignDatabase(f"{file.name} is no database")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ from optvet.engine.hunt.progress_log import (
     Seed,
     read_journal,
     read_log,
+    write_record,
 )
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
@@ -285,6 +287,18 @@ def test_a_round_takes_no_more_models_than_fit_into_the_time(
     assert (
         size_of_next_round(asked(tmp_path, "20s"), HuntState(number=done, seconds=seconds)) == size
     )
+
+
+def test_a_record_is_whole_though_the_machine_writes_little_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, bytes(data[:1])))
+    journal = os.open(tmp_path / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number in range(2):
+        write_record(journal, CandidateOutcome(number, "sweep"), 0.5)
+    os.close(journal)
+    assert [found.number for found, _ in read_journal(tmp_path / "journal")] == [0, 1]
 
 
 def test_a_journal_ends_where_it_cannot_be_read(tmp_path: Path) -> None:

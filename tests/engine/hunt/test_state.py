@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -23,7 +24,7 @@ from optvet.engine.hunt.state import (
 )
 from optvet.engine.hunt.suspicions import Rewrite, SuspicionKey
 from optvet.engine.hunt.triggers import Trigger
-from optvet.spec.errors import InputError
+from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.symptoms import Symptom
 
 REWRITE = Rewrite("fuse", ("Add", "Conv"), ("FusedConv",))
@@ -166,3 +167,27 @@ def test_a_foreign_journal_deletes_nothing(folder: Path, tmp_path: Path) -> None
     with pytest.raises(InputError, match=r"hunt\.sqlite-journal is there"):
         load(folder)
     assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
+def test_a_file_that_the_machine_cannot_open_is_not_called_foreign(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as failing:
+        failing.setattr("optvet.engine.database.open_file", refuse)
+        with pytest.raises(InfrastructureError, match="continue with --resume"):
+            load(folder)
+    assert load(folder).rounds == 2
+
+
+def test_a_full_disk_is_told_as_one_and_keeps_the_state(folder: Path) -> None:
+    with closing(HuntStore(folder)) as store:
+        state = store.load()
+        store._connection.execute("PRAGMA max_page_count = 1")  # as small as it is
+        state.entries += [CorpusEntry(bytes(1 << 20), FEEDS, (REWRITE,), "w", (), frozenset())]
+        with pytest.raises(InfrastructureError, match="full"):
+            store.save(state)
+    assert len(load(folder).entries) == 1

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from optvet.engine.campaign.schema import MIGRATIONS
 from optvet.engine.database import (
+    BROKEN,
     BUSY,
+    READ_ONLY,
     ForeignDatabase,
     check_files,
     check_objects,
@@ -25,11 +27,7 @@ from optvet.spec.errors import InfrastructureError, InputError, OptvetError, Usa
 
 DATABASE = "campaigns.sqlite3"
 ARTIFACTS = "artifacts"
-_READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 _SHARED_MEMORY_BYTES = 32 << 10
-_OF_THE_MACHINE = frozenset(
-    {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_NOLFS}
-)
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite raises; its messages may quote a damaged file, which cannot always be decoded."""
 _END_OF_TIME = 253_402_300_800
@@ -65,13 +63,13 @@ def explain_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> Optv
             f"store {path} is locked by another process ({error}); wait until that has ended, or "
             "end it, then continue"
         )
-    if code in _READ_ONLY:
+    if code in READ_ONLY:
         return read_only(path)
     if code == sqlite3.SQLITE_FULL or "disk is full" in str(error):
         return full(path, str(error))
-    if code in _OF_THE_MACHINE and _lacks_room(path):
+    if code in BROKEN and _lacks_room(path):
         return full(path, "the disk is full")
-    if code in _OF_THE_MACHINE:
+    if code in BROKEN:
         return InfrastructureError(
             f"store {path} cannot be read or written: {error}; check the disk, and that all of the "
             "folder is yours"

@@ -33,7 +33,7 @@ from optvet.engine.campaign.damage import (
     statements,
 )
 from optvet.engine.campaign.schema import MIGRATIONS
-from optvet.engine.database import BUSY, open_database, settle
+from optvet.engine.database import BUSY, open_database, settle, transaction
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.scratch import temporary_folder
 
@@ -65,15 +65,8 @@ class CampaignStore:
                 damaged, or on a full disk.
         """
         try:
-            self.database.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self.database):
                 yield self.database
-                self.database.execute("COMMIT")
-            except BaseException:
-                # If the disk is full, SQLite has rolled back already.
-                with suppress(sqlite3.Error):
-                    self.database.execute("ROLLBACK")
-                raise
         except DATABASE_ERRORS as error:
             raise explain_error(self.path, error) from error
 

@@ -13,6 +13,7 @@ from optvet.engine.hunt.make_candidates import MadeCandidate
 from optvet.engine.hunt.quick_oracle import Examined
 from optvet.engine.hunt.suspicions import Complaint, Place, Rewrite
 from optvet.engine.work.sandbox.answers import read_answer
+from optvet.engine.work.sandbox.messages import write_all
 from optvet.engine.work.sandbox.portable import pickle_portably
 
 _LENGTH = 8
@@ -101,7 +102,8 @@ class ProgressLog:
     def keep(self, candidate: MadeCandidate) -> None:
         """The candidate."""
         self.note("reference", ())
-        os.pwrite(self._file, pickle_portably(candidate), _HEAD)
+        os.lseek(self._file, _HEAD, os.SEEK_SET)
+        write_all(self._file, pickle_portably(candidate))
 
     def close(self) -> None:
         """Close the file."""
@@ -129,7 +131,7 @@ def read_log(path: Path, ended_by: str) -> tuple[int, LoggedStep] | None:
 def write_record(journal: int, outcome: CandidateOutcome, seconds: float) -> None:
     """Append a record to the open file ``journal``, with the CPU seconds of the worker so far."""
     data = pickle_portably((outcome, seconds))
-    os.write(journal, len(data).to_bytes(_LENGTH, "big") + data)
+    write_all(journal, len(data).to_bytes(_LENGTH, "big") + data)
 
 
 def read_journal(path: Path) -> Iterator[tuple[CandidateOutcome, float]]:

@@ -17,11 +17,11 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import GraphProto, ModelProto, numpy_helper
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from optvet.engine.database import check_values, open_database
+from optvet.engine.database import check_values, is_of_the_machine, open_database, transaction
 from optvet.engine.hunt.suspicions import REACHED, Complaint, Place, Rewrite, SuspicionKey
 from optvet.engine.hunt.triggers import Trigger
 from optvet.graph.outline import is_outside
-from optvet.spec.errors import InfrastructureError, InputError
+from optvet.spec.errors import InfrastructureError, InputError, OptvetError
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Symptom
 
@@ -238,7 +238,15 @@ class HuntStore:
         except (sqlite3.DatabaseError, ValueError) as error:
             raise self._foreign(error) from error
 
-    def _foreign(self, error: Exception) -> InputError:
+    def _of_the_machine(self, error: Exception) -> InfrastructureError:
+        return InfrastructureError(
+            f"{self._path} cannot be read or written: {error}; check the disk, then continue with "
+            "--resume"
+        )
+
+    def _foreign(self, error: Exception) -> OptvetError:
+        if is_of_the_machine(error):
+            return self._of_the_machine(error)
         reason = " ".join(str(error).split())[:300]
         return InputError(
             f"{self._path} is no state of a hunt: {reason}; begin another with --out FOLDER"
@@ -339,18 +347,12 @@ class HuntStore:
         tried: Iterable[int] = (),
     ) -> None:
         try:
-            with closing(self._connection.cursor()) as cursor:
-                cursor.execute("BEGIN IMMEDIATE")
-                try:
-                    _write(cursor, facts, entries, suspects)
-                    digests = ((digest,) for digest in tried)
-                    cursor.executemany("INSERT OR IGNORE INTO tried VALUES (?)", digests)
-                    cursor.execute("COMMIT")
-                except BaseException:
-                    cursor.execute("ROLLBACK")
-                    raise
+            with transaction(self._connection), closing(self._connection.cursor()) as cursor:
+                _write(cursor, facts, entries, suspects)
+                digests = ((digest,) for digest in tried)
+                cursor.executemany("INSERT OR IGNORE INTO tried VALUES (?)", digests)
         except sqlite3.DatabaseError as error:
-            raise InfrastructureError(f"{self._path} cannot be written: {error}") from error
+            raise self._of_the_machine(error) from error
 
 
 def _write(

@@ -1,5 +1,6 @@
 import contextlib
 import enum
+import errno
 import hashlib
 import os
 import sqlite3
@@ -308,6 +309,22 @@ def test_a_full_disk_stops_the_writing_and_nothing_else(root: Path, size: int) -
     with Cache(root) as cache:
         assert cache.get("before") == b"fine"
         assert cache.degraded is None
+
+
+def test_an_index_that_the_machine_cannot_open_is_kept(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with Cache(root) as cache:
+        cache.put("before", "trial", b"fine")
+    with monkeypatch.context() as failing:
+        failing.setattr("optvet.engine.database.open_file", refuse)
+        with Cache(root) as cache:
+            assert cache.degraded is not None
+    with Cache(root) as cache:
+        assert cache.get("before") == b"fine"
 
 
 def test_a_root_that_cannot_be_made_degrades(tmp_path: Path) -> None:

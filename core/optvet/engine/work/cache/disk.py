@@ -18,14 +18,14 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import platformdirs
 
-from optvet.engine.database import BESIDE, BUSY, open_database
+from optvet.engine.database import BESIDE, BUSY, open_database, transaction
 from optvet.spec.files import private_folder, replacing
 
 T = TypeVar("T")
@@ -324,7 +324,7 @@ class Cache:
                 stream.write(value)
         row = (key, kind, len(value), digest, value if inline else None, file, self._clock())
         try:
-            with _transaction(database):
+            with transaction(database):
                 query = "SELECT file FROM entries WHERE key = ?"
                 old = database.execute(query, (key,)).fetchone()
                 database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", row)
@@ -348,7 +348,7 @@ class Cache:
             self._total = self._count(database)  # Other processes add too.
         if self._total <= self._max_bytes:
             return
-        with _transaction(database):
+        with transaction(database):
             excess = self._count(database) - self._max_bytes
             excess += self._max_bytes // 10 if excess > 0 else 0
             dropped = []
@@ -389,20 +389,6 @@ class Cache:
         with contextlib.suppress(sqlite3.OperationalError):
             database.execute("VACUUM")
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-@contextlib.contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """A transaction that takes the write lock at its start, so that it cannot fail for it later."""
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        database.execute("COMMIT")
-    except BaseException:
-        # SQLite itself has already rolled back where the disk is full.
-        with contextlib.suppress(sqlite3.Error):
-            database.execute("ROLLBACK")
-        raise
 
 
 def _code(error: sqlite3.Error) -> int:
