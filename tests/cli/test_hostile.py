@@ -1,5 +1,6 @@
 """Foreign names, Ctrl-C at any time, and cache folders that are none."""
 
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,9 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import helper
+
+from optvet.cli.errors import report
+from optvet.cli.terminal import Terminal
 
 Run = Callable[..., Any]
 EVIL = "\x1b[2J\x9b31m\u202e\x07\U000e0001é"
@@ -272,3 +276,23 @@ def test_a_model_may_be_named_by_a_descriptor(run: Run, clean: Path) -> None:
     with clean.open("rb") as file:
         ran = run("vet", f"/proc/self/fd/{file.fileno()}", "--limit", 1)
     assert (ran.code, ran.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/d"), "make room"),
+        (OSError(errno.EMFILE, "Too many open files", "/d"), "ulimit -n"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "other processes"),
+        (MemoryError(), "no memory is left; end other processes"),
+        (PermissionError(errno.EACCES, "Permission denied", "/d"), "check that path"),
+    ],
+    ids=repr,
+)
+def test_what_the_machine_lacks_is_told_with_what_to_do(
+    error: Exception, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(error, Terminal()) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert advice in line
+    assert "bug in optvet" not in line

@@ -80,10 +80,10 @@ def report(error: Exception, terminal: Terminal) -> int:
     if isinstance(error, FileNotFoundError) and not _has_folder():
         terminal.error("the current folder was removed; change to another one")
         return USAGE
-    if isinstance(error, OSError):
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "make room" if full else "check that path and its permissions"
-        terminal.error(f"{error}; {advice}, then run again")
+    if isinstance(error, (OSError, MemoryError)):
+        number = error.errno if isinstance(error, OSError) else errno.ENOMEM
+        advice = _ADVICE.get(number or 0, "check that path and its permissions")
+        terminal.error(f"{str(error) or 'no memory is left'}; {advice}, then run again")
         return ERROR
     name = type(error).__name__
     terminal.error(
@@ -98,6 +98,14 @@ def _has_folder() -> bool:
         return bool(os.getcwd())
     except FileNotFoundError:
         return False
+
+
+_ADVICE = (
+    dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room")
+    | dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)")
+    | dict.fromkeys((errno.EAGAIN, errno.ENOMEM), "end other processes, or raise your limits")
+)
+"""What to do about what the machine lacks, by the number of its error."""
 
 
 def _advice(error: OptvetError) -> str:
