@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -14,7 +15,7 @@ import pytest
 from tests.wheels import library, write_wheel
 
 from optvet.engine.environment import package_index
-from optvet.engine.environment.child_process import run_below
+from optvet.engine.environment.child_process import ChildEnd, run_below
 from optvet.engine.environment.package_index import (
     NotInstallable,
     PackageIndex,
@@ -222,6 +223,16 @@ def _sleepers() -> list[str]:
 def test_install_names_what_pip_says(wheels: PackageIndex, tmp_path: Path) -> None:
     with pytest.raises(NotInstallable, match="No matching distribution"):
         install("acme-opt", "9.9", tmp_path / "nowhere", wheels)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.EROFS])
+def test_a_fault_of_the_machine_makes_no_release_unfit(
+    wheels: PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    words = f"ERROR: Could not install packages due to an OSError: {OSError(number, 'why', 'f')}"
+    monkeypatch.setattr(package_index, "_pip", lambda *_: ChildEnd(1, "", words))
+    with pytest.raises(InfrastructureError, match=rf"cannot be installed: .*\[Errno {number}\]"):
+        install("acme-opt", "1.0", tmp_path / "kept", wheels)
 
 
 @pytest.mark.parametrize("whom", ["$$", "$PPID"])

@@ -28,6 +28,9 @@ _WHEELS = "--only-binary=:all:"
 """Building from source takes minutes to hours, and executes what it builds."""
 _LISTED = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
 _FULL = re.compile(r"no space left|disk quota exceeded|file too large|\[errno (28|122|27)\]", re.I)
+_MACHINE = re.compile(r"\[errno (4|5|11|12|23|24|30)\]|memoryerror", re.I)
+"""Interrupted calls, a broken or read-only disk, no process, memory or descriptors: no release is
+to blame, and none is skipped for it."""
 _CUT_OFF = re.compile(
     r"connection (broken|refused|reset|aborted)|could not fetch url|max retries exceeded|"
     r"name resolution|newconnectionerror|timed out|proxy ?error|ssl ?error|"
@@ -201,6 +204,10 @@ def install(package: str, version: str, target: Path, index: PackageIndex) -> No
     if _FULL.search(ended.errors):
         raise InfrastructureError(
             f"{what} cannot be installed: no space left; make room (optvet env clear), then rerun"
+        )
+    if failed := _line_with(_MACHINE, ended):
+        raise InfrastructureError(
+            f"{what} cannot be installed: {failed}; mend that, then run again"
         )
     if cut_off := _line_with(_CUT_OFF, ended):
         raise InfrastructureError(
