@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +22,7 @@ from tests.databases import ENDLESS, hot_journal
 from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
 from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.cache.disk import Cache, cache_root
+from optvet.spec.foreign import open_file
 
 SMALL = b"small"
 LARGE = bytes(range(256)) * 1024  # 256 KiB: a file
@@ -314,15 +316,18 @@ def test_a_full_disk_stops_the_writing_and_nothing_else(root: Path, size: int) -
 def test_an_index_that_the_machine_cannot_open_is_kept(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    failures = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+
+    def fail_once(path: Path) -> BinaryIO:
+        if failures:
+            raise failures.pop()
+        return open_file(path)
 
     with Cache(root) as cache:
         cache.put("before", "trial", b"fine")
-    with monkeypatch.context() as failing:
-        failing.setattr("optvet.engine.database.open_file", refuse)
-        with Cache(root) as cache:
-            assert cache.degraded is not None
+    monkeypatch.setattr("optvet.engine.database.open_file", fail_once)
+    with Cache(root) as cache:
+        assert cache.degraded is not None
     with Cache(root) as cache:
         assert cache.get("before") == b"fine"
 
