@@ -108,8 +108,18 @@ def jobs(place: Place) -> dict[str, Job]:
         for version in ("1.0", "2.0"):
             write_wheel(wheels, version, release(version, faulty=version == "2.0"))
         write_plugin(place.root / "packages")
-    hunt = ["hunt", "--optimizer", "evil", "--passes", PLAIN_FAULT, "--pools", f"windows:{pool}"]
-    hunt = [*hunt, "--budget", 4, "--out", place.work / "hunt", "--jobs", 1]
+    hunt: list[object] = ["hunt", "--optimizer", "evil", "--passes", PLAIN_FAULT]
+    hunt = [
+        *hunt,
+        "--pools",
+        f"windows:{pool}",
+        "--budget",
+        4,
+        "--out",
+        place.work / "hunt",
+        "--jobs",
+        1,
+    ]
     hunt = [*hunt, "--json", place.work / "hunt.json"]
     # Installation is tried: no vet of each release, and no faults in the user's command.
     code = 'import acme_opt, sys; sys.exit(acme_opt.__version__ > "1.0")'
