@@ -1,5 +1,6 @@
-"""The container of ``optvet-container`` keeps what docs/security.md promises."""
+"""What docs/security.md promises has tests; those of the container of ``optvet-container``."""
 
+import ast
 import itertools
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -76,6 +78,37 @@ def recipe(
         timeout=300,
         check=False,
     )
+
+
+def promises() -> dict[str, list[tuple[str, str]]]:
+    """Rows of the table of promises: files and names of the tests of each."""
+    page = (ROOT / "docs" / "security.md").read_text()
+    table = page.partition("## Promises and their tests")[2]
+    rows = re.findall(r"^\| (.+?) \| (`.+) \|$", table, re.MULTILINE)
+    return {row: re.findall(r"`([\w/]+\.py)::(\w+)`", tests) for row, tests in rows}
+
+
+def test_each_promise_names_tests_that_exist() -> None:
+    named = promises()
+    assert len(named) > 30
+    for promise, tests in named.items():
+        assert tests, promise
+        for file, test in tests:
+            tree = ast.parse((ROOT / "tests" / file).read_text())
+            functions = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
+            assert test in functions, f"{promise}: {file}::{test}"
+
+
+@pytest.mark.long
+def test_each_test_of_a_promise_is_collected() -> None:
+    asked = {f"tests/{file}::{test}" for tests in promises().values() for file, test in tests}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-m", ""]
+    done = subprocess.run(
+        [*command, *sorted(asked)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    found = {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert asked <= found
 
 
 @contained
