@@ -21,6 +21,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.known.documents import read_fault, shipped, to_toml
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sidecar import Preprocessing, _Declared
+from optvet.engine.plugin_entries import Family
 from optvet.engine.vet.impact.comparator_options import options_for
 from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.spec.campaign import CampaignFile, JobSet
@@ -107,7 +108,7 @@ def test_no_key_of_a_file_of_options_runs_code(
 
 def records() -> Iterator[str]:
     """Records beside a model, each with a name of code as one value, also of a plugin's options."""
-    tables = {"comparator_options": "comparator", "dataset_options": "dataset"}
+    tables: dict[str, Family] = {"comparator_options": "comparator", "dataset_options": "dataset"}
     plugins = Plugins()
     for value in CODE[:2]:
         for written in as_toml(value):
