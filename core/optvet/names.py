@@ -45,9 +45,9 @@ _MODULES = {
     "spec.marker": "hookimpl",
     "spec.memory": "announced_bytes check_size",
     "spec.optimizer_protocols": """
-        CarriesFiles DependsOnModel DependsOnOptions Explains ExplainsSimply ExplainsTogether
-        LowersPrecision Optimizer QuickInHunts ReportsChanges Saves TakesFiles TellsCode
-        VariesInHunts
+        CarriesFiles DependsOnModel DependsOnOptions Explains ExplainsSaved ExplainsSimply
+        ExplainsTogether LowersPrecision Optimizer QuickInHunts ReportsChanges Saves TakesFiles
+        TellsCode VariesInHunts
     """,
     "spec.parsing": "parse_json read_json read_toml",
     "spec.protocols": """
@@ -100,7 +100,7 @@ _MODULES = {
     "spec.user_model": "UserModel",
     "spec.versions": "version_of",
     "spec.wanted_output": "readable_outputs",
-    "spec.words": "markdown_text printable",
+    "spec.words": "markdown_block markdown_code markdown_text printable",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 _RENAMED = {"reference_evaluator": ("engine.numerics.float64", "evaluator")}

@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         DependsOnModel,
         DependsOnOptions,
         Explains,
+        ExplainsSaved,
         ExplainsSimply,
         ExplainsTogether,
         LowersPrecision,
@@ -209,7 +210,7 @@ if TYPE_CHECKING:
     from optvet.spec.user_model import UserModel
     from optvet.spec.versions import version_of
     from optvet.spec.wanted_output import readable_outputs
-    from optvet.spec.words import markdown_text, printable
+    from optvet.spec.words import markdown_block, markdown_code, markdown_text, printable
 
 # fmt: off
 __all__ = [  # noqa: RUF022  # by what they are for
@@ -243,7 +244,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "UsesLibraries", "ImportsOthers", "NeedsPython", "FitsOtherPythons", "HasReleases",
     "TakesFiles", "ReportsChanges", "Saves",
     "DependsOnOptions", "DependsOnModel", "VariesInHunts", "QuickInHunts", "LowersPrecision",
-    "Explains", "ExplainsSimply", "ExplainsTogether", "TellsCode", "CarriesFiles", "Evaluates",
+    "Explains", "ExplainsSaved", "ExplainsSimply", "ExplainsTogether", "TellsCode", "CarriesFiles",
+    "Evaluates",
     "LoadsFiles", "TellsWhatItReads", "ChecksOperands",
     "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",
     "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",
@@ -256,7 +258,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     # Files, which are untrusted, and text from models.
     "check_file", "check_size", "announced_bytes", "allow_reservations", "files_in", "matching",
     "open_file", "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json",
-    "load_model", "load_factory", "write_file", "file_sha256", "printable", "markdown_text",
+    "load_model", "load_factory", "write_file", "file_sha256", "printable", "markdown_block",
+    "markdown_code", "markdown_text",
     # Numbers.
     "may_be_rounded", "KEPT_BITS", "APART", "OutputPart", "parts_of_outputs", "readable_outputs",
     "reference_evaluator",

@@ -17,11 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.graph import (
     group_nodes,
     half_block_list,
+    half_code,
     half_nodes,
     join_casts,
     name_nodes,
     round_half_types,
     tidy,
+    without_weights,
 )
 from optvet.plugin import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl, version_of
 
@@ -61,9 +63,12 @@ class CommonFp16:
     traits = Traits(ordered=False, composable=True, max_model_bytes=2**31 - 1)
 
     def __init__(
-        self, parts: Mapping[str, Sequence[str]] | None = None, tolerance: float = 0.01
+        self,
+        parts: Mapping[str, Sequence[str]] | None = None,
+        tolerance: float = 0.01,
+        outlined: bytes = b"",
     ) -> None:
-        self.parts, self._tolerance = parts or {}, tolerance
+        self.parts, self._tolerance, self._outlined = parts or {}, tolerance, outlined
 
     def version(self) -> str:
         """Version of the library."""
@@ -72,8 +77,9 @@ class CommonFp16:
     def for_model(self, source: Artifact, options: CommonFp16Options) -> CommonFp16:
         """One pass for each part that may be of float16."""
         model = onnx.load_from_string(source.data)
+        outlined = without_weights(model)
         name_nodes(model)
-        return CommonFp16(_parts(model, options), options.tolerance)
+        return CommonFp16(_parts(model, options), options.tolerance, outlined)
 
     def passes(self) -> Sequence[Pass]:
         """The parts of the model."""
@@ -109,6 +115,22 @@ class CommonFp16:
         half = join_casts(half) if options.join_casts else tidy(half)
         half = round_half_types(half, options.sum_block) if options.emulated else half
         return Artifact("onnx", half.SerializeToString(deterministic=True))
+
+    def snippet(self, passes: Sequence[str], options: CommonFp16Options) -> str:
+        """The call of the library; none for an emulated model, which it does not make."""
+        if options.emulated or not self._outlined:
+            return ""
+        return half_code(
+            self._outlined,
+            {node for name in passes for node in self.parts[name]},
+            "from onnxconverter_common.float16 import convert_float_to_float16\n",
+            "convert_float_to_float16(\n"
+            f"    model, min_positive_val={options.min_positive_val!r}, "
+            f"max_finite_val={options.max_finite_val!r}, keep_io_types=True,\n"
+            "    node_block_list=kept, check_fp16_ready=False,\n)",
+            blocked=_blocked(),
+            join=options.join_casts,
+        )
 
     def emulated(
         self, options: CommonFp16Options, sum_block: int | None = None

@@ -162,9 +162,12 @@ class OnnxOptimizer:
         off = [name for name in default if name not in names]
         if [name for name in default if name in names] != list(names) or len(off) > len(names):
             return [], repr(list(names))
+        get_default = "default = onnxoptimizer.get_fuse_and_elimination_passes()"
+        if not off:
+            return [get_default], "default"
         lines = [
             textwrap.fill(f"off = {off!r}", 92, subsequent_indent=" " * 4),
-            "default = onnxoptimizer.get_fuse_and_elimination_passes()",
+            get_default,
         ]
         return lines, "[name for name in default if name not in off]"
 

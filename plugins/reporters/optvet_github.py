@@ -28,8 +28,9 @@ class GitHubReporter:
 
 
 def _lines(report: CampaignReport) -> Iterator[str]:
+    trials = {trial.key: trial for trial in report.trials}
     for finding in report.findings:
-        yield _of_finding(finding)
+        yield _of_finding(finding, trials[finding.sightings[0].trial])
     for trial in report.trials:
         if trial.status in ("undecided", "error", "failed"):
             yield _without(trial)
@@ -38,11 +39,14 @@ def _lines(report: CampaignReport) -> Iterator[str]:
         yield _command("notice", title, f"{known.optimizer}; {', '.join(known.models)}")
 
 
-def _of_finding(finding: ReportedFinding) -> str:
+def _of_finding(finding: ReportedFinding, trial: ReportedTrial) -> str:
+    """A finding, with what to use instead on the first model that has it."""
     models = [f"{s.short_name} ({s.question})" for s in finding.sightings]
     more = [f"and {len(models) - _MODELS} more"] if len(models) > _MODELS else []
     kind = "known: " if finding.known else ""
-    text = "\n".join([finding.message, *models[:_MODELS], *more, finding.sightings[0].command])
+    instead = trial.verified.lines() if finding.severity != "note" else []
+    lines = [finding.message, *instead, *models[:_MODELS], *more, finding.sightings[0].command]
+    text = "\n".join(lines)
     return _command("error" if finding.counts else "notice", f"{kind}{finding.title}", text)
 
 

@@ -52,7 +52,9 @@ def _case(trial: ReportedTrial, findings: Sequence[ReportedFinding]) -> ET.Eleme
     counted = [f for f in findings if f.counts]
     if counted:
         kinds = " ".join(dict.fromkeys(f.symptom for f in counted))
-        _add_outcome(case, "failure", kinds, "; ".join(f.title for f in counted), _texts(counted))
+        _add_outcome(
+            case, "failure", kinds, "; ".join(f.title for f in counted), _texts(trial, counted)
+        )
     elif trial.status in ("error", "failed"):
         _add_outcome(case, "error", trial.status, trial.why, trial.error)
     elif trial.status == "refused":
@@ -70,12 +72,14 @@ def _add_outcome(case: ET.Element, kind: str, type_: str, message: str, text: st
     ET.SubElement(case, kind, {"type": type_, "message": message}).text = text
 
 
-def _texts(findings: Sequence[ReportedFinding]) -> str:
-    return "\n\n".join(f"{f.title}\n{f.message}\nfingerprint {f.fingerprint}" for f in findings)
+def _texts(trial: ReportedTrial, findings: Sequence[ReportedFinding]) -> str:
+    found = [f"{f.title}\n{f.message}\nfingerprint {f.fingerprint}" for f in findings]
+    return "\n\n".join(["\n".join(trial.verified.lines()), *found]).lstrip("\n")
 
 
 def _out(trial: ReportedTrial, others: Sequence[ReportedFinding]) -> str:
     lines = [trial.command, f"verdict: {trial.status}"]
+    lines += trial.verified.lines()
     lines += [f"judged by {trial.judged_by}"] if trial.judged_by else []
     for each in others:
         lines.append(f"{'known' if each.known else each.severity}: {each.title}: {each.message}")

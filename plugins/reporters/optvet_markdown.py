@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from optvet.plugin import Reporter, hookimpl, markdown_text
+from optvet.plugin import Reporter, hookimpl, markdown_block, markdown_code, markdown_text
 
 if TYPE_CHECKING:
     from optvet.plugin import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
 
 _ROWS = 20
 _CHARS = 160
+_CODES = 10
 
 
 class MarkdownReporter:
@@ -41,6 +42,7 @@ def _lines(report: CampaignReport) -> Iterator[str]:
     seen = [n for n in names if any(counts[n] for counts in tally.values())]
     rows = [[q, *(str(counts[n] or "") for n in seen)] for q, counts in tally.items()]
     yield from _table(["", *seen], rows)
+    yield from _verified(report.trials)
     for table in report.tables:
         if table.brief:
             yield f"### {_cell(table.title)}\n"
@@ -59,6 +61,29 @@ def _lines(report: CampaignReport) -> Iterator[str]:
         yield f"### Fixed: {len(report.fixed)}\n"
         fixed = [[k.symptom, " → ".join(k.culprit), k.optimizer, k.note] for k in report.fixed]
         yield from _table(["symptom", "passes", "optimizer", ""], fixed)
+
+
+def _verified(trials: Sequence[ReportedTrial]) -> Iterator[str]:
+    """What to use in place of what is at fault: configuration, and code to paste, each once."""
+    faulty = [t for t in trials if t.replaced]
+    if not faulty:
+        return
+    yield f"### Verified, to use instead: {len(faulty)}\n"
+    for each in faulty[:_ROWS]:
+        about = _cell(f"{each.short_name}, {each.question}")
+        yield f"- {about}: {markdown_code(each.verified.words)}"
+    if len(faulty) > _ROWS:
+        yield f"- … and {len(faulty) - _ROWS} more"
+    yield ""
+    codes: dict[str, list[str]] = {}
+    for trial in faulty:
+        if trial.verified.code:
+            codes.setdefault(trial.verified.code, []).append(trial.short_name)
+    for code, names in list(codes.items())[:_CODES]:
+        yield f"For {_cell(_names(names))}:\n"
+        yield f"{markdown_block(code, 'python')}\n"
+    if len(codes) > _CODES:
+        yield f"… and {len(codes) - _CODES} more in the other formats\n"
 
 
 def _outcome(report: CampaignReport) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -31,6 +31,7 @@ class SarifReporter:
 
     def render(self, report: CampaignReport, files: FindingFiles) -> str:
         """The document."""
+        trials = {trial.key: trial for trial in report.trials}
         rules = list(dict.fromkeys(str(f.symptom) for f in report.findings))
         run = {
             "tool": {
@@ -45,7 +46,7 @@ class SarifReporter:
             "invocations": [_invocation(report)],
             "columnKind": "unicodeCodePoints",
             "results": [
-                _result(finding, sighting, rules.index(str(finding.symptom)))
+                _result(finding, sighting, rules.index(str(finding.symptom)), trials)
                 for finding in report.findings
                 for sighting in _once_per_model(finding)
             ],
@@ -89,8 +90,13 @@ def _once_per_model(finding: ReportedFinding) -> Iterator[Sighting]:
     yield from {s.model: s for s in reversed(finding.sightings)}.values()
 
 
-def _result(finding: ReportedFinding, sighting: Sighting, rule: int) -> dict[str, Any]:
+def _result(
+    finding: ReportedFinding, sighting: Sighting, rule: int, trials: Mapping[str, ReportedTrial]
+) -> dict[str, Any]:
     message = f"{sighting.question}: {finding.title}: {sighting.message or finding.message}"
+    verified = trials[sighting.trial].verified
+    if finding.severity != "note" and verified.words:
+        message = f"{message}; verified: {verified.words}"
     result: dict[str, Any] = {
         "ruleId": str(finding.symptom),
         "ruleIndex": rule,
@@ -105,6 +111,8 @@ def _result(finding: ReportedFinding, sighting: Sighting, rule: int) -> dict[str
             "error": _finite(sighting.error),
             "noiseFloor": _finite(sighting.noise_floor),
             "command": sighting.command,
+            "verified": verified.words,
+            "code": verified.code,
         },
     }
     if finding.known:

@@ -39,12 +39,16 @@ class Interrupted(Exception):
 
 
 def exit_code(result: VetResult, fail_on: Iterable[str] = ()) -> int:
-    """The exit code for ``result``; notes of the kinds ``fail_on`` count as findings."""
+    """The exit code for ``result``; notes of the kinds ``fail_on`` count as findings.
+
+    So does a model that was to be saved, and is not right as a file.
+    """
     counted = set(fail_on)
     unmet = any(f.severity == "requirement" or f.symptom in counted for f in result.findings)
     if result.verdict == "faulty" or unmet:
         return FINDINGS
-    return UNDECIDED if result.verdict == "undecided" else CLEAN
+    unsaved = result.saved is not None and not result.saved.path
+    return UNDECIDED if result.verdict == "undecided" else FINDINGS if unsaved else CLEAN
 
 
 def worst(codes: Iterable[int]) -> int:

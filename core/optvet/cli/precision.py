@@ -22,8 +22,10 @@ from optvet.cli.render import count, number, table_of, text, timing_line
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
 from optvet.cli.vet_facts import MADE_UP, are_inputs_made_up
+from optvet.cli.vet_screen import code_lines, saved_lines
 from optvet.report.charts import curves_of
 from optvet.spec.precision import PrecisionRequest
+from optvet.spec.records.verified import verified_parts
 
 if TYPE_CHECKING:
     from optvet.spec.records.precision import PrecisionReading, PrecisionResult
@@ -77,13 +79,14 @@ def command(
         _show_recipe(terminal, result, request.recipe)
     elif json_to != "-":
         terminal.show(headline(result), soft_wrap=True)
-        terminal.show(*screen(result))
         terminal.show(*pasted(result, terminal.width), soft_wrap=True)
+        terminal.show(*screen(result))
     if plot is not None and (charts := curves_of(result)):
         draw_charts(charts, plot, cache_folder(request.cache_dir))
         if json_to != "-":
             terminal.show(f"wrote {plot}", soft_wrap=True)
-    raise typer.Exit(_CODES[result.verdict])
+    unsaved = result.saved is not None and not result.saved.path
+    raise typer.Exit(FINDINGS if unsaved else _CODES[result.verdict])
 
 
 def _show_recipe(terminal: Terminal, result: PrecisionResult, name: str) -> None:
@@ -131,8 +134,11 @@ def pasted(result: PrecisionResult, width: int) -> Iterator[Text]:
     if result.recipes and result.unnamed:
         words = f"{count(result.unnamed, 'node')} had no name of their own and got one in --out"
         yield text(words, "yellow")
-    if result.files:
+    found = verified_parts(result)
+    yield from saved_lines(found.saved)
+    if result.saved is not None and result.saved.path:
         yield text(f"wrote {', '.join(result.files)}")
+    yield from code_lines(found.code)
 
 
 def _a_line_each(code: str) -> str:

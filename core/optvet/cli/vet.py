@@ -11,14 +11,14 @@ import typer
 
 from optvet.cli.errors import exit_code, report, worst
 from optvet.cli.options import Debug, cache_folder, was_typed
-from optvet.cli.output import Json, check_folder, write_document
+from optvet.cli.output import Json, check_file, check_folder, write_document
 from optvet.cli.reduce import Bundler
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
 from optvet.cli.vet_folder import distinct, folder_table
 from optvet.cli.vet_known import known_faults
 from optvet.cli.vet_next import next_command
-from optvet.cli.vet_screen import code, details, first_part, headline, verified
+from optvet.cli.vet_screen import details, first_part, headline, subject, to_use
 from optvet.engine.work.cache.whole_answers import recall
 from optvet.spec.errors import OptvetError, UnknownName
 from optvet.spec.records.vet import VetResult
@@ -64,6 +64,8 @@ def command(
             raise UnknownName("note for --fail-on", note, NOTES)
     if request.out is not None:
         check_folder("--out", request.out)
+    if request.save is not None:
+        check_file("--save", str(request.save))
     shown = request
     if not was_typed(context, "cache_dir"):
         shown = request.model_copy(update={"cache_dir": None})
@@ -147,10 +149,12 @@ def _vet_several(
     keep_servers()
     bundler = _bundler(requests[0], terminal, view)
     answers: list[ModelAnswer] = []
+    codes = set[str]()
     with terminal.progress(view.quiet) as progress:
         for answer in vet_each(requests, plugins, progress=progress):
             if answer.result is not None:
                 view.show_line(answer.result, several=view.names_optimizers(requests))
+                view.show_use(answer.result, codes)
                 result = _named(answer.result, answer.request)
                 if bundler is not None:
                     result = bundler.write(answer.request, result, answer.session, brief=True)
@@ -186,12 +190,12 @@ class _VetScreen:
         self.show_line(result)
         if self.silent or self.quiet:
             return
+        self.terminal.show(subject(result, self.request))
+        self.terminal.show(*to_use(result, self.request), soft_wrap=True)
         self.terminal.show(*first_part(result, self.request))
-        copied = (verified(result, self.request), next_command(result, self.request))
-        self.terminal.show(*copied, soft_wrap=True)
+        self.terminal.show(next_command(result, self.request), soft_wrap=True)
         self.terminal.show(*known_faults(result))
         self.terminal.show(*details(result, self.request, explain=self.explain))
-        self.terminal.show(*code(result), soft_wrap=True)
 
     def show_line(self, result: VetResult, *, several: bool = False) -> None:
         """One model's verdict on a line; with the optimizer if there are ``several``."""
@@ -199,6 +203,14 @@ class _VetScreen:
             about = result.optimizer.name if several else ""
             line = headline(result, about=about, fail_on=self.request.fail_on)
             self.terminal.show(line, soft_wrap=True)
+
+    def show_use(self, result: VetResult, codes: set[str]) -> None:
+        """Show what to use instead of a pipeline at fault; code only if it is not in ``codes``."""
+        at_fault = result.safe_pipeline != result.optimizer.pipeline or result.verdict == "faulty"
+        if at_fault and not (self.silent or self.quiet):
+            known = result.safe_code in codes
+            codes.add(result.safe_code)
+            self.terminal.show(*to_use(result, self.request, code=not known), soft_wrap=True)
 
     @staticmethod
     def names_optimizers(requests: Sequence[VetRequest]) -> bool:

@@ -25,7 +25,8 @@ def next_command(result: VetResult, request: VetRequest) -> Text:
 
 
 def _next(result: VetResult, request: VetRequest) -> list[str]:
-    """The first proposal that is not what was just run."""
+    """The first proposal that is not what was just run, or was but for the file that it saved."""
+    request = request.model_copy(update={"save": None})
     just_run = request.arguments()
     for proposal in _proposals(result, request):
         if proposal != ["optvet", "vet", *just_run]:

@@ -38,11 +38,13 @@ from optvet.cli.vet_facts import (
 )
 from optvet.cli.warned import warnings_table
 from optvet.spec.records import Divergence, Impact
-from optvet.spec.records.vet import Finding, VetResult
+from optvet.spec.records.saved import Saved
+from optvet.spec.records.verified import is_named, verified_of
+from optvet.spec.records.vet import Exercise, Finding, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import Symptom
 
-_CODE_LINES = 16
+_CODE_LINES, _CODE_CHARS = 40, 3000
 _PATH = re.compile(r"[\w./+-]*")
 _LISTED_DIVERGENCES = 4
 _LISTED_LOSSES = 3
@@ -53,18 +55,18 @@ _LISTED_REGIONS = 3
 
 def screen(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
     """All parts of the screen below the verdict, without the next command."""
+    yield subject(result, request)
+    yield from to_use(result, request)
     yield from first_part(result, request)
-    yield verified(result, request)
     yield from details(result, request, explain=True)
-    yield from code(result)
 
 
 def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
     """Show the faults and their effect on the task."""
     faults = _faults(result)
-    yield Padding(_subject(result, request), (0, 0, 1 if faults else 0, 0))
     listed = _listed(result, faults)
     if listed:
+        yield Text()
         yield _findings(listed, result.runtime.name if result.judge else "")
     if more := len(faults) - len(listed):
         words = f"… {more} more lists of nodes that are too much to convert, in --json"
@@ -83,14 +85,21 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
         yield labelled_grid(rows)
 
 
-def verified(result: VetResult, request: VetRequest) -> Text:
+def to_use(result: VetResult, request: VetRequest, *, code: bool = True) -> Iterator[Text]:
+    """The verified pipeline, the file that was saved, and the code to paste, unless told not."""
+    found = verified_of(result, request.pipeline)
+    yield _verified(found.words, result.exercise)
+    yield from saved_lines(found.saved)
+    yield from code_lines(found.code if code else "")
+
+
+def _verified(words: str, found: Exercise | None) -> Text:
     """The verified pipeline on one line, so that it can be copied; or why there is none.
 
     Below it the rewritten parts that no sample exercised.
     """
     line = Text(f"{'verified':<{LABEL_COLUMNS}}", style="dim")
-    line.append_text(text(_safe(result, request), "not dim"))
-    found = result.exercise
+    line.append_text(text(words, "not dim"))
     if found is None or not found.unexercised:
         return line
     number, all_ = len(found.unexercised), count(found.regions, "rewritten region")
@@ -134,19 +143,34 @@ def details(result: VetResult, request: VetRequest, *, explain: bool) -> Iterato
     yield facts_table(result, request, explain)
 
 
-def code(result: VetResult) -> Iterator[Text]:
-    """The optimizer's own call of the verified pipeline, to be pasted; where to find a long one."""
-    if not result.safe_code or result.safe_pipeline == result.optimizer.pipeline:
+def saved_lines(saved: Saved | None) -> Iterator[Text]:
+    """What was written, on lines that can be copied; or why nothing was."""
+    if saved is None:
         return
-    lines = [line for line in result.safe_code.splitlines() if line.strip()]
+    line = Text(f"{'saved':<{LABEL_COLUMNS}}", style="dim")
+    first, *rest = saved.lines()
+    line.append_text(text(first, "not dim" if saved.path else "not dim red"))
+    for words in rest:
+        append_line(line, words, "")
+    yield line
+    if saved.command:
+        again = Text(f"{'again':<{LABEL_COLUMNS}}", style="dim")
+        yield again.append_text(text(saved.command, "not dim"))
+
+
+def code_lines(code: str) -> Iterator[Text]:
+    """The code to paste; where to find a long one."""
+    if not code:
+        return
+    lines = code.splitlines()
     label = Text(f"{'as code':<{LABEL_COLUMNS}}", style="dim")
-    if len(lines) > _CODE_LINES:
+    if len(lines) > _CODE_LINES or len(code) > _CODE_CHARS:
         words = f"{count(len(lines), 'line')} of Python: see safe_code in the output of --json FILE"
         yield label.append_text(text(words, "not dim"))
         return
     yield label
     # At the margin and a line each, whatever the width: what is pasted is Python.
-    yield text("\n".join(["def optimize(model):", *(f"    {line}" for line in lines)]))
+    yield text(code)
 
 
 def headline(result: VetResult, *, about: str = "", fail_on: Collection[str] = ()) -> Text:
@@ -187,20 +211,16 @@ def _unmoved(impact: Impact) -> str:
     return f"no answer of {count(impact.samples, 'compared sample')} changed"
 
 
-def _subject(result: VetResult, request: VetRequest) -> Table:
+def subject(result: VetResult, request: VetRequest) -> Table:
+    """Optimizer, pipeline, judge and number of samples."""
     optimizer, judge = result.optimizer, result.judge or result.runtime
     passes = count(len(optimizer.pipeline), "pass", "es")
-    pipeline = f"{request.pipeline}, {passes}" if _is_named(result, request) else passes
+    pipeline = f"{request.pipeline}, {passes}" if is_named(result, request.pipeline) else passes
     words = (
         f"{optimizer.name} {optimizer.version} ({pipeline}), "
         f"judged by {judge.name} {judge.version} on {count(result.samples, 'sample')}"
     )
     return labelled_grid([("", text(words, "dim"))])
-
-
-def _is_named(result: VetResult, request: VetRequest) -> bool:
-    """Whether the pipeline was asked for by name, not as a list of passes."""
-    return "," not in request.pipeline and [request.pipeline] != result.optimizer.pipeline
 
 
 def _findings(findings: Sequence[Finding], tested: str) -> Table:
@@ -358,29 +378,3 @@ def _passes(result: VetResult) -> Table:
         if others[effect] or effect == "none":
             table.add_row(Text(f"{others[effect]} others", "dim"), Text(effect, "dim"), "")
     return table
-
-
-def _safe(result: VetResult, request: VetRequest) -> str:
-    """The vetted safe pipeline, as ``--pipeline`` takes it."""
-    whole, safe = result.optimizer.pipeline, result.safe_pipeline
-    name = f"the pipeline {request.pipeline!r}" if _is_named(result, request) else "the pipeline"
-    if safe == whole and (safe or result.verdict != "faulty"):
-        unless = " (no fault was found)" if result.verdict == "undecided" else ""
-        return f"all of {name}{unless}{_but_for(result)}"
-    if not safe:
-        if result.control("budget") is not None:
-            return "nothing: the time of --budget was over before that"
-        if any(not f.localized for f in result.findings):
-            return "not searched: --strategy is none"
-        if result.verdict != "faulty" and any(r.met is False for r in result.requirements):
-            return "No pipeline meets the requirements."
-        return "No safe pipeline."
-    return f"--pipeline {result.safe_option}{_but_for(result)}"
-
-
-def _but_for(result: VetResult) -> str:
-    """The fault that stays in whatever pipeline is left, if there is one, and whose it is."""
-    if result.runtime_is_wrong:
-        return "  (in the clean room; as shipped, the runtime is wrong)"
-    stays = any(f.set_aside and not f.culprit for f in result.findings)
-    return "  (but for the fault of the round trip, which stays)" if stays else ""

@@ -35,6 +35,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
         optimizer_protocols.QuickInHunts,
         optimizer_protocols.LowersPrecision,
         optimizer_protocols.Explains,
+        optimizer_protocols.ExplainsSaved,
         optimizer_protocols.ExplainsSimply,
         optimizer_protocols.ExplainsTogether,
         optimizer_protocols.TellsCode,

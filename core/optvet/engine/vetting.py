@@ -129,17 +129,21 @@ def requests_for(
         optimizers: By default that of ``request``.
 
     Raises:
-        UsageError: What is named as models means none.
+        UsageError: What is named as models means none, or several models would be one file.
     """
     named = list(models) or [request.model]
     found = expand_models(named, plugins)
     if len(named) == len(found) == 1:
         found = named  # a folder of one model is called as it was typed
-    return [
+    requests = [
         request.model_copy(update={"model": model, "optimizer": optimizer})
         for optimizer in dict.fromkeys(optimizers or (request.optimizer,))
         for model in found
     ]
+    if len(requests) > 1 and request.save is not None:
+        words = f"--save {request.save}: {len(requests)} models would be written to one file"
+        raise UsageError(f"{words}; give one model and one optimizer")
+    return requests
 
 
 def vet_each(

@@ -26,6 +26,7 @@ from optvet.graph.half_nodes import (
 )
 from optvet.graph.half_types import half_sums, has_half_types, round_half_types, to_bfloat16
 from optvet.graph.opsets import at_opset
+from optvet.graph.pasted import half_code, list_code, naming_code, without_weights
 from optvet.graph.sequences import sequences_of
 from optvet.graph.synthetic import is_synthetic
 from optvet.graph.tidy import tidy
@@ -63,6 +64,7 @@ __all__ = [
     "graphs",
     "group_nodes",
     "half_block_list",
+    "half_code",
     "half_nodes",
     "half_sums",
     "has_half_types",
@@ -71,7 +73,9 @@ __all__ = [
     "is_synthetic",
     "join",
     "join_casts",
+    "list_code",
     "name_nodes",
+    "naming_code",
     "nodes_of",
     "numpy_dtype",
     "operator_of",
@@ -87,6 +91,7 @@ __all__ = [
     "type_of",
     "types_of",
     "values_outside",
+    "without_weights",
 ]
 
 _OLD_NAMES = {"joined": "join", "renamed": "rename_node_values"}

@@ -55,5 +55,5 @@ class BisectRequest(VetRequest):
     def of_vet(self, **changes: object) -> VetRequest:
         """The question that is asked of each release."""
         values = {name: getattr(self, name) for name in VetRequest.model_fields}
-        plain = {"jobs": None, "reduce": False, "out": None}
+        plain = {"jobs": None, "reduce": False, "out": None, "save": None}
         return VetRequest.model_validate({**values, **plain, **changes})

@@ -68,6 +68,7 @@ class VetOptions(_JudgingKeywords, total=False):
     warnings: bool
     reduce: bool
     out: PathLike | None
+    save: PathLike | None
     fail_on: Strings
 
 

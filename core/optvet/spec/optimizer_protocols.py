@@ -101,7 +101,8 @@ class Saves(Protocol[OptionsT_contra]):
     def saved(self, source: Artifact, passes: Sequence[str], options: OptionsT_contra) -> Artifact:
         """The result of ``apply`` as an artifact of format "onnx".
 
-        Called in a worker process, to show where a fault is. No verdict depends on it.
+        Called in a worker process, to show where a fault is, and to write the model to a file. No
+        verdict on the optimizer depends on it.
         """
         ...
 
@@ -247,6 +248,15 @@ class TellsCode(Protocol[OptionsT_contra]):
         Called in a worker process when a bundle is written, whose issue names the lines of these
         modules that rewrite the model; and by hunts, which edit models that ran new lines.
         """
+        ...
+
+
+@runtime_checkable
+class ExplainsSaved(Protocol[OptionsT_contra]):
+    """Optional part of an optimizer that saves its result: the code that does so; see ``Saves``."""
+
+    def saved_snippet(self, passes: Sequence[str], options: OptionsT_contra) -> str:
+        """Body of ``def optimize(model)`` that returns what ``saved`` gives; see ``Explains``."""
         ...
 
 

@@ -133,9 +133,9 @@ class PrecisionRequest(BaseModel):
 
     recipe: str | None = option(None, group=_ANSWER, metavar="NAME")
     """The form of the list that the command prints alone, such as `polygraphy` or `autocast`."""
-    out: Path | None = option(None, group=_ANSWER, metavar="FILE.onnx")
-    """Write the mixed model to this file, and `precision.toml` beside it, which `--config` reads
-    to judge the same list again."""
+    out: Path | None = option(None, group=_ANSWER, metavar="FILE.onnx", also="--save")
+    """Write the mixed model to this file, if it meets the requirements as it lies there, and
+    `precision.toml` beside it, which `--config` reads to judge the same list again."""
 
     @classmethod
     def like(cls, request: VetRequest, precision: str) -> PrecisionRequest:

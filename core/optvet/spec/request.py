@@ -279,6 +279,9 @@ class VetRequest(BaseModel):
         None, group=_ANSWER, metavar="DIR", shown="optvet-bundles with --reduce"
     )
     """Write a bundle per finding below this folder: model, inputs, script, issue."""
+    save: Path | None = option(None, group=_ANSWER, metavar="FILE.onnx")
+    """Write the model of the verified pipeline to this file, if it is right as it lies there:
+    loaded by path, under the runtime's own defaults."""
     fail_on: Names = option((), group=_ANSWER, metavar="NOTE")
     """Count notes of this symptom as findings, such as bloat or slowdown."""
 

@@ -17,18 +17,27 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.graph import (
     group_nodes,
     half_block_list,
+    half_code,
     half_nodes,
     join_casts,
     name_nodes,
     round_half_types,
     tidy,
     to_bfloat16,
+    without_weights,
 )
 from optvet.plugin import Artifact, Pass, Traits, UnknownName
+from optvet_onnxruntime.bfloat16_code import AFTER, BEFORE
 from optvet_onnxruntime.installed_version import installed_version
 from optvet_onnxruntime.other_forms import autocast_command, polygraphy_script
 
 By = Literal["node", "operator", "layer", "block"]
+
+
+_IMPORTS = """\
+from onnxruntime.transformers.float16 import convert_float_to_float16
+from onnxruntime.transformers.onnx_model import OnnxModel
+"""
 
 
 class HalfOptions(BaseModel):
@@ -64,9 +73,12 @@ class OrtFp16:
     traits = Traits(ordered=False, composable=True, max_model_bytes=2**31 - 1)
 
     def __init__(
-        self, parts: Mapping[str, Sequence[str]] | None = None, tolerance: float = 0.01
+        self,
+        parts: Mapping[str, Sequence[str]] | None = None,
+        tolerance: float = 0.01,
+        outlined: bytes = b"",
     ) -> None:
-        self.parts, self._tolerance = parts or {}, tolerance
+        self.parts, self._tolerance, self._outlined = parts or {}, tolerance, outlined
 
     def version(self) -> str:
         """Version of ONNX Runtime."""
@@ -75,9 +87,10 @@ class OrtFp16:
     def for_model(self, source: Artifact, options: HalfOptions) -> OrtFp16:
         """One pass for each part that may be of float16."""
         model = onnx.load_from_string(source.data)
+        outlined = without_weights(model)
         name_nodes(model)
         parts = group_nodes(half_nodes(model, self.blocked_operators()), options.by)
-        return type(self)(parts, options.tolerance)
+        return type(self)(parts, options.tolerance, outlined)
 
     def passes(self) -> Sequence[Pass]:
         """The parts of the model."""
@@ -104,6 +117,23 @@ class OrtFp16:
         half = join_casts(half) if options.join_casts else tidy(half)
         half = round_half_types(half, options.sum_block) if options.emulated else half
         return Artifact("onnx", half.SerializeToString(deterministic=True))
+
+    # What is done before and after the library's call, as code.
+    before, after = "", ""
+
+    def snippet(self, passes: Sequence[str], options: HalfOptions) -> str:
+        """The call of the library; none for an emulated model, which it does not make."""
+        if options.emulated or not self._outlined:
+            return ""
+        return half_code(
+            self._outlined,
+            {node for name in passes for node in self.parts[name]},
+            _IMPORTS + self.before,
+            "convert_float_to_float16(model, keep_io_types=True, node_block_list=kept)",
+            blocked=self.blocked_operators(),
+            join=options.join_casts,
+            after=f"OnnxModel(half).topological_sort()\n{self.after}",
+        )
 
     def emulated(self, options: HalfOptions, sum_block: int | None = None) -> HalfOptions:
         """Options with which a model of float32 rounds as float16 does."""
@@ -161,6 +191,7 @@ class OrtBf16(OrtFp16):
     name = "ort_bf16"
     precision = "bf16"
     requirement = "max_change<=0.05"
+    before, after = BEFORE, AFTER
 
     def shorten(self, half: ModelProto, source: Artifact) -> ModelProto:
         """bfloat16 in place of float16, with the weights of the source."""

@@ -20,7 +20,14 @@ import onnx
 from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet.graph import float_nodes, group_nodes, name_nodes
+from optvet.graph import (
+    float_nodes,
+    group_nodes,
+    list_code,
+    name_nodes,
+    naming_code,
+    without_weights,
+)
 from optvet.plugin import (
     Artifact,
     InfrastructureError,
@@ -106,12 +113,16 @@ class _NodeQuantizer:
     preload: Sequence[str] = ("onnx", "onnxruntime.quantization")
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
     options: Any
+    imports = "import tempfile\n\nimport onnx\nfrom onnxruntime import quantization\n"
     traits = Traits(ordered=False, composable=True, max_model_bytes=2**31 - 1, dialect=True)
 
     def __init__(
-        self, parts: Mapping[str, Sequence[str]] | None = None, tolerance: float = 0.1
+        self,
+        parts: Mapping[str, Sequence[str]] | None = None,
+        tolerance: float = 0.1,
+        outlined: bytes = b"",
     ) -> None:
-        self.parts, self._tolerance = parts or {}, tolerance
+        self.parts, self._tolerance, self._outlined = parts or {}, tolerance, outlined
 
     def version(self) -> str:
         """Version of ONNX Runtime."""
@@ -120,8 +131,9 @@ class _NodeQuantizer:
     def for_model(self, source: Artifact, options: Any) -> Self:
         """One pass for each part that may be quantized."""
         model = onnx.load_from_string(source.data)
+        outlined = without_weights(model)
         name_nodes(model)
-        return type(self)(self._parts(model, options), options.tolerance)
+        return type(self)(self._parts(model, options), options.tolerance, outlined)
 
     def passes(self) -> Sequence[Pass]:
         """The parts of the model."""
@@ -159,6 +171,22 @@ class _NodeQuantizer:
     def recipes(self, source: Artifact, kept: Sequence[str], options: Any) -> Mapping[str, str]:
         """``nodes_to_exclude``, as all quantizers of ONNX Runtime take it."""
         return {"nodes_to_exclude": repr([node for name in kept for node in self.parts[name]])}
+
+    def snippet(self, passes: Sequence[str], options: Any) -> str:
+        """The call of the library, which is told the nodes that it would quantize too."""
+        chosen = {node for name in passes for node in self.parts.get(name, ())}
+        if not chosen:
+            return "return model"
+        model = ModelProto.FromString(self._outlined)
+        names, able = naming_code(model), self.operators()
+        name_nodes(model)
+        nodes = (n for n in model.graph.node if n.op_type in able)
+        excluded = list_code("excluded", [n.name for n in nodes if n.name not in chosen])
+        return f"{self.imports}\n{names}{excluded}{self.call(options)}"
+
+    def call(self, options: Any) -> str:
+        """Lines that quantize ``model`` but for the nodes ``excluded``, and return the result."""
+        raise NotImplementedError
 
     def quantize(
         self, model: ModelProto, kept: Sequence[str], options: Any, folder: Path
@@ -199,6 +227,20 @@ class OrtStaticQuantizer(_NodeQuantizer):
         if options.inputs and options.inputs != str(inputs):
             return None
         return options.model_copy(update={"inputs": str(inputs)})
+
+    imports = (
+        "import tempfile\n\nimport numpy as np\nimport onnx\nfrom onnxruntime import quantization\n"
+    )
+
+    def call(self, options: StaticNodeOptions) -> str:
+        """``quantize_static``, with a reader of the file of inputs."""
+        arguments = [
+            "Reader()",
+            f"quant_format=quantization.QuantFormat.{options.format}",
+            f"activation_type=quantization.QuantType.{options.activations}",
+            f"calibrate_method=quantization.CalibrationMethod.{options.method}",
+        ]
+        return _READER.format(file=options.inputs) + _call("quantize_static", arguments, options)
 
     def quantize(
         self, model: ModelProto, kept: Sequence[str], options: StaticNodeOptions, folder: Path
@@ -248,6 +290,10 @@ class OrtDynamicQuantizer(_NodeQuantizer):
     precision = "int8-dynamic"
     options: DynamicNodeOptions = DynamicNodeOptions()
 
+    def call(self, options: DynamicNodeOptions) -> str:
+        """``quantize_dynamic``."""
+        return _call("quantize_dynamic", [], options)
+
     def quantize(
         self, model: ModelProto, kept: Sequence[str], options: DynamicNodeOptions, folder: Path
     ) -> ModelProto:
@@ -286,6 +332,17 @@ class OrtFourBits(_NodeQuantizer):
             raise MissingLibrary("onnx_ir", "optvet[onnxscript]")
         return super().version()
 
+    imports = "from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer\n"
+
+    def call(self, options: FourBitOptions) -> str:
+        """``MatMulNBitsQuantizer``."""
+        return (
+            "quantizer = MatMulNBitsQuantizer(\n"
+            f"    model, bits=4, block_size={options.block_size},\n"
+            f"    is_symmetric={options.symmetric}, nodes_to_exclude=excluded,\n)\n"
+            "quantizer.process()\nreturn quantizer.model.model"
+        )
+
     def quantize(
         self, model: ModelProto, kept: Sequence[str], options: FourBitOptions, folder: Path
     ) -> ModelProto:
@@ -312,6 +369,42 @@ class OrtFourBits(_NodeQuantizer):
         matrices = {t.name for t in model.graph.initializer if len(t.dims) == 2}
         able = (n for n in float_nodes(model) if n.op_type == "MatMul" and n.input[1] in matrices)
         return group_nodes(able, options.by)
+
+
+_READER = """\
+# The inputs that ranges are measured on: arrays named NUMBER/INPUT.
+samples = {{}}
+for key, value in np.load({file!r}).items():
+    number, _, name = key.partition("/")
+    samples.setdefault(int(number), {{}})[name] = value
+
+class Reader(quantization.CalibrationDataReader):
+    rows = iter([samples[number] for number in sorted(samples)])
+
+    def get_next(self):
+        return next(self.rows, None)
+
+"""
+
+
+def _call(name: str, arguments: Sequence[str], options: Any) -> str:
+    """A call that writes a file, and the model in it."""
+    given = [
+        "model",
+        'f"{folder}/quantized.onnx"',
+        *arguments,
+        f"op_types_to_quantize={list(options.operators) or None}",
+        "nodes_to_exclude=excluded",
+        f"per_channel={options.per_channel}",
+        f"reduce_range={options.reduce_range}",
+        f"weight_type=quantization.QuantType.{options.weights}",
+    ]
+    lines = "".join(f"        {each},\n" for each in given)
+    return (
+        "with tempfile.TemporaryDirectory() as folder:\n"
+        f"    quantization.{name}(\n{lines}    )\n"
+        '    return onnx.load(f"{folder}/quantized.onnx")'
+    )
 
 
 def _samples(file: str) -> list[dict[str, np.ndarray]]:

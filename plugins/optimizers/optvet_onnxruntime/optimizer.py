@@ -148,6 +148,10 @@ class OrtOptimizer:
         """The optimized model that the runtime writes when it is asked to."""
         return Artifact("onnx", save_optimized(source.data, self._settings(passes, options)))
 
+    def saved_snippet(self, passes: Sequence[str], options: OrtOptimizerOptions) -> str:
+        """A session that saves the model."""
+        return self.snippet(passes, options.model_copy(update={"mode": "offline"}))
+
     def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
     ) -> Sequence[str] | None:

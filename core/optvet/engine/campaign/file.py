@@ -47,6 +47,7 @@ _ELSEWHERE: Mapping[JobKind, Mapping[str, str]] = {
     "vet": {
         **_ON_THE_COMMAND_LINE,
         "out": "bundles are kept in the store; say bundles = true beside 'models'",
+        "save": "say --save to `optvet vet` for a single model",
         "cache_dir": _CACHE_DIR,
     },
     "convert": {

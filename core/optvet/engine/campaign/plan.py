@@ -41,7 +41,7 @@ from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.campaign import Baseline
 from optvet.spec.request import VetRequest
 
-_NO_ANSWER = frozenset({"jobs", "cache", "cache_dir", "trust", "out", "fail_on"})
+_NO_ANSWER = frozenset({"jobs", "cache", "cache_dir", "trust", "out", "save", "fail_on"})
 """Fields of a request on which its answer does not depend."""
 LIMITS = frozenset({"timeout", "memory", "budget"})
 """Fields that limit a job's resources."""

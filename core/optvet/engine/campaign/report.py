@@ -33,11 +33,12 @@ from optvet.spec.records.report import (
     Sighting,
 )
 from optvet.spec.records.report_table import ReportTable
+from optvet.spec.records.verified import verified_of, verified_parts
 from optvet.spec.records.vet import Finding
-from optvet.spec.request import arguments_of
+from optvet.spec.request import VetRequest, arguments_of
 from optvet.spec.words import printable
 
-_OF_THE_STORE = ("cache_dir", "jobs", "trust", "reduce", "out")
+_OF_THE_STORE = ("cache_dir", "jobs", "trust", "reduce", "out", "save")
 """Fields that the printed command for one finding leaves out."""
 
 
@@ -136,15 +137,18 @@ def _trial(
         "samples": answer.samples,
     }
     result = trial.result
+    if trial.precision is not None:
+        return ReportedTrial(**fields, verified=verified_parts(trial.precision))
     if result is None:
         return ReportedTrial(**fields)
+    assert isinstance(trial.request, VetRequest)
     impact = result.impact
     return ReportedTrial(
         **fields,
         outputs=result.outputs,
         impact=None if impact is None else impact.model_copy(update={"details": []}),
         new_warnings=[w for w in result.warnings if w.new],
-        safe_option=result.safe_option,
+        verified=verified_of(result, trial.request.pipeline),
     )
 
 

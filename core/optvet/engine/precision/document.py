@@ -14,7 +14,7 @@ from optvet.engine.vet.assemble import model_record, optimizer_record, runtime_r
 from optvet.engine.vet.require.gauges import RequirementReading
 from optvet.graph.walk import name_nodes
 from optvet.spec.foreign import load_model, read_file
-from optvet.spec.optimizer_protocols import LowersPrecision
+from optvet.spec.optimizer_protocols import Explains, LowersPrecision
 from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.precision import (
     CurvePoint,
@@ -74,12 +74,24 @@ def document_of(
         recipes=dict(optimizer.recipes(source, names, plain.options))
         if answer.verdict == "found"
         else {},
+        code=_code(setting, answer, names),
         unnamed=unnamed,
         trials=len(measure.tried),
         reason=answer.reason,
         whole=_read(measure, ()),
         none=_read(measure, measure.parts),
     )
+
+
+def _code(setting: PrecisionSetting, answer: FoundPrecision, kept: Sequence[str]) -> str:
+    """The library's call that keeps ``kept``, where the optimizer can write it down."""
+    case = setting.plain.case
+    if answer.verdict not in ("found", "nothing-to-keep") or not isinstance(
+        case.optimizer, Explains
+    ):
+        return ""
+    passes = [name for name in case.passes.pipeline if name not in kept]
+    return case.optimizer.snippet(passes, case.options)
 
 
 def _read(measure: Measure, kept: Sequence[str]) -> list[PrecisionReading]:

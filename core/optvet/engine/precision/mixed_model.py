@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from pydantic import BaseModel
 
 from optvet.engine.precision.measure import recorded
+from optvet.engine.vet.deliver import deliver, why_unmet
 from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox import enter
@@ -17,6 +19,7 @@ from optvet.spec.foreign import read_file
 from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.precision import PrecisionReading, PrecisionResult
+from optvet.spec.request import arguments_of
 from optvet.spec.types import Artifact
 from optvet.spec.words import printable, toml_value
 
@@ -44,7 +47,7 @@ def write_answer(
     if result.emulated:
         update["computed"] = _computed(meter, passes)
     if request.out is not None:
-        update["files"] = _write(request, result, outcome.value)
+        update |= _write(plain, meter, request, result, passes)
     return result.model_copy(update=update)
 
 
@@ -63,12 +66,28 @@ def _computed(meter: RequirementMeter, passes: tuple[str, ...]) -> list[Precisio
     ]
 
 
-def _write(request: PrecisionRequest, result: PrecisionResult, data: bytes) -> list[str]:
+def _write(
+    plain: VetSession,
+    meter: RequirementMeter,
+    request: PrecisionRequest,
+    result: PrecisionResult,
+    passes: tuple[str, ...],
+) -> dict[str, Any]:
+    """What was written, if the mixed model meets the requirements as a file."""
     assert request.out is not None
+    saved = deliver(
+        plain, passes, request.out, result.samples, lambda judged: why_unmet(meter.at(judged))
+    )
+    if not saved.path:
+        return {"saved": saved}
     config = request.out.parent / CONFIG
-    write_file(request.out, data)
     write_file(config, _config(request, result).encode())
-    return [str(request.out), str(config)]
+    again = arguments_of(request, request.model, ("cache_dir", "rank", "jobs", "recipe", "measure"))
+    command = shlex.join(["optvet", "precision", *again])
+    recipe = {name: code for name, code in result.recipes.items() if not code.endswith("\n")}
+    how = {"command": command, "code": result.code, "recipe": recipe}
+    files = [saved.path, *(file.path for file in saved.beside), str(config)]
+    return {"saved": saved.model_copy(update=how), "files": files}
 
 
 def _config(request: PrecisionRequest, result: PrecisionResult) -> str:

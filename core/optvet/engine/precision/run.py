@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.models.model_file import refuse_to_overwrite
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.options import parse_options
 from optvet.engine.precision.answer import find_answer
@@ -46,6 +47,8 @@ def find_precision(
     started = time.perf_counter()
     optimizer = choose_optimizer(plugins, request.to, request.optimizer)
     model = _open(request, plugins)
+    if request.out is not None:
+        refuse_to_overwrite(request.out, "--out", model.path, model.blob)
     sum_block = check_accumulation(optimizer, request)
     _refuse_unconvertible(optimizer, request, model)
     asked, by_default = _with_requirements(request.as_vet(optimizer.name), optimizer, model)

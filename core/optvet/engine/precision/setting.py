@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -83,9 +82,7 @@ def set_up(
     )
     checks = session.case.checks
     plain = plain.at(plain.runner.on(replace(plain.case, checks=checks)))
-    examiner = copy.copy(detected.examiner)
-    examiner.runner = plain.runner
-    own = RequirementMeter(plain, replace(detected, examiner=examiner), inputs)
+    own = meter.at(plain)
     records = inputs.records()
     sums = None if sum_block is None else count_half_sums(plain.runner.sandbox, plain.case)
     return PrecisionSetting(

@@ -160,7 +160,9 @@ class ReproContext:
         traits = self.optimizer.traits
         own = self.runtime.options.model_copy(update=dict(traits.runtime_options))
         as_given = not traits.optimizes_on_load or self.runtime_options == own
-        return as_given and isinstance(self.optimizer, Explains)
+        if not as_given or not isinstance(self.optimizer, Explains):
+            return False
+        return bool(self.optimizer.snippet(self.passes, self.options))
 
     @property
     def optimize(self) -> str:

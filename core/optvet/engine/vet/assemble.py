@@ -280,18 +280,9 @@ def _verdict(
         return "undecided", "; ".join(session.ledger.reasons) or again
     if session.ledger.reasons:
         return "undecided", "; ".join(session.ledger.reasons)
-    if examiner.undecided:
-        return "undecided", "; ".join(examiner.undecided.values())
-    if examiner.flaky:
-        names = ", ".join(sorted(examiner.flaky))
-        return "undecided", f"the reference differs between two runs in: {names}"
-    if examiner.tells_nothing():
-        return "undecided", "every float output of the reference is NaN on every sample"
+    if words := examiner.why_open(judged):
+        return "undecided", words
     calls = {j.call for j in judged.values()}
-    if "unsure" in calls:
-        open_ = {n: j.detail for n, j in judged.items() if j.call == "unsure"}
-        names = ", ".join(f"{name} ({why})" if why else name for name, why in open_.items())
-        return "undecided", f"differences that could not be judged in: {names}"
     if not calls:
         notes = [f.known_limit or f.message for f in session.ledger.findings if f.culprit]
         why = f": {notes[0]}" if notes else ""

@@ -9,6 +9,7 @@ from optvet.engine.vet.assemble import model_record, optimizer_record, runtime_r
 from optvet.engine.vet.session import VetSession
 from optvet.spec.errors import BudgetSpent
 from optvet.spec.records import VetResult
+from optvet.spec.records.saved import Saved
 
 
 def run_within_budget(
@@ -69,6 +70,7 @@ def _so_far(session: VetSession, started: float, doing: str) -> VetResult:
         reason="" if faulty else reason,
         findings=found,
         safe_pipeline=[],
+        saved=None if request.save is None else Saved(reason=f"{words}: no pipeline is verified"),
         controls=list(ledger.controls.values()),
         complete=False,
         seed=request.seed,

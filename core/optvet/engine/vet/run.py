@@ -15,6 +15,7 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vet.assemble import assemble
 from optvet.engine.vet.budget import run_within_budget
+from optvet.engine.vet.deliver import check_saving, with_saved
 from optvet.engine.vet.explain.composition import with_structure
 from optvet.engine.vet.explain.crosscheck import cross_check
 from optvet.engine.vet.explain.fingerprints import fingerprint_in_place
@@ -165,6 +166,8 @@ def _modules(session: VetSession) -> set[str]:
 
 
 def _run(session: VetSession, started: float) -> VetResult:
+    if session.request.save is not None:
+        check_saving(session)
     ledger, inputs = session.ledger, session.inputs()
     files = states_of(session.case.model)
     assessor = Assessor(session, inputs)
@@ -221,6 +224,8 @@ def _run(session: VetSession, started: float) -> VetResult:
         impact=assessor.impact(),
         fixed=assessor.fixed.records(),
     )
+    if session.request.save is not None:
+        result = with_saved(session, detected, inputs, result)
     return with_structure(session, result, samples) if session.request.structure else result
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record, Result
+from optvet.spec.records.saved import Saved
 from optvet.spec.records.timing import Timing
 from optvet.spec.records.vet import DatasetRecord, ModelRecord, OptimizerRecord, RuntimeRecord
 
@@ -112,6 +113,11 @@ class PrecisionResult(Result):
     curve: list[CurvePoint] = Field(default_factory=list)
     recipes: dict[str, str] = Field(default_factory=dict)
     """The list as arguments of the library's call, by name, and as whole texts for other tools."""
+    code: str = ""
+    """The library's call with the list, as the Python body of a function of ``model``; empty where
+    the optimizer gives none."""
+    saved: Saved | None = None
+    """The mixed model's file; None unless it was asked for."""
     unnamed: int = 0
     """How many nodes of the model have no name of their own and got one."""
     mixed_size_bytes: int | None = None

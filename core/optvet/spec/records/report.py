@@ -11,6 +11,7 @@ from optvet.spec.records.base import Record
 from optvet.spec.records.campaign import FindingGroup, KnownFinding, TrialSummary
 from optvet.spec.records.charts import Chart
 from optvet.spec.records.report_table import ReportTable
+from optvet.spec.records.verified import Verified
 from optvet.spec.records.vet import Finding, Impact, OutputRecord, WarningRecord
 
 
@@ -21,7 +22,7 @@ class ReportedTrial(TrialSummary):
     was asked of it: optimizer, pipeline, and whatever else differs between jobs. ``command``
     repeats the job. The rest is empty where there is no result; ``nodes`` and ``size_bytes`` are
     those of the original, ``impact`` is without its samples, ``new_warnings`` are those that came
-    more often after optimization.
+    more often after optimization, ``verified`` is what to use instead.
     """
 
     short_name: str
@@ -36,13 +37,19 @@ class ReportedTrial(TrialSummary):
     outputs: list[OutputRecord] = Field(default_factory=list)
     impact: Impact | None = None
     new_warnings: list[WarningRecord] = Field(default_factory=list)
-    safe_option: str = ""
+    verified: Verified = Field(default_factory=Verified)
     command: str
 
     @property
     def status(self) -> str:
         """The verdict; "error" where there is no result; else the state of the job."""
         return self.verdict or self.state
+
+    @property
+    def replaced(self) -> bool:
+        """Whether something else is to be used than what was asked about."""
+        other = self.verified.code or self.verified.saved
+        return bool(self.verified.words) and (self.verdict == "faulty" or bool(other))
 
     @property
     def why(self) -> str:

@@ -11,6 +11,7 @@ from optvet.spec.mends import Mend
 from optvet.spec.records.base import Record, Result
 from optvet.spec.records.layers import LayerRecord, Quantized
 from optvet.spec.records.placement import Placements
+from optvet.spec.records.saved import Saved
 from optvet.spec.records.structure import Structures
 from optvet.spec.records.timing import Timing
 from optvet.spec.symptoms import Stage, Symptom
@@ -420,11 +421,12 @@ class VetResult(Result):
     tried because these already show a fault; ``skipped`` are samples that could not be used.
     ``safe_option`` is ``safe_pipeline`` as a value of ``--pipeline``; ``safe_code`` is the same as
     a call of the optimizer's own library: the Python body of a function of ``model`` (empty if the
-    optimizer gives none). ``structures`` tells how the graph changed; None if the pipeline made no
-    model, or one that hides its graph. ``placements`` tells where the models are executed; None
-    unless it was asked for. ``quantized`` tells how a quantized model was judged whose
-    outputs differ; None otherwise. ``warnings`` are what libraries wrote to stderr for original and
-    optimized model, on the first samples; no verdict rests on them.
+    optimizer gives none). ``saved`` tells what was written; None unless it was asked for.
+    ``structures`` tells how the graph changed; None if the pipeline made no model, or one that
+    hides its graph. ``placements`` tells where the models are executed; None unless it was asked
+    for. ``quantized`` tells how a quantized model was judged whose outputs differ; None otherwise.
+    ``warnings`` are what libraries wrote to stderr for original and optimized model, on the first
+    samples; no verdict rests on them.
     ``passes`` has a record of every pass of the pipeline; with the strategy ``each``, of every pass
     of the optimizer. ``changing_passes`` are those that changed the model, None if not known.
     ``judge`` is what runs the original where ``runtime`` itself is under test; None otherwise.
@@ -456,6 +458,7 @@ class VetResult(Result):
     safe_pipeline: list[str]
     safe_option: str = ""
     safe_code: str = ""
+    saved: Saved | None = None
     exercise: Exercise | None = None
     controls: list[Control]
     samples: int = 0

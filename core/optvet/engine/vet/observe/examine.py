@@ -404,6 +404,19 @@ class Examiner:
         """Whether the reference is NaN wherever it could be compared numerically."""
         return self._numbers == {True}
 
+    def why_open(self, judged: Mapping[str, Judgement]) -> str:
+        """Why ``judged``, among which no fault is, decides nothing; empty if it does."""
+        if self.undecided:
+            return "; ".join(self.undecided.values())
+        if self.flaky:
+            names = ", ".join(sorted(self.flaky))
+            return f"the reference differs between two runs in: {names}"
+        if self.tells_nothing():
+            return "every float output of the reference is NaN on every sample"
+        open_ = {name: j.detail for name, j in judged.items() if j.call == "unsure"}
+        names = ", ".join(f"{name} ({why})" if why else name for name, why in open_.items())
+        return f"differences that could not be judged in: {names}" if open_ else ""
+
     def judge_rest(self, trial: Trial, samples: Sequence[Sample]) -> set[str]:
         """Judge the samples that a fault on another one left open; those that still are, by id.
 

@@ -6,7 +6,9 @@ empty pipeline: a requirement includes the effects of import and lowering.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pydantic import BaseModel
 
@@ -50,6 +52,13 @@ class RequirementMeter:
         self._known: dict[tuple[Passes, bool], Mapping[Required, RequirementReading]] = {}
         self._among: list[Candidate] = []
         self._scales: dict[tuple[str, str | None], BaseModel] = {}
+
+    def at(self, session: VetSession) -> RequirementMeter:
+        """A meter of the same requirements that measures what ``session`` makes."""
+        examiner = copy.copy(self._detected.examiner)
+        examiner.runner = session.runner
+        detected = replace(self._detected, runner=session.runner, examiner=examiner)
+        return RequirementMeter(session, detected, self._inputs)
 
     def read(
         self, required: Required, passes: Passes, *, fresh: bool = False

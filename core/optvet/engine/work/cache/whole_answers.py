@@ -157,8 +157,9 @@ def _encode(kept: _KeptAnswer) -> bytes:
 def _is_plain(request: VetRequest) -> bool:
     """Whether nothing in ``request`` can name data, devices or files, but for the model."""
     named = (*request.plugin_options, _arguments(request))
-    # Timings are never answered from the cache.
-    return request.cache and not request.measure and not request.user_model and not any(named)
+    # Timings are never answered from the cache, and a file is not written from it.
+    done = request.measure or request.user_model or request.save is not None
+    return request.cache and not done and not any(named)
 
 
 def _arguments(request: VetRequest) -> list[str]:

@@ -51,7 +51,8 @@ def apply_to_file(
         return optimizer.apply(Artifact("onnx", read_file(model)), passes, options)
     artifact = optimizer.apply_file(Artifact("onnx", path=model), passes, options, folder)
     path = artifact.path
-    if path is not None and path != model and path.stat().st_size <= _GRAPH_BYTES:
+    own = path is not None and path.is_relative_to(folder)
+    if path is not None and own and path.stat().st_size <= _GRAPH_BYTES:
         # Some writers make every tensor external, even shapes, which shape inference needs.
         proto = load_model(path, weights=False)
         inline_small(proto, path.parent)
