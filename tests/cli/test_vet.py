@@ -29,6 +29,7 @@ from optvet.cli.terminal import plain
 from optvet.engine import vetting
 from optvet.spec.records import CrossCheck, DatasetRecord
 from optvet.spec.records.structure import Inventory
+from optvet.spec.records.verified import verified_of
 from optvet.spec.request import VetRequest
 
 Run = Callable[..., Any]
@@ -376,14 +377,18 @@ def test_the_safe_pipeline_is_shown_as_code_to_paste(run: Run, clean: Path) -> N
     passes = [f"a_pass_with_a_long_name_{i}" for i in range(9)]
     call = f"import acme\n\nreturn acme.optimize(model, disabled={passes})"
     short = result.model_copy(update={"safe_pipeline": names[1:], "safe_code": call})
-    label, shown = plain(*vet_screen.code(short), soft_wrap=True).split("\n", 1)
+    label, shown = plain(
+        *vet_screen.code_lines(verified_of(short, "default").code), soft_wrap=True
+    ).split("\n", 1)
     assert label.strip() == "as code"
     found: dict[str, Any] = {"acme": None}
     with patch.dict(sys.modules, {"acme": SimpleNamespace(optimize=lambda m, disabled: disabled)}):
         exec(shown, found)
         assert found["optimize"](None) == passes
     long = short.model_copy(update={"safe_code": "a = 1\n" * 99})
-    assert "see safe_code in the output of --json FILE" in plain(*vet_screen.code(long))
+    assert "see safe_code in the output of --json FILE" in plain(
+        *vet_screen.code_lines(verified_of(long, "default").code)
+    )
 
 
 def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(

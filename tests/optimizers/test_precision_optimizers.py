@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import types
 from importlib.util import find_spec
@@ -24,11 +25,13 @@ from optvet.engine.work.trials.calibration import write_inputs
 from optvet.plugin import (
     Artifact,
     DependsOnModel,
+    Explains,
     LowersPrecision,
     Optimizer,
     Unsupported,
     UsageError,
 )
+from optvet.spec.records.verified import function_of
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
 
@@ -283,3 +286,51 @@ def test_a_file_of_inputs_that_changes_is_measured_again(tmp_path: Path) -> None
         )
         sizes.append(next(f.measured for f in result.findings if f.measured is not None))
     assert sizes[0] != sizes[1]
+
+
+_UNNAMED = (
+    HEAD
+    + """maskcast (int64[2,6] ids, float[2,6,4] h) => (float[2,4] y)
+<int64 pad = {0}, int64[1] ax = {2}, int64[1] ax1 = {1}, float[4,4] w =
+{1.5,-2,0.5,1,0.25,3,-1,2,1,0.125,-0.5,1,2,-1,0.75,1}>
+{ e = Equal(ids, pad)  k = Not(e)  kf = Cast<to = 1>(k)  ku = Unsqueeze(kf, ax)  hm = Mul(h, ku)
+  total = ReduceSum<keepdims = 0>(hm, ax1)  count = ReduceSum<keepdims = 0>(ku, ax1)
+  pool = Div(total, count)  y = MatMul(pool, w) }"""
+)
+"""No node has a name: those that an answer speaks of are optvet's."""
+
+
+@pytest.mark.parametrize("name", ["onnxconverter_fp16", "ort_fp16", "ort_dynamic_quantizer"])
+def test_pasted_code_keeps_unnamed_nodes_in_a_process_without_optvet(
+    name: str, plugins: Plugins, tmp_path: Path
+) -> None:
+    model = onnx.parser.parse_model(_UNNAMED)
+    onnx.save(model, tmp_path / "model.onnx")
+    optimizer = fitted(plugins, name, model)
+    assert isinstance(optimizer, Explains)
+    options = parse_options(name, optimizer.options, {})
+    every = [p.name for p in optimizer.passes()]
+    left_out = {"Cast_0", "Mul_0", "MatMul_0"}
+    passes = [p for p in every if p not in left_out] or every
+    if name == "onnxconverter_fp16":
+        passes = [p for p in every if p != "Cast_0"]  # what a vet of this model verifies
+    code = function_of(optimizer.snippet(passes, options))
+    script = tmp_path / "script.py"
+    paths = [p for p in sys.path if p and (Path(p) / "onnx").is_dir()]
+    script.write_text(
+        f"import sys\nsys.path += {paths!r}\nimport onnx\n{code}\n"
+        f"onnx.save(optimize(onnx.load({str(tmp_path / 'model.onnx')!r})), "
+        f"{str(tmp_path / 'made.onnx')!r})\n"
+        "assert not any(name.startswith('optvet') for name in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-I", str(script)], check=True, cwd=tmp_path)
+    feeds = {
+        "ids": np.array([[1, 2, 3, 0, 0, 0], [4, 5, 6, 7, 0, 0]], np.int64),
+        "h": np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32),
+    }
+    exact = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    got = onnxruntime.InferenceSession(str(tmp_path / "made.onnx")).run(None, feeds)[0]
+    np.testing.assert_allclose(got, exact, rtol=0.05, atol=0.05)
+    judged = applied(optimizer, model, passes)
+    same = onnxruntime.InferenceSession(judged.SerializeToString()).run(None, feeds)[0]
+    np.testing.assert_array_equal(got, same)
