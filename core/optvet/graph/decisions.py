@@ -15,14 +15,22 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+    numpy_helper,
+)
 
 from optvet.graph.digest import tensor_digest
 from optvet.graph.interface import graph_inputs
-from optvet.graph.sites import find_rewrites
+from optvet.graph.sites import Site, attributes_of, find_rewrites
 from optvet.graph.trees import ENSEMBLES, Forest
-from optvet.graph.walk import attribute_of, operator_of, reads
-from optvet.graph.weights import constants_of
+from optvet.graph.walk import attribute_of, bodies_of, operator_of, opset_versions, reads
+from optvet.graph.weights import constants_of, held_tensor
 
 Sides = frozenset[Hashable]
 Seen = Callable[[np.ndarray], Collection[Hashable]]
@@ -49,8 +57,8 @@ class Region:
     """One place that was rewritten: its nodes in the graph before, and what is decided there.
 
     ``results`` are the values that others read, that depend on data, and that should be as before;
-    with the indices of the nodes that make them. ``relearned``: some node reads other numbers than
-    before.
+    with the indices of the nodes that make them. ``relearned``: some node reads other numbers or
+    words than before.
     """
 
     nodes: tuple[int, ...]
@@ -67,12 +75,13 @@ def rewritten_regions(before: ModelProto, after: ModelProto) -> list[Region]:
     """
     graphs = _Graphs(before, after)
     regions = []
-    for site in find_rewrites(before, after):
+    sites = find_rewrites(before, after)
+    for site in [*sites, *graphs.captured({i for s in sites for i in s.before})]:
         nodes = graphs.reached(site.before)
         if nodes:
             twins = graphs.twins(nodes, site.after)
             decisions = tuple(graphs.decisions(nodes, twins))
-            relearned = any(graphs.relearned(*pair) for pair in twins.values())
+            relearned = any(_relearned(*pair, graphs.constants) for pair in twins.values())
             # Before a quantizer that moved to the front values are others, and shall be.
             quantized = _quantizers(after, site.after) > _quantizers(before, nodes)
             results = () if quantized else tuple(graphs.results(nodes))
@@ -152,7 +161,14 @@ def unseen(decision: Decision, seen: Collection[Hashable]) -> Sides:
 
 _FLOAT_MAX = 3e38
 _BRANCHES: Mapping[Hashable, str] = {"true": "then_branch", "false": "else_branch"}
-_REAL = (AttributeProto.FLOAT, AttributeProto.FLOATS)
+_MEANT = (
+    *(AttributeProto.FLOAT, AttributeProto.FLOATS, AttributeProto.STRING),
+    AttributeProto.STRINGS,
+)
+"""Attributes that say what is computed; those of integers have several forms of the same."""
+_SHAPES = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+_PLACED = ("Slice", "Gather", "GatherND", "GatherElements", "ArrayFeatureExtractor")
+"""Operators of which constants of integers are positions."""
 _READERS = ("Gather", "GatherND", "GatherElements", "ArrayFeatureExtractor")
 """Operators that read rows of their first operand by the indices of their second."""
 _COMPARERS = ("Sub", "CDist", "MatMul", "Gemm", "Scan")
@@ -201,8 +217,9 @@ class _Graphs:
         return ()
 
     @cached_property
-    def constants(self) -> tuple[Mapping[str, TensorProto], Mapping[str, TensorProto]]:
-        return constants_of(self.before), constants_of(self.after)
+    def constants(self) -> _Constants:
+        versions = opset_versions(self.before)
+        return _Constants(constants_of(self.before), constants_of(self.after), versions)
 
     @cached_property
     def readers(self) -> Mapping[str, list[int]]:
@@ -221,26 +238,16 @@ class _Graphs:
         pairs = {i: (n, made[n.output[0]]) for i, n in nodes.items() if {*n.output[:1]} & {*made}}
         return {i: p for i, p in pairs.items() if operator_of(p[0]) == operator_of(p[1])}
 
-    def relearned(self, node: NodeProto, twin: NodeProto) -> bool:
-        """Whether a node reads other numbers than its twin, of a form that may be learned."""
-        lists = node.domain == "ai.onnx.ml" or node.op_type == "TfIdfVectorizer"
-        was, now = (
-            [a.SerializeToString() for a in n.attribute if lists or a.type in _REAL]
-            for n in (node, twin)
-        )
-        if sorted(was) != sorted(now):
-            return True
-        pairs = zip(node.input, twin.input, strict=False)
-        both = [(self.constants[0].get(a), self.constants[1].get(b)) for a, b in pairs]
-        # Not the shapes and positions that are in integers: there are several forms of the same.
-        return any(
-            a is not None
-            and b is not None
-            and (a.dims, a.data_type) == (b.dims, b.data_type)
-            and a.data_type not in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
-            and tensor_digest(a) != tensor_digest(b)
-            for a, b in both
-        )
+    def captured(self, rest: Collection[int]) -> Iterator[Site]:
+        """Nodes that are as before but for the numbers that their nested graphs read outside."""
+        nodes = {i: n for i, n in enumerate(self.before.graph.node) if i not in rest}
+        nested = [i for i, n in nodes.items() if any(True for _ in bodies_of(n))]
+        places = {n.output[0]: i for i, n in enumerate(self.after.graph.node) if n.output}
+        for i in nested:
+            other = places.get(nodes[i].output[0])
+            if other is not None and self.twins((i,), (other,)):
+                if _relearned(nodes[i], self.after.graph.node[other], self.constants):
+                    yield Site((i,), (other,))
 
     def decisions(
         self, region: Sequence[int], twins: Mapping[int, tuple[NodeProto, NodeProto]]
@@ -312,9 +319,9 @@ class _Graphs:
     def _number(self, node: NodeProto, index: int) -> float | None:
         """A constant operand that is one number; None if it is none."""
         name = node.input[index] if index < len(node.input) else ""
-        if name not in self.constants[0]:
+        if name not in self.constants.was:
             return None
-        value = numpy_helper.to_array(self.constants[0][name])
+        value = numpy_helper.to_array(self.constants.was[name])
         return float(value.astype(np.float64).item()) if value.size == 1 else None
 
     def _rows(self, node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
@@ -323,7 +330,7 @@ class _Graphs:
         if not table and node.op_type not in _COMPARERS:
             return
         for place, name in enumerate(node.input):
-            if name not in self.constants[0] or (table and place):
+            if name not in self.constants.was or (table and place):
                 continue
             changed = self._changed(node, twin, place)
             value = node.input[1] if table else self._chosen(node)
@@ -344,10 +351,10 @@ class _Graphs:
 
     def _changed(self, node: NodeProto, twin: NodeProto | None, place: int) -> np.ndarray:
         """Which rows of a constant operand the other graph has otherwise."""
-        was = self.constants[0][node.input[place]]
+        was = self.constants.was[node.input[place]]
         now = None
         if twin is not None and place < len(twin.input):
-            now = self.constants[1].get(twin.input[place])
+            now = self.constants.now.get(twin.input[place])
         rows = _as_rows(node, numpy_helper.to_array(was))
         if now is None or (now.dims, now.data_type) != (was.dims, was.data_type):
             return np.zeros(len(rows), bool)
@@ -375,6 +382,61 @@ class _Graphs:
                 leaves = name in outputs or not set(self.readers.get(name, ())).issubset(region)
                 if leaves and name in self.known:
                     yield index, name
+
+
+@dataclass(frozen=True)
+class _Constants:
+    """Constants of the graph before and after, by name, and what versions its operators are of."""
+
+    was: Mapping[str, TensorProto]
+    now: Mapping[str, TensorProto]
+    versions: Mapping[str, int]
+
+
+def _relearned(node: NodeProto, twin: NodeProto, constants: _Constants) -> bool:
+    """Whether a node, or one nested in it, reads other numbers or words than its twin.
+
+    Not such as have several forms of the same, as shapes and axes.
+    """
+    lists = node.domain == "ai.onnx.ml" or node.op_type == "TfIdfVectorizer"
+    meant = {a.name for n in (node, twin) for a in n.attribute if lists or a.type in _MEANT}
+    was, now = (attributes_of(n, constants.versions) for n in (node, twin))
+    pairs = zip(node.input, twin.input, strict=False)
+    both = [(constants.was.get(a), constants.now.get(b)) for a, b in pairs]
+    return (
+        any(was.get(name) != now.get(name) for name in meant - {"auto_pad"})
+        or any(a and b and _differ(a, b, node.op_type in _PLACED) for a, b in both)
+        or any(_relearned_inside(*bodies, constants) for bodies in _paired_bodies(node, twin))
+    )
+
+
+def _differ(a: TensorProto, b: TensorProto, placed: bool) -> bool:
+    if (a.dims, a.data_type) != (b.dims, b.data_type) or (a.data_type in _SHAPES and not placed):
+        return False
+    return tensor_digest(a) != tensor_digest(b)
+
+
+def _paired_bodies(node: NodeProto, twin: NodeProto) -> Iterator[tuple[GraphProto, GraphProto]]:
+    return zip(bodies_of(node), bodies_of(twin), strict=False)
+
+
+def _relearned_inside(before: GraphProto, after: GraphProto, outer: _Constants) -> bool:
+    was, now = (
+        {
+            **known,
+            **{t.name: t for t in body.initializer},
+            **{n.output[0]: t for n in body.node if (t := held_tensor(n)) is not None},
+        }
+        for known, body in ((outer.was, before), (outer.now, after))
+    )
+    made = {n.output[0]: n for n in after.node if n.output}
+    pairs = [(n, made[n.output[0]]) for n in before.node if n.output and n.output[0] in made]
+    return any(
+        operator_of(n) == operator_of(other)
+        and _relearned(n, other, _Constants(was, now, outer.versions))
+        for n, other in pairs
+        if held_tensor(n) is None
+    )
 
 
 def _quantizers(model: ModelProto, nodes: Sequence[int]) -> int:

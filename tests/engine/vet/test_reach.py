@@ -377,6 +377,17 @@ def test_a_branch_that_no_sample_takes_is_named_where_it_changed(vet: Vet) -> No
     assert untried(result) == ["If choice then_branch never taken"]
 
 
+def test_a_branch_that_is_never_taken_is_named_where_what_it_reads_outside_changed(
+    vet: Vet,
+) -> None:
+    outside = NEVER.replace("Neg(x)", "Mul(x, points)").replace(
+        "<float[1] high", f"<float[5] points = {numbers(np.arange(5.0))}, float[1] high"
+    )
+    result = vet(outside, "scale_points")
+    assert result.verdict == "clean"
+    assert untried(result) == ["If choice then_branch never taken"]
+
+
 BIG = f"""{HEAD}
 big (int64[1,2] ids) => (float[1,2,2] y)
 <float[900,2] rows = {numbers(np.random.default_rng(1).normal(size=(900, 2)))}>
@@ -459,7 +470,7 @@ def test_learned_attributes_that_change_nothing_are_named(vet: Vet) -> None:
     result = vet(SCORES, "leave_out_zeros")
     assert result.verdict == "clean"
     assert untried(result) == [
-        "LinearClassifier linear gives the same to the bit with its changed numbers"
+        "LinearClassifier linear gives the same to the bit although it was changed"
     ]
 
 
@@ -482,7 +493,7 @@ half (float[4,3] x) => (float[4,2] y)
 def test_weights_that_only_meet_zeros_are_named(vet: Vet) -> None:
     result = vet(HALF, "scale_last")
     assert result.verdict == "clean"
-    assert untried(result) == ["MatMul product gives the same to the bit with its changed numbers"]
+    assert untried(result) == ["MatMul product gives the same to the bit although it was changed"]
     assert vet(HALF, "scale_points").verdict == "faulty"
 
 

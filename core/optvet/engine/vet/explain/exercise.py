@@ -34,7 +34,7 @@ from optvet.spec.records.vet import Exercise, UnexercisedRegion
 from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample
 
-VERSION = 3
+VERSION = 4
 """Increased when the meaning of a cached answer changes."""
 MASKED = 5e-3
 """Values inside that move by this share of their size do not so by rounding."""
@@ -187,7 +187,7 @@ def _masked(
     return found
 
 
-_SAME = "gives the same to the bit with its changed numbers"
+_SAME = "gives the same to the bit although it was changed"
 
 
 def _shown_nowhere(move: float) -> str:
