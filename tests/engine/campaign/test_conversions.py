@@ -95,6 +95,28 @@ def test_a_matrix_of_conversions_is_stored_and_reported_as_vets_are(file: Path, 
     assert (known.code, "0 new findings, 1 known" in known.out) == (5, True)
 
 
+def test_requirements_and_labels_of_conversions_are_stored_as_those_of_vets(
+    place: Path, run: Run
+) -> None:
+    (place / "source.py").write_text(SOURCE)
+    (place / "c.toml").write_text(
+        'models = ["source.py:linear"]\nvia = ["skl2onnx"]\n[convert]\nedges = false\n'
+        'require = ["max_change<=1e-3", "probabilities:max_change<=1e-12"]\n'
+    )
+    ended = run("campaign", "run", "c.toml", "--trust", "--store", "c.store")
+    assert ended.code == 1
+    assert "1 right; 1 finding" in ended.out
+    assert run("campaign", "export", "c.store", "--out", "all.json").code == 0
+    (answer,) = (t["answer"] for t in json.loads(Path("all.json").read_text())["trials"])
+    assert [r["met"] for r in answer["requirements"]] == [True, False]
+    assert run("campaign", "export", "c.store", "--format", "csv", "--out", "t").code == 0
+    assert ",requirement," in Path("t/findings.csv").read_text()
+    numbers = Path("t/metrics.csv").read_text()
+    for name in ("impact,samples", "impact,changed", "output,probabilities.error"):
+        assert name in numbers, name
+    assert "probabilities:max_change&lt;=1e-12" in run("report", "c.store", "--format", "html").out
+
+
 def test_only_chains_that_take_a_source_are_asked(place: Path) -> None:
     (place / "a.onnx").write_bytes(b"")
     (place / "source.py").write_text(SOURCE)

@@ -18,7 +18,7 @@ _CALLED = re.compile(r"= *([\w.]+)")
 
 
 def findings_of(result: ConversionResult) -> list[Finding]:
-    """The faults and notes of a conversion; a refusal is none."""
+    """The faults, unmet requirements and notes of a conversion; a refusal is none."""
     wanted = [f for f in result.findings if f.severity != "refusal"]
     return [_finding(result, f) for f in wanted]
 
@@ -77,6 +77,9 @@ def _finding(result: ConversionResult, found: ConversionFinding) -> Finding:
         if witness is None
         else Witness(dataset=witness.origin, sample=witness.sample, seed=result.seed),
         message=f"{found.message}; inside: {inside}" if inside else found.message,
+        consequence=found.consequence,
+        requirement=found.requirement,
+        measured=found.measured,
         cross_check=found.cross_check,
         fingerprint=_fingerprint(result, found),
     )
@@ -94,8 +97,8 @@ def _fingerprint(result: ConversionResult, found: ConversionFinding) -> str:
     if found.place is not None:
         place = [found.place.operator, *operators_of(found.place.nodes)]
         place += sorted(found.place.attributes)
-    words = ""
-    if not any(place):
+    words = found.requirement or ""
+    if not any(place) and not words:
         # Two models whose outputs differ need not have one defect.
         differs = stage_of(result, found) == "compare"
         words = result.source.digest if differs else normalized_message(found.message)

@@ -135,7 +135,8 @@ def options_of(request: JobRequest) -> str:
     Of a search for precision, what tells it from others of the precision comes first.
     """
     if isinstance(request, ConvertRequest):
-        return options_in_words((request.converter_options,))
+        tables = (request.converter_options, request.comparator_options, request.dataset_options)
+        return "; ".join(filter(None, (*request.require, options_in_words(tables))))
     if isinstance(request, PrecisionRequest):
         sums = "" if request.accumulate == "fp32" else f"sums in {request.accumulate}"
         tables = (request.optimizer_options, request.runtime_options, request.comparator_options)

@@ -57,6 +57,7 @@ _ELSEWHERE: Mapping[JobKind, Mapping[str, str]] = {
         "converted": "a campaign converts; use `optvet convert --converted` for a single model",
         "out": "say --out to `optvet convert` for a single source",
         "registered": "a file cannot name code; say --register to `optvet convert`",
+        "cache_dir": _CACHE_DIR,
     },
     "precision": {
         **_ON_THE_COMMAND_LINE,

@@ -18,6 +18,7 @@ from optvet.engine.campaign.results import (
     trials,
 )
 from optvet.engine.campaign.store import CampaignStore
+from optvet.engine.campaign.tables.rows import in_short
 from optvet.engine.contract import checked_calls
 from optvet.spec.campaign import JobRequest, kind_of
 from optvet.spec.convert import ConvertRequest
@@ -123,6 +124,8 @@ def _trial(
             optimizer_version=", ".join(f"{c.name} {c.version}" for c in conversion.converters),
             judged_by=f"{conversion.source.runtime} {conversion.source.version}",
             samples=conversion.samples,
+            outputs=conversion.outputs,
+            impact=in_short(conversion.impact),
         )
     answer = trial.result or trial.precision
     if answer is None:
@@ -142,11 +145,10 @@ def _trial(
     if result is None:
         return ReportedTrial(**fields)
     assert isinstance(trial.request, VetRequest)
-    impact = result.impact
     return ReportedTrial(
         **fields,
         outputs=result.outputs,
-        impact=None if impact is None else impact.model_copy(update={"details": []}),
+        impact=in_short(result.impact),
         new_warnings=[w for w in result.warnings if w.new],
         verified=verified_of(result, trial.request.pipeline),
     )

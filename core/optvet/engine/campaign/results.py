@@ -363,7 +363,7 @@ def stored_requests(
         if not trust:
             check_request(str(store.path), json.loads(row["request"]), plugins)
         more: dict[str, Any] = {"out": None, "jobs": 1}
-        if not isinstance(request, ConvertRequest) and cache_dir is not None:
+        if cache_dir is not None:
             more["cache_dir"] = cache_dir
         found[row["key"]] = request.model_copy(update=more)
     return found

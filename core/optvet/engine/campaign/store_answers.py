@@ -20,7 +20,6 @@ from optvet.engine.database import MOST_VALUE_BYTES
 from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.campaign import kind_of
-from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, Finding, VetResult
 from optvet.spec.records.convert import ConversionResult
@@ -87,7 +86,6 @@ _INSERT_JOB = (
 def _job_row(job: Job) -> tuple[object, ...]:
     request = job.request
     pipeline = request.pipeline if isinstance(request, VetRequest) else ""
-    comparator = "" if isinstance(request, ConvertRequest) else request.comparator or ""
     return (
         job.key,
         job.cell,
@@ -99,7 +97,7 @@ def _job_row(job: Job) -> tuple[object, ...]:
         pipeline,
         " + ".join(request.dataset),
         request.runtime or "",
-        comparator,
+        request.comparator or "",
         int(job.bundles),
         kind_of(request),
     )
@@ -167,7 +165,7 @@ def record(
             add_artifacts(store, job, files, clock)
         elif isinstance(answer, ConversionResult):
             _add_findings(database, job, findings_of(answer), lambda f: str(f.fingerprint))
-            _add_metrics(database, job, numbers_of(answer))
+            _add_metrics(database, job, [*_on_task(answer), *numbers_of(answer)])
         elif isinstance(answer, PrecisionResult):
             found = findings_of_search(answer)
             _add_findings(database, job, found, lambda f: str(f.fingerprint))
@@ -238,10 +236,7 @@ def _add_metrics(
 
 def _metrics(result: VetResult) -> Iterable[tuple[str, str, float | None]]:
     """Kind, name and value of each number of a result."""
-    yield from _of_impact(result)
-    for output in result.outputs:
-        yield "output", f"{output.name}.error", output.error
-        yield "output", f"{output.name}.noise_floor", output.noise_floor
+    yield from _on_task(result)
     for name in _NUMBERS:
         yield "cost", name, float(getattr(result.cost, name))
     yield "model", "nodes", result.model.nodes
@@ -249,7 +244,13 @@ def _metrics(result: VetResult) -> Iterable[tuple[str, str, float | None]]:
     yield "model", "samples", result.samples
 
 
-def _of_impact(result: VetResult) -> Iterator[tuple[str, str, float | None]]:
+def _on_task(
+    result: VetResult | ConversionResult,
+) -> Iterator[tuple[str, str, float | None]]:
+    """Errors of outputs, and what they mean for the task."""
+    for output in result.outputs:
+        yield "output", f"{output.name}.error", output.error
+        yield "output", f"{output.name}.noise_floor", output.noise_floor
     if result.impact is None:
         return
     yield "impact", "changed", result.impact.changed

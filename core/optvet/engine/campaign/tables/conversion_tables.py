@@ -75,7 +75,11 @@ class ConversionRow:
     @property
     def reported(self) -> list[ConversionFinding]:
         """Faults and refusals; no notes."""
-        return [f for f in self.result.findings if f.severity != "note"] if self.result else []
+        return (
+            [f for f in self.result.findings if f.severity in ("fault", "refusal")]
+            if self.result
+            else []
+        )
 
 
 def converted_of(trials: Iterable[JobResult]) -> list[ConversionRow]:

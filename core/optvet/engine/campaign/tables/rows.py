@@ -14,7 +14,7 @@ from optvet.engine.campaign.store_answers import identity
 from optvet.engine.work.cache.cache_key import key
 from optvet.engine.work.sandbox.remote import LEFT_OUT
 from optvet.engine.work.trials.raised_errors import normalized_message
-from optvet.spec.records import Finding, VetResult
+from optvet.spec.records import Finding, Impact, VetResult
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.request import VetRequest
 from optvet.spec.studies import FaultRow, Outcome, TrialParts, TrialRow
@@ -63,7 +63,7 @@ def row_of(trial: JobResult) -> TrialRow:
         faults=faults,
         notes=tuple(f for f in result.findings if f.severity == "note"),
         warnings=tuple(w for w in result.warnings if w.new and LEFT_OUT not in w.message),
-        impact=None if impact is None else impact.model_copy(update={"details": []}),
+        impact=in_short(impact),
         error=error,
         noise=noise,
         passes=tuple(result.passes_alone),
@@ -105,10 +105,18 @@ def _row_of_conversion(result: ConversionResult, known: dict[str, Any]) -> Trial
         **{**known, "version": version, "parts": parts, "kind": "convert"},
         outcome=outcome,
         reason=reason_of(result),
+        task=result.impact.comparator if result.impact else "",
         faults=faults,
+        impact=in_short(result.impact),
+        timing=result.timing,
         error=error,
         noise=noise,
     )
+
+
+def in_short(impact: Impact | None) -> Impact | None:
+    """An impact without the comparisons of its samples."""
+    return None if impact is None else impact.model_copy(update={"details": []})
 
 
 def _worst(result: VetResult, faults: Sequence[FaultRow]) -> tuple[float | None, float | None]:
