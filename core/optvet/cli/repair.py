@@ -17,7 +17,6 @@ from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.render import count, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
-from optvet.cli.vet_screen import saved_lines
 from optvet.spec.repair import RepairRequest
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ def _screen(result: RepairResult, request: RepairRequest) -> Iterator[Renderable
         yield text(f"{count(result.tried, 'model')} tried{left}", "dim")
     if result.right_via:
         yield text(f"--via {','.join(result.right_via)} is right", "green")
-    yield from saved_lines(result.saved)
     if result.files:
         yield text(f"wrote {', '.join(result.files)} in {request.out}")
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
 
 from optvet.engine.convert.answer import result_of
 from optvet.engine.convert.chain import Link
@@ -23,9 +20,7 @@ from optvet.engine.convert.places import recorded_inside
 from optvet.engine.convert.run import StageArtifact, converted_by, judge_stages, prepare_inputs
 from optvet.engine.convert.session import Conversion
 from optvet.engine.discovery import Plugins
-from optvet.engine.models.model_file import save_if_right
 from optvet.engine.repair.acceptance import AcceptanceCheck, MeasuredModel, numbers_of, parts
-from optvet.engine.repair.apply_patch import NAME
 from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.edits import apply_edits
 from optvet.engine.repair.propose.rank import (
@@ -37,7 +32,6 @@ from optvet.engine.repair.propose.rank import (
 from optvet.engine.repair.propose.tried_candidates import count_worker_deaths
 from optvet.engine.repair.reference_models import other_chains, references_of
 from optvet.engine.repair.repair_search import Propose, RepairSearch, load_model
-from optvet.engine.vet.deliver import saved_as
 from optvet.engine.work.sandbox.outcome import Outcome, describe
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
@@ -48,9 +42,8 @@ from optvet.spec.files import write_file
 from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.records.repair import Patch, RepairNumbers, RepairResult
 from optvet.spec.repair import RepairRequest
-from optvet.spec.types import Artifact, Failure, Sample
+from optvet.spec.types import Artifact, Failure
 
-PATCH = "patch.json"
 _WITNESSES = 3
 _SHOWN = 2
 """Witnesses on which the insides of both sides are compared."""
@@ -250,8 +243,7 @@ class _Repair:
         if _is_overfitted(*fresh):
             reason = "the edits that fix the known inputs make others worse; nothing was written"
             return answer.model_copy(update={"verdict": "not-repaired", "reason": reason})
-        samples = [d.sample for d in inputs if not d.outside_domain]
-        return self._write(artifact.data, data, answer, config, samples)
+        return answer.model_copy(update={"files": self._write(artifact.data, data, answer)})
 
     def _why_none(self, tried: int) -> str:
         """Why nothing was edited: no edit is known for the place, or none of those tried holds."""
@@ -331,42 +323,16 @@ class _Repair:
         after = MeasuredModel(answer.stage_results[-1].seen)
         return result, numbers_of(before, unknown), numbers_of(after, unknown)
 
-    def _write(
-        self,
-        old: bytes,
-        new: bytes,
-        answer: RepairResult,
-        config: RuntimeConfig,
-        samples: Sequence[Sample],
-    ) -> RepairResult:
-        """The answer with what was written; a model that is not right as a file is not repaired."""
-        target = self.request.out / NAME
-        os.makedirs(target.parent, exist_ok=True)
-        shipped = RuntimeConfig(config.runtime, config.runtime.deployed)
-        why_wrong = partial(self._why_wrong, shipped, samples)
-        if answer.verdict != "repaired":
-            why_wrong = partial(str, "")  # better than it was, which the answer says
-        files = save_if_right(new, target, outside=False, why_wrong=why_wrong)
-        saved = saved_as(files, config.runtime, len(samples))
-        if not saved.path:
-            update = {"verdict": "not-repaired", "reason": saved.reason, "saved": saved}
-            return answer.model_copy(update=update)
+    def _write(self, old: bytes, new: bytes, answer: RepairResult) -> list[str]:
+        folder = self.request.out
+        os.makedirs(folder, exist_ok=True)
         patch = Patch(
             schema="optvet.patch/1", digest=hashlib.sha256(old).hexdigest(), edits=answer.edits
         )
-        written = self.request.out / PATCH
         advice = "make room, or choose another folder with --out"
-        write_file(written, patch.to_json().encode() + b"\n", advice=advice)
-        command = shlex.join(["optvet", "repair", "CONVERTED.onnx", "--apply", str(written)])
-        saved = saved.model_copy(update={"command": command, "recipe": {"patch": str(written)}})
-        return answer.model_copy(update={"files": [NAME, PATCH], "saved": saved})
-
-    def _why_wrong(self, shipped: RuntimeConfig, samples: Sequence[Sample], file: Path) -> str:
-        """Why the repaired model is wrong as a file in a default session; empty if it is not."""
-        observed = self.conversion.observe(shipped, Artifact("onnx", path=file), samples)
-        wrong = [seen for seen in self.judge.see(observed, samples).values() if not seen.right]
-        name = shipped.runtime.name
-        return f"in {name} with its defaults: {wrong[0].message}" if wrong else ""
+        write_file(folder / "repaired.onnx", new, advice=advice)
+        write_file(folder / "patch.json", patch.to_json().encode() + b"\n", advice=advice)
+        return ["repaired.onnx", "patch.json"]
 
     def _answer(self, **about: object) -> RepairResult:
         artifact = self.converted.artifact

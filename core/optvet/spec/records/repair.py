@@ -8,7 +8,6 @@ from pydantic import Field
 
 from optvet.spec.records.base import Record, Result
 from optvet.spec.records.convert import ConversionPlace, ConversionVerdict, ConverterRecord
-from optvet.spec.records.saved import Saved
 
 RepairVerdict = Literal["right", "repaired", "improved", "not-repaired", "refused", "undecided"]
 InputPart = Literal["witnesses", "held_out", "fresh"]
@@ -180,7 +179,6 @@ class RepairResult(Result):
     ``places`` are where the model broke, mended or not, and ``place`` the first of them. ``edits``
     are those of the patch; ``needless`` were left out again. ``right_via``: of a model that is not
     repaired, the converters whose model of the source is right as a whole, with their defaults.
-    ``saved`` is the repaired model's file.
     """
 
     schema_: Literal["optvet.repair/1"] = Field("optvet.repair/1", alias="schema")
@@ -201,7 +199,6 @@ class RepairResult(Result):
     verdict_after: ConversionVerdict | None = None
     tried: int = 0
     files: list[str] = Field(default_factory=list)
-    saved: Saved | None = None
     seed: int = 0
     wall_s: float = 0.0
 
