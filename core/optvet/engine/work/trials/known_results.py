@@ -9,6 +9,7 @@ import copy
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -114,8 +115,15 @@ class KnownResults:
 
     def reads(self, build_spec: BuildSpec) -> frozenset[ModelPart]:
         """The parts of a model that the runtime of ``build_spec`` reads."""
-        config = self.case.candidate if build_spec.optimizer else self.case.reference
-        return parts_read_by(config.runtime)
+        optimized, original = self._reads
+        return optimized if build_spec.optimizer else original
+
+    @cached_property
+    def _reads(self) -> tuple[frozenset[ModelPart], frozenset[ModelPart]]:
+        """The same of optimized models and of the original: each key of a run asks for it."""
+        configs = (self.case.candidate, self.case.reference)
+        optimized, original = (parts_read_by(c.runtime) for c in configs)
+        return optimized, original
 
     # --- builds and runs ---------------------------------------------------------------------
 
