@@ -165,6 +165,7 @@ def test_a_command_decides_on_a_library_that_no_optimizer_has(
         (("--check", "no-such-program {model}"), "is no program on the path"),
         (("--check", "true"), "expected {model} where the model's path"),
         (("--check", "true {model}", "--symptom", "crash"), "--check decides alone"),
+        (("--save", "safe.onnx"), "bisect saves no model"),
         (("--require", "speedup>=2"), "expected speedup>=N with N from 0.01 to below 1"),
         (("--dataset", "no-such-data"), "unknown dataset 'no-such-data'"),
         (("--index", "no-such-folder"), "expected a folder of wheels"),

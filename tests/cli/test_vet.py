@@ -526,6 +526,7 @@ def test_folder_is_vetted_model_by_model(run: Run, clean: Path, faulty: Path) ->
     assert "broken.onnx is cut short" in ran.err
     assert f"CLEAN     {clean}" in ran.out
     assert f"optimizer-error: {BLAMED}" in words(ran.out)
+    assert f"verified  --pipeline default,-{BLAMED}\n" in ran.out
     answer = json.loads(run("vet", clean.parent, "--json", "-").out)
     assert answer["schema"] == "optvet.vets/1"
     as_json = answer["results"]

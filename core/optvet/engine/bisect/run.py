@@ -188,6 +188,8 @@ def _checked(
         raise UnknownName("symptom", request.symptom, [s.value for s in Symptom])
     if request.check is not None and (request.symptom or request.culprit):
         raise UsageError("--check decides alone; leave --symptom and --culprit out")
+    if request.save is not None:
+        raise UsageError("bisect saves no model; use optvet vet --save with the release you choose")
     if not is_vetted:
         # What the command reads need not be ONNX: a source of a converter, with a function's name.
         source, function = parts_of(request.model)
