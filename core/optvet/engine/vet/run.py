@@ -37,6 +37,7 @@ from optvet.engine.vet.speed.verdict import judge_speed
 from optvet.engine.work.cache import whole_answers
 from optvet.engine.work.cache.environment_fingerprint import modules_of
 from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trials.inputs import Inputs
 from optvet.engine.work.trials.trial_results import FINDING
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import CannotLoad, OptvetError, Unsupported, UsageError
@@ -201,13 +202,8 @@ def _run(session: VetSession, started: float) -> VetResult:
     blamed = tuple(ledger.findings)
     if sound and is_wanted(session):
         records = study(session, detected, safe)
-    shipped = shipped_runner(session) if sound and safe else None
-    if shipped is not None:
-        again = partial(_passes_of_runtime, session)
-        safe = judge_as_shipped(session, shipped, detected, safe, again)
-        if meter.required:
-            shipping = session.at(shipped)
-            require_as_shipped(shipping, RequirementMeter(shipping, detected, inputs), safe)
+    if sound and safe:
+        safe = _judge_shipped(session, detected, inputs, safe)
     if session.request.measure:
         safe = judge_speed(session, detected, safe, cleared_of_faults)
     _describe(session, detected, weighed if sound else 0)
@@ -227,6 +223,22 @@ def _run(session: VetSession, started: float) -> VetResult:
     if session.request.save is not None:
         result = with_saved(session, detected, inputs, result)
     return with_structure(session, result, samples) if session.request.structure else result
+
+
+def _judge_shipped(
+    session: VetSession, detected: Detected, inputs: Inputs, safe: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The passes of ``safe`` that are right as shipped too; see ``judge_as_shipped``."""
+    runner = shipped_runner(session)
+    if runner is None:
+        return safe
+    again = partial(_passes_of_runtime, session)
+    safe = judge_as_shipped(session, runner, detected, safe, again)
+    shipping = session.at(runner)
+    meter = RequirementMeter(shipping, detected, inputs)
+    if meter.required:
+        require_as_shipped(shipping, meter, safe)
+    return safe
 
 
 def _passes_of_runtime(session: VetSession, blob: bytes | None) -> list[str]:
