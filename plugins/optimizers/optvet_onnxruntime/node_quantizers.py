@@ -113,7 +113,7 @@ class _NodeQuantizer:
     preload: Sequence[str] = ("onnx", "onnxruntime.quantization")
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
     options: Any
-    imports = "import tempfile\n\nimport onnx\nfrom onnxruntime import quantization\n"
+    import_lines = "import tempfile\n\nimport onnx\nfrom onnxruntime import quantization\n"
     traits = Traits(ordered=False, composable=True, max_model_bytes=2**31 - 1, dialect=True)
 
     def __init__(
@@ -182,7 +182,7 @@ class _NodeQuantizer:
         name_nodes(model)
         nodes = (n for n in model.graph.node if n.op_type in able)
         excluded = list_code("excluded", [n.name for n in nodes if n.name not in chosen])
-        return f"{self.imports}\n{names}{excluded}{self.call(options)}"
+        return f"{self.import_lines}\n{names}{excluded}{self.call(options)}"
 
     def call(self, options: Any) -> str:
         """Lines that quantize ``model`` but for the nodes ``excluded``, and return the result."""
@@ -228,7 +228,7 @@ class OrtStaticQuantizer(_NodeQuantizer):
             return None
         return options.model_copy(update={"inputs": str(inputs)})
 
-    imports = (
+    import_lines = (
         "import tempfile\n\nimport numpy as np\nimport onnx\nfrom onnxruntime import quantization\n"
     )
 
@@ -332,7 +332,9 @@ class OrtFourBits(_NodeQuantizer):
             raise MissingLibrary("onnx_ir", "optvet[onnxscript]")
         return super().version()
 
-    imports = "from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer\n"
+    import_lines = (
+        "from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer\n"
+    )
 
     def call(self, options: FourBitOptions) -> str:
         """``MatMulNBitsQuantizer``."""
