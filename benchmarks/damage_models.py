@@ -10,6 +10,8 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 DECISIONS = ("Where", "If", "TopK")
+FIRST_OPSET = 10
+"""From which on each is written as here: TopK with a tensor of k, Where with floats."""
 
 
 def nearest_neighbours(folder: Path) -> Iterator[Path]:
@@ -39,8 +41,12 @@ def nearest_neighbours(folder: Path) -> Iterator[Path]:
 def behind(model: ModelProto, decision: str, middle: Mapping[str, float]) -> bool:
     """Put a decision behind each output of floats, about its ``middle``; whether there was one.
 
-    ``Where`` doubles the elements below it, ``If`` all if the mean is below, ``TopK`` sorts.
+    ``Where`` doubles the elements below it, ``If`` all if the mean is below, ``TopK`` sorts. There
+    is none in models of operator sets that lack these operators.
     """
+    versions = {o.domain: o.version for o in model.opset_import}
+    if versions.get("", 1) < FIRST_OPSET:
+        return False
     done = False
     for output in model.graph.output:
         kind = output.type.tensor_type
