@@ -75,9 +75,9 @@ def answer_of(ask: Ask, folder: Path, scratch: Path, overlay: Path | None, limit
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Answer({}, f"no answer after {limit:g} s", STOPPED, scratch / "out")
+        return Answer({}, f"no answer after {limit:g} s", STOPPED, scratch / "out", folder)
     document = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return Answer(document, done.stdout + done.stderr, done.returncode, scratch / "out")
+    return Answer(document, done.stdout + done.stderr, done.returncode, scratch / "out", folder)
 
 
 def release_of(ask: Ask, keep: Path) -> tuple[Path | None, str]:

@@ -24,12 +24,13 @@ from optvet import Symptom
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answered; ``out`` is the folder that it was told to write to."""
+    """What a command answered in ``folder``; ``out`` is where it was told to write to."""
 
     document: Mapping[str, Any]
     screen: str
     status: int
     out: Path
+    folder: Path
 
     def findings(self) -> list[Mapping[str, Any]]:
         """Its findings; an error has none."""
@@ -105,9 +106,8 @@ def _vets(case: Mapping[str, Any], expected: Mapping[str, Any], folder: Path) ->
             needed = tuple(re.findall(r"with (--[a-z-]+)", note))
             for release in _releases(case.get("versions", ""), optimizer):
                 yield Ask((*plain, *needed), files.get(model, ""), checks, release=release)
-            for option in re.findall(r"(--[a-z-]+) must not agree", note):
-                control = option.lstrip("-").replace("-", " ")
-                yield Ask((*plain, option), "", (*checks, _does_not_agree(control)))
+            if "must not agree" in note:  # what is shipped is judged without being asked for
+                yield Ask(plain, "", (*checks, _does_not_agree("as shipped")))
     for release in re.findall(r"clean in ([\d.]+)", case.get("versions", "")):
         package = case["versions"].split()[0]
         other = release if _installed(package).startswith(release) else ""
@@ -221,7 +221,9 @@ def _works_when_pasted(answer: Answer) -> str:
         "onnxruntime.InferenceSession(model.SerializeToString())\n"
     )
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, cwd=answer.folder, capture_output=True, text=True, check=False, timeout=300
+    )
     last = (done.stderr.strip().splitlines() or [""])[-1]
     return "" if done.returncode == 0 else f"the code works when pasted: {last[:200]}"
 
