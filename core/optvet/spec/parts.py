@@ -156,7 +156,7 @@ class Ranges:
             rows = axis.largest.reshape(-1, step)
             high, low = rows.max(axis=0), rows.min(axis=0)
             order = np.argsort(high)
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 jumps = low[order[1:]] / high[order[:-1]]
                 alike = bool(np.all(high <= _ALIKE * low))
             if alike and np.max(jumps, initial=0.0) >= APART:
@@ -201,7 +201,7 @@ def _cut(largest: np.ndarray, start: int, stop: int, least: int) -> list[tuple[i
     here = largest[start:stop]
     if len(here) < 2 * least:
         return [(start, stop)]
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         low, high = np.minimum.accumulate(here), np.maximum.accumulate(here)
         low_behind = np.minimum.accumulate(here[::-1])[::-1]
         high_behind = np.maximum.accumulate(here[::-1])[::-1]

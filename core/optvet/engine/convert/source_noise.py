@@ -27,7 +27,6 @@ from optvet.engine.numerics.inject import INJECTIONS
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
-from optvet.engine.work.trials.noise_floor import LOOSENED
 from optvet.graph.structure import draws_random
 from optvet.spec.converters import Perturbs, SourceFacts
 from optvet.spec.types import Artifact, Failure, Sample
@@ -102,7 +101,7 @@ class NoiseMeter:
         """
         key = sample.id, tolerance
         if key not in self._loosened:
-            share, seeds = perturb.Share(tolerance), range(LOOSENED)
+            share, seeds = perturb.Share(tolerance), range(perturb.LOOSENED)
             runs = self._borrow_noise([sample], share).get(sample.id)
             if not runs:
                 about = (self.config, self.source, [sample], seeds, False, share)
@@ -178,7 +177,7 @@ class NoiseMeter:
         if self.converted is None or measured:
             return {}
         config, artifact, runs = self.converted
-        about = (config, artifact, samples, list(range(LOOSENED) if loose else SEEDS), ulps)
+        about = (config, artifact, samples, list(range(perturb.LOOSENED) if loose else SEEDS), ulps)
         moved = _answer(self.here.call(worker_steps.moved_weights, *about, role="judging")).value
         found: dict[str, list[Outputs]] = {}
         for s in samples:

@@ -30,6 +30,8 @@ from optvet.graph.walk import (
 from optvet.graph.weights import tensors_of_nodes
 
 Array = NDArray[Any]
+LOOSENED = 16
+"""Draws in which all moves by what a lossy pass declares: one label of many flips in few."""
 
 
 # Element type → integer type of its width, exponent mask, significand bits with the hidden bit.

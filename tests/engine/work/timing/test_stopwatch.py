@@ -6,14 +6,13 @@ import itertools
 import math
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from optvet.engine.work.timing.paired_runs import Repeat
-from optvet.engine.work.timing.stopwatch import Stopwatch, exclusive_timing
+from optvet.engine.work.timing.stopwatch import PairTimer, exclusive_timing
 
 TIMER = """
 from optvet.engine.work.timing.stopwatch import exclusive_timing
@@ -30,16 +29,11 @@ def test_timings_of_two_processes_wait_for_each_other() -> None:
     assert other.communicate(timeout=60)[0] == "alone\n"
 
 
-class Simulated(Stopwatch):
-    """Repeats whose log ratios are given; nothing is built or run."""
+@dataclass(frozen=True)
+class Simulated(PairTimer):
+    """Repeats whose log ratios are given; nothing is run."""
 
     ratios: Any = ()
-
-    def _facts_of(self, product: Any) -> None:
-        return None
-
-    def _side(self, product: Any) -> Any:
-        return SimpleNamespace(alignment=None)
 
     def _repeat(self, *_: Any) -> Repeat:
         uses: Any = ()
@@ -57,11 +51,11 @@ class Simulated(Stopwatch):
     ],
 )
 def test_repeats_are_added_until_the_interval_tells(
-    tmp_path: Path, spread: float, more_s: float, expected: int, call: str
+    spread: float, more_s: float, expected: int, call: str
 ) -> None:
     nothing: Any = None
-    watch = Simulated(nothing, nothing, (), tmp_path, 0.05, 3, more_s=more_s)
-    watch.ratios = itertools.cycle((spread, -spread, 0.0))
-    timed = watch._time_pair((), nothing, nothing, sequential=False)
+    ratios = itertools.cycle((spread, -spread, 0.0))
+    timer = Simulated(nothing, (), 0.05, 3, 60.0, more_s=more_s, ratios=ratios)
+    timed = timer.time(nothing, nothing)
     assert (len(timed.repeats), timed.call) == (expected, call)
     assert timed.confidence == pytest.approx(0.99 if not more_s else 1 - 0.01 / 3)

@@ -44,11 +44,13 @@ if it is None."""
 def shipped_runner(session: VetSession) -> TrialRunner | None:
     """What runs optimized models under the runtime's defaults and the user's options.
 
-    None if the clean room is such a session, or if the session's own optimizations are vetted.
+    None if the clean room is such a session, or if the session's own optimizations are vetted:
+    models that a runtime's own optimizer saves are not optimized again.
     """
     case = session.case
+    own = case.optimizer.name == case.candidate.runtime.name
     shipped = case.shipped(session.request.runtime_options)
-    if session.request.clean or case.lowers or case.optimizer.traits.optimizes_on_load:
+    if session.request.clean or own or case.lowers or case.optimizer.traits.optimizes_on_load:
         return None
     if shipped.candidate.options == case.candidate.options:
         return None

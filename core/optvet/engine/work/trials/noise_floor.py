@@ -49,8 +49,6 @@ from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample
 
 JITTERS = 2
-LOOSENED = 16
-"""Draws in which all moves by what a lossy pass declares: one label of many flips in few."""
 SEEDS, MORE_SEEDS, WIDE_SEEDS = range(JITTERS, 5), range(5, 15), range(100, 106)
 """Further draws before a fault is reported; the last two where a rounded value decides."""
 MAX_MACS = 2e10
@@ -244,7 +242,7 @@ def measure(
 
 def loosened(runner: TrialRunner, sample: Sample, tolerance: float) -> tuple[Outputs, ...]:
     """Outputs of the reference with inputs, weights and decisions moved by a declared loss."""
-    runs, _ = _jitter(runner, [sample], range(LOOSENED), perturb.Share(tolerance))
+    runs, _ = _jitter(runner, [sample], range(perturb.LOOSENED), perturb.Share(tolerance))
     return tuple(runs.get(sample.id, ()))
 
 
