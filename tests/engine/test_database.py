@@ -37,6 +37,15 @@ def test_what_was_written_is_read_again(file: Path) -> None:
         assert database.execute("SELECT * FROM word").fetchall() == [("a", 1, None)]
 
 
+def test_a_kill_while_tables_are_made_leaves_none_of_them(tmp_path: Path) -> None:
+    killed = "CREATE TABLE IF NOT EXISTS late (name TEXT CHECK (no_such_function(name)))"
+    made = tmp_path / "words.sqlite"
+    with pytest.raises(sqlite3.OperationalError, match="no such function"):
+        open_database(made, (TABLES[0], killed, TABLES[1]), busy_s=1)
+    with closing(open_database(made, TABLES, busy_s=1)) as database:
+        assert database.execute("SELECT * FROM word").fetchall() == []
+
+
 def test_a_foreign_journal_deletes_nothing(file: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.write_text("mine")

@@ -69,11 +69,15 @@ def open_database(
         )
         try:
             settle(database, most_value_bytes)
-            if tables and objects_of(database):
+            made = bool(objects_of(database))
+            if tables and made:
                 check_objects(database, tables)
             database.execute("PRAGMA journal_mode=WAL")
-            for statement in tables:
-                database.execute(statement)
+            if tables and not made:
+                # All or none: who is killed here leaves an empty file, not half of the tables.
+                with transaction(database):
+                    for statement in tables:
+                        database.execute(statement)
             return database
         except BaseException as error:
             database.close()
