@@ -1,3 +1,4 @@
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,10 @@ from optvet.spec.protocols import Feeds
 from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Traits
 from optvet.testing import Planted, check_optimizer, check_runtime
+
+with contextlib.suppress(ImportError):
+    # It puts its folder on sys.path when it is first imported, which monkeypatch would undo.
+    import onnxruntime.transformers  # noqa: F401
 
 PLUGINS = Plugins()
 

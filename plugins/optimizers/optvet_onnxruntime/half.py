@@ -109,6 +109,8 @@ class OrtFp16:
             if name not in parts:
                 raise UnknownName(f"node of the model for {self.name}", name, parts)
         converted = {node for name in passes for node in parts[name]}
+        if not converted and not options.emulated:
+            return Artifact("onnx", source.data)
         kept = [node.name for node in model.graph.node if node.name not in converted]
         half = model
         if converted:

@@ -155,7 +155,7 @@ class _NodeQuantizer:
                 raise UnknownName(f"node of the model for {self.name}", name, parts)
         chosen = {node for name in passes for node in parts[name]}
         if not chosen:
-            return Artifact("onnx", model.SerializeToString(deterministic=True))
+            return Artifact("onnx", source.data)
         kept = [node.name for node in model.graph.node if node.name not in chosen]
         with tempfile.TemporaryDirectory(prefix="optvet-") as folder:
             quantized = self.quantize(model, kept, options, Path(folder))
