@@ -23,7 +23,6 @@ from optvet.engine.vet.speed.timings import (
     failure_record,
     stopwatch,
     timing_record,
-    with_runtime_defaults,
 )
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Limits, Sandbox
@@ -111,8 +110,8 @@ def _variants(request: BenchRequest, plugins: Plugins, model: Model) -> Iterator
         seen: set[tuple[str, ...]] = set()
         for pipeline in _pipelines(request, plugins, name):
             variant_options = request.of(name, pipeline)
-            case = with_runtime_defaults(
-                case_of(variant_options, plugins, model), variant_options.runtime_options
+            case = case_of(variant_options, plugins, model).both_shipped(
+                variant_options.runtime_options
             )
             if case.passes.pipeline not in seen:
                 seen.add(case.passes.pipeline)

@@ -63,14 +63,8 @@ def open_conversion(
         for home in homes:
             at_home = [r for r in runtimes if plugins.home_of(r) == home]
             libraries = [n for c in converters if plugins.home_of(c) == home for n in c.preload]
-            preload = (
-                *preload_for(None, *at_home),
-                *libraries,
-                f"{__package__}.worker_steps",
-                "numpy.random",
-                *more,
-                *(MEASURES,) * request.measure,
-            )
+            steps = (f"{__package__}.worker_steps", "numpy.random", *(MEASURES,) * request.measure)
+            preload = (*preload_for(None, *at_home), *libraries, *steps, *more)
             interpreter = pythons.interpreter_of(home, plugins) if home else None
             sandboxes[home] = stack.enter_context(
                 Sandbox(

@@ -7,7 +7,6 @@ from optvet.engine.vet.speed.timings import (
     failure_record,
     stopwatch,
     timing_record,
-    with_runtime_defaults,
 )
 from optvet.engine.vet.speed.verdict import REPEATS
 from optvet.spec.errors import NothingTested
@@ -26,7 +25,7 @@ def time_mixed(plain: VetSession, sample: Sample, result: PrecisionResult) -> Pr
     kept = {part.name for part in result.kept}
     passes = tuple(name for name in plain.case.passes.pipeline if name not in kept)
     request, progress = plain.request, plain.runner.progress
-    case = with_runtime_defaults(plain.case, request.runtime_options)
+    case = plain.case.both_shipped(request.runtime_options)
     with stopwatch(
         plain,
         case,

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.large import is_large
 from optvet.engine.models.model_file import (
     keeps_weights_beside,
@@ -23,13 +22,12 @@ from optvet.engine.models.model_file import (
 )
 from optvet.engine.options import NoOptions
 from optvet.engine.runtime_target import RuntimeTarget
+from optvet.engine.vet.find.as_shipped import shipped_examiner
 from optvet.engine.vet.find.detect import Detected, wrong_in_rest
-from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.session import VetSession
-from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trials.building import BuildSpec, build, saved_artifact
+from optvet.engine.work.trials.building import make_onnx
 from optvet.engine.work.trials.case import Case, PassTable
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.graph.outline import digest_of
@@ -177,31 +175,17 @@ def saved_as(files: list[SavedFile] | str, runtime: Runtime, samples: int) -> Sa
 def _made(session: VetSession, passes: Sequence[str]) -> bytes | Path:
     """The model that ``passes`` make: its bytes, or a file of a large one."""
     optimizer, spec = session.case.optimizer, session.runner.build_spec(passes)
-    outcome = session.runner.sandbox.call(_make, spec, fresh=True)
+    outcome = session.runner.sandbox.call(make_onnx, spec, fresh=True)
     if outcome.value is None:
         words = describe(outcome.failure) if outcome.failure is not None else "no result"
         raise InfrastructureError(f"{optimizer.name} did not repeat its result: {words}")
     return outcome.value
 
 
-def _make(spec: BuildSpec) -> bytes | Path:
-    """The model of ``spec`` in ONNX. Called in a worker."""
-    enter("build")
-    optimizer = spec.optimizer
-    assert optimizer is not None
-    artifact = build(spec) if optimizer.traits.produces == "onnx" else saved_artifact(spec)
-    assert artifact is not None
-    return artifact.path or artifact.data
-
-
 def _why_wrong(detected: Detected, inputs: Inputs, optimizer: Optimizer, judged: VetSession) -> str:
     """Why the file of ``judged`` is not known to be right as it will be run; empty if it is."""
     runner, samples, case = judged.runner, detected.samples, judged.case
-    examiner = Examiner(runner, samples, tolerance=case.passes.tolerance, thresholds=OTHER_KERNELS)
-    # What is excused in the clean room is so in any session.
-    excused = {o for f in judged.ledger.findings if f.known_limit for o in f.outputs}
-    examiner.ignored_outputs |= detected.examiner.ignored_outputs | excused
-    examiner.learn_reference(runner.reference(samples))
+    examiner = shipped_examiner(runner, detected, judged.ledger)
     found = examiner.examine(runner.trial((FILE,), samples, "verify"), samples)
     looked = replace(detected, runner=runner, examiner=examiner)
     if found.observation is None and inputs.several:

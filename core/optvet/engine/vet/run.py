@@ -21,15 +21,16 @@ from optvet.engine.vet.explain.crosscheck import cross_check
 from optvet.engine.vet.explain.fingerprints import fingerprint_in_place
 from optvet.engine.vet.explain.locate import AT_LEAST, explain
 from optvet.engine.vet.explain.notes import take_notes
-from optvet.engine.vet.find.as_shipped import judge_as_shipped, require_as_shipped, shipped_runner
+from optvet.engine.vet.find.as_shipped import judge_as_shipped, shipped_runner
 from optvet.engine.vet.find.detect import Detected, detect, wrong_in_rest
 from optvet.engine.vet.find.eliminate import Rest, clear
-from optvet.engine.vet.find.excuses import excuse, excuse_exact
+from optvet.engine.vet.find.excuses import excuse, excuse_exact, excused_passes
 from optvet.engine.vet.find.model_files import note_changes, states_of
 from optvet.engine.vet.find.study import is_wanted, study
 from optvet.engine.vet.impact.assess import Assessor
 from optvet.engine.vet.observe.layers import Layers
 from optvet.engine.vet.observe.observation import Examination
+from optvet.engine.vet.require.as_shipped import require_as_shipped
 from optvet.engine.vet.require.demand import demand
 from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.session import VetSession, open_session
@@ -232,8 +233,8 @@ def _judge_shipped(
     runner = shipped_runner(session)
     if runner is None:
         return safe
-    again = partial(_passes_of_runtime, session)
-    safe = judge_as_shipped(session, runner, detected, safe, again)
+    passes_of = partial(_passes_of_runtime, session)
+    safe = judge_as_shipped(session, runner, detected, safe, passes_of)
     shipping = session.at(runner)
     meter = RequirementMeter(shipping, detected, inputs)
     if meter.required:
@@ -313,8 +314,7 @@ def _weigh(
     """
     ledger, examiner, table = session.ledger, detected.examiner, session.case.passes
     excused = _account_for(session, detected, 0)
-    guilty = {n for f in ledger.findings if f.severity == "fault" for n in f.culprit}
-    back = {n for f in excused for n in f.culprit} - guilty - {*safe}
+    back = excused_passes(ledger, excused) - {*safe}
     if not back or session.request.strategy == "none":
         return session, safe, remaining
     runner, samples = session.runner, detected.samples

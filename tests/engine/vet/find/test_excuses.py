@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -14,11 +15,13 @@ from tests.preload import TRIALS
 import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
+from optvet.engine.vet.find.excuses import excused_passes
+from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.vet.run import vet_model
 from optvet.engine.vetting import GivenInputs
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.graph.walk import nodes_of
-from optvet.spec.records import VetResult
+from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Pass, Traits
@@ -406,3 +409,24 @@ def test_weights_of_which_no_two_may_be_multiplied_accuse_no_pass_that_does(
     result = vet_model(opened, asked, plugins, sandbox=sandbox)
     assert result.verdict == verdict
     assert ("product of the weights 'a' and 'b'" in result.reason) is (verdict == "undecided")
+
+
+@pytest.mark.parametrize(("also", "kept"), [("", {"fuse", "fold"}), ("fold", {"fuse"})])
+def test_a_pass_is_kept_if_all_that_it_is_blamed_for_is_excused(also: str, kept: set[str]) -> None:
+    def blamed(passes: list[str], severity: Literal["fault", "note"], output: str) -> Finding:
+        seen = Symptom.WRONG_OUTPUT
+        return Finding(
+            symptom=seen,
+            severity=severity,
+            stage="compare",
+            culprit=passes,
+            confirmed=True,
+            outputs=[output],
+        )
+
+    ledger, excused = FindingsLedger(), blamed(["fuse", "fold"], "note", "y")
+    ledger.add(blamed(["fuse"], "fault", "x"))  # of before, which is no reason here
+    ledger.add(excused)
+    if also:
+        ledger.add(blamed([also], "fault", "z"))
+    assert excused_passes(ledger, [excused], 1) == kept

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optvet.engine.vet.session import VetSession
-from optvet.engine.vet.speed.timings import with_runtime_defaults
 from optvet.engine.work.trials.node_counts import take_inventory
 from optvet.engine.work.trials.placement import find_placement
 from optvet.spec.records import VetResult
@@ -19,7 +18,7 @@ def with_structure(session: VetSession, result: VetResult, samples: Sequence[Sam
 
     What cannot be had leaves ``structures`` as it is, and a reason in ``placements``.
     """
-    case = with_runtime_defaults(session.case, session.request.runtime_options)
+    case = session.case.both_shipped(session.request.runtime_options)
     runner, passes = session.runner.on(case), case.passes.pipeline
     runner.progress("structure and placement", 0, None)
     before, after = (take_inventory(runner, p, samples[0]) for p in (None, passes))

@@ -20,23 +20,19 @@ from optvet.engine.models import large
 from optvet.engine.vet.find.confirm import report_fault
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.find.eliminate import clear
-from optvet.engine.vet.find.excuses import excuse
+from optvet.engine.vet.find.excuses import excuse, excused_passes
 from optvet.engine.vet.find.localize import Answer, minimal_set
+from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.properties import Fault
-from optvet.engine.vet.require.metrics import RequirementMeter
-from optvet.engine.vet.require.unmet import UnmetRequirement
 from optvet.engine.vet.session import VetSession
-from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trials.building import BuildSpec, build
+from optvet.engine.work.trials.building import make_onnx
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.spec.types import Failure, Sample
 
 CONTROL = "as shipped"
-Again = Callable[[bytes | None], Sequence[str]]
+RuntimePasses = Callable[[bytes | None], Sequence[str]]
 """Names the passes of the runtime's own optimizer that are wrong on a model in ONNX; the original
 if it is None."""
 
@@ -57,12 +53,25 @@ def shipped_runner(session: VetSession) -> TrialRunner | None:
     return session.runner.on(shipped.under(full=False))
 
 
+def shipped_examiner(runner: TrialRunner, detected: Detected, ledger: FindingsLedger) -> Examiner:
+    """Compares what ``runner`` runs with the original in the clean room.
+
+    What is excused in the clean room is so in any session.
+    """
+    tolerance = runner.case.passes.tolerance
+    examiner = Examiner(runner, detected.samples, tolerance=tolerance, thresholds=OTHER_KERNELS)
+    excused = {output for f in ledger.findings if f.known_limit for output in f.outputs}
+    examiner.ignored_outputs |= detected.examiner.ignored_outputs | excused
+    examiner.learn_reference(runner.reference(detected.samples))
+    return examiner
+
+
 def judge_as_shipped(
     session: VetSession,
     runner: TrialRunner,
     detected: Detected,
     safe: tuple[str, ...],
-    again: Again,
+    runtime_passes: RuntimePasses,
 ) -> tuple[str, ...]:
     """Report faults of ``safe`` that only ``runner`` shows; returns its safe part.
 
@@ -71,11 +80,7 @@ def judge_as_shipped(
     """
     case, ledger, samples = session.case, session.ledger, detected.samples
     runner.progress("judging as shipped", 0, None)
-    examiner = Examiner(runner, samples, tolerance=case.passes.tolerance, thresholds=OTHER_KERNELS)
-    # What is excused in the clean room is so in any session.
-    excused_outputs = {o for f in ledger.findings if f.known_limit for o in f.outputs}
-    examiner.ignored_outputs |= detected.examiner.ignored_outputs | excused_outputs
-    examiner.learn_reference(runner.reference(samples))
+    examiner = shipped_examiner(runner, detected, ledger)
     found = examiner.examine(runner.trial(safe, samples, "detect"), samples)
     share = detected.share(samples)
     if found.observation is not None:
@@ -90,48 +95,29 @@ def judge_as_shipped(
     before, passes = len(ledger.findings), safe
     # Whose fault is it? The runtime's, where its defaults are wrong on the original too.
     original = session.runner.on(case.run_by(runner.case.candidate)).reference(samples)
+    of_original = examiner.examine(original, samples)
     shipping = session.at(runner)
-    if _is_wrong(examiner, original, samples):
+    model_of: tuple[str, ...] | None
+    if of_original.observation is not None:
         report_fault(shipping, fault, (), as_deployed=True)
-        words, blob = f"the runtime is wrong on the original too{share}", None
-        if further := _unexplained(found, examiner.examine(original, samples)):
+        words, model_of = f"the runtime is wrong on the original too{share}", None
+        if further := _unexplained(found, of_original):
             ledger.add_undecided_reason(f"{words}. {further}")
     else:
         safe = clear(shipping, examiner, samples, passes, found, as_deployed=True).passes
-        words, blob = f"only the optimized model is wrong{share}", _made(runner, passes)
+        words, model_of = f"only the optimized model is wrong{share}", passes
     # Weighed before passes are left out: where the standard has no answer, kernels may differ.
-    excused = excuse(shipping, examiner, samples, before)
-    guilty = {n for f in ledger.findings[before:] if f not in excused for n in f.culprit}
-    back = {n for f in excused for n in f.culprit} - guilty
+    back = excused_passes(ledger, excuse(shipping, examiner, samples, before), before)
     safe = tuple(n for n in passes if n in safe or n in back)
     if all(f.severity == "note" for f in ledger.findings[before:]):
         ledger.control(CONTROL, "limited", words)
         return safe
     ledger.control(CONTROL, "failed", words)
-    parts = _options_at_fault(session, runner, fault, None if blob is None else passes)
-    if blob is None or blob:
-        parts += again(blob)
+    parts = _options_at_fault(session, runner, fault, model_of)
+    parts += _passes_at_fault(runner, model_of, runtime_passes)
     for i in range(before, len(ledger.findings)):
         ledger.amend(i, {"runtime_parts": parts})
     return safe
-
-
-def require_as_shipped(session: VetSession, meter: RequirementMeter, safe: tuple[str, ...]) -> None:
-    """Measure as shipped what is met in the clean room; ``session`` and ``meter`` run so."""
-    ledger = session.ledger
-    for i, (required, record) in enumerate(zip(meter.required, ledger.requirements, strict=True)):
-        unmet = UnmetRequirement(meter, required)
-        if not record.met or unmet.read(safe).met is not False:
-            continue
-        reading = unmet.read(safe, fresh=True)
-        if reading.met is not False:
-            continue
-        found = unmet.describe(session.runner.trial(safe, unmet.samples, "confirm"), ())
-        witness = session.witness(reading.witness)
-        ledger.add(found.model_copy(update={"as_deployed": True, "witness": witness}))
-        detail = f"{reading.words} as shipped; {record.detail} in the clean room"
-        changes = {"met": False, "measured": found.measured, "detail": detail}
-        ledger.requirements[i] = record.model_copy(update=changes)
 
 
 def _unexplained(found: Examination, of_original: Examination) -> str:
@@ -145,30 +131,25 @@ def _unexplained(found: Examination, of_original: Examination) -> str:
     return ""
 
 
-def _is_wrong(examiner: Examiner, trial: Trial, samples: Sequence[Sample]) -> bool:
-    failed = any(isinstance(r, Failure) for r in trial.runs.values())
-    return failed or examiner.examine(trial, samples).observation is not None
-
-
-def _made(runner: TrialRunner, passes: Sequence[str]) -> bytes:
-    """The optimized model; empty if it is too large to be held, or cannot be made again."""
+def _passes_at_fault(
+    runner: TrialRunner, model_of: Sequence[str] | None, runtime_passes: RuntimePasses
+) -> Sequence[str]:
+    """Those of the runtime's own optimizer; none of a model that is too large to be held."""
+    if model_of is None:
+        return runtime_passes(None)
     if large.is_large(runner.model):
-        return b""
-    return runner.sandbox.call(_build, runner.build_spec(passes), fresh=True).value or b""
-
-
-def _build(spec: BuildSpec) -> bytes:
-    """Called in a worker."""
-    enter("build")
-    return build(spec).data
+        return ()
+    made = runner.sandbox.call(make_onnx, runner.build_spec(model_of), fresh=True).value
+    return runtime_passes(made) if isinstance(made, bytes) else ()
 
 
 def _options_at_fault(
-    session: VetSession, runner: TrialRunner, fault: Fault, passes: Sequence[str] | None
+    session: VetSession, runner: TrialRunner, fault: Fault, model_of: Sequence[str] | None
 ) -> list[str]:
     """The fewest options of the shipped session, as ``KEY=VALUE``, that show ``fault``.
 
-    All others are as in the clean room. The model is that of ``passes``; None is the original.
+    All others are as in the clean room. The model is that of the passes ``model_of``;
+    None is the original.
     """
     clean, own = session.case.candidate, runner.case.candidate.options
     differs = [n for n in type(own).model_fields if getattr(own, n) != getattr(clean.options, n)]
@@ -177,12 +158,13 @@ def _options_at_fault(
     def shows(names: tuple[str, ...]) -> Answer:
         options = clean.options.model_copy(update={n: getattr(own, n) for n in names})
         config = RuntimeConfig(clean.runtime, options)
-        if passes is None:
+        if model_of is None:
             trial = session.runner.on(session.case.run_by(config)).reference(samples)
         else:
             case = replace(runner.case, candidate=config)
-            trial = session.runner.on(case).trial(passes, samples, "localize")
-        return "fails" if _is_wrong(fault.examiner, trial, samples) else "passes"
+            trial = session.runner.on(case).trial(model_of, samples, "localize")
+        seen = fault.examiner.examine(trial, samples).observation
+        return "passes" if seen is None else "fails"
 
     shown = own.model_dump(mode="json")
     return [f"{n}={shown[n]}" for n in minimal_set(differs, shows)]

@@ -14,6 +14,7 @@ from optvet.engine.judge.second_opinion import is_contradicted
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import open_model
 from optvet.engine.runtime_target import RuntimeTarget
+from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination, finite
 from optvet.engine.vet.session import VetSession
@@ -56,6 +57,12 @@ def excuse(
     if not isinstance(session.case.optimizer, RuntimeTarget):
         ledger.weighed = len(ledger.findings)
     return excused
+
+
+def excused_passes(ledger: FindingsLedger, excused: Sequence[Finding], first: int = 0) -> set[str]:
+    """The passes that are blamed for nothing but ``excused`` among the findings from ``first``."""
+    guilty = {name for f in ledger.findings[first:] if f not in excused for name in f.culprit}
+    return {name for f in excused for name in f.culprit} - guilty
 
 
 def _excuse_undefined(

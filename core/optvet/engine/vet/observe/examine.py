@@ -143,23 +143,13 @@ class Examiner:
         if trial.build.failure is not None:
             first = samples[0] if samples else None
             return observation_of(judge_failure(trial.build.failure, maker), first)
-        gone = self._find_fed_lost_input(trial, samples)
+        gone = _find_fed_lost_input(trial, samples)
         if gone is not None:
             return gone
         for sample in samples:
             run = trial.runs.get(sample.id)
             if isinstance(run, Failure):
                 return observation_of(judge_failure(run, maker), sample)
-        return None
-
-    def _find_fed_lost_input(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
-        """An observation if a sample feeds an optional input that the candidate lost."""
-        lost = trial.alignment.lost if trial.alignment is not None else ()
-        for sample in samples:
-            fed = [name for name in lost if name in sample.feeds]
-            if fed:
-                problem = InterfaceProblem(f"{_inputs_words(fed)} gone, which the sample feeds")
-                return observation_of(judge_sample({}, problem), sample)
         return None
 
     def _find_lost_inputs(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
@@ -264,7 +254,7 @@ class Examiner:
             if self._loosen(trial, sample) and not self._doubtful(trial, sample):
                 settled.add(sample.id)
                 continue
-            if not settled and self._gross(trial, sample):
+            if not settled and _is_gross(self._judge(trial, sample)):
                 # A reference that differs from itself has no noise to measure.
                 self._check_self(sample)
             # The one that differs most is mostly a fault, or none is: then all the others at once.
@@ -302,12 +292,6 @@ class Examiner:
         judged = [j for j in self._judge(trial, sample) if j.call in ("unsure", "fault")]
         structural = any(j.structural for j in judged)
         return -max((j.error or 0.0 for j in judged), default=0.0) - (math.inf if structural else 0)
-
-    def _gross(self, trial: Trial, sample: Sample) -> bool:
-        return any(
-            j.call in ("unsure", "fault") and (j.error is None or j.error > GROSS)
-            for j in self._judge(trial, sample)
-        )
 
     def _measure(self, trial: Trial, samples: Sequence[Sample]) -> None:
         """Measure jitter on samples where, by the graph, the size of a difference matters."""
@@ -429,13 +413,14 @@ class Examiner:
         if self.tolerance(trial.passes) is None:
             sized = [(-self._size(trial, s), s) for s in left]
             self.layers.inspect(trial, sized, most=REST)
-        left = [s for s in left if self._open(trial, s)]
+
+        def is_open(sample: Sample) -> bool:
+            return any(j.call == "unsure" for j in self._judge(trial, sample))
+
+        left = [s for s in left if is_open(s)]
         if left and self.runner.model.size_bytes <= REST_BYTES:
             self._measure(trial, left)
-        return {s.id for s in samples if self._open(trial, s)}
-
-    def _open(self, trial: Trial, sample: Sample) -> bool:
-        return any(j.call == "unsure" for j in self._judge(trial, sample))
+        return {s.id for s in samples if is_open(s)}
 
     def levels(self, runs: Mapping[str, Outputs]) -> dict[str, dict[str, float]]:
         """Absolute uncertainty per sample and output, where it is known.
@@ -504,6 +489,22 @@ def misdeclared_in(trial: Trial, samples: Sequence[Sample]) -> Observation | Non
         if words:
             return observation_of(judge_sample({}, InterfaceProblem(words)), sample)
     return None
+
+
+def _find_fed_lost_input(trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+    """An observation if a sample feeds an optional input that the candidate lost."""
+    lost = trial.alignment.lost if trial.alignment is not None else ()
+    for sample in samples:
+        fed = [name for name in lost if name in sample.feeds]
+        if fed:
+            problem = InterfaceProblem(f"{_inputs_words(fed)} gone, which the sample feeds")
+            return observation_of(judge_sample({}, problem), sample)
+    return None
+
+
+def _is_gross(judged: Sequence[Judgement]) -> bool:
+    doubtful = (j for j in judged if j.call in ("unsure", "fault"))
+    return any(j.error is None or j.error > GROSS for j in doubtful)
 
 
 def _is_nan(value: np.ndarray) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median
@@ -13,31 +13,17 @@ import numpy as np
 from optvet.engine.judge.failures import symptom_of
 from optvet.engine.models import large
 from optvet.engine.numerics import time_ratio
-from optvet.engine.options import parse_options
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.timing.paired_runs import Footprint
 from optvet.engine.work.timing.stopwatch import Stopwatch, Timed
 from optvet.engine.work.trials.case import Case
-from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.records.bench import StepFailure
 from optvet.spec.records.timing import Baseline, TimedSide, Timing
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
-
-
-def with_runtime_defaults(case: Case, options: Mapping[str, Any]) -> Case:
-    """``case`` under the runtime's own defaults, but for the user's ``options``.
-
-    Raises:
-        UsageError: The runtime does not take an option.
-    """
-    runtime = case.candidate.runtime
-    return case.run_by(
-        RuntimeConfig(runtime, parse_options(runtime.name, runtime.deployed, options))
-    )
 
 
 @contextmanager

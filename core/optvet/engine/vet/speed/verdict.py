@@ -12,7 +12,6 @@ from optvet.engine.vet.speed.timings import (
     failure_record,
     stopwatch,
     timing_record,
-    with_runtime_defaults,
 )
 from optvet.engine.work.timing.device_readings import ask_meter, find_use
 from optvet.engine.work.timing.stopwatch import Passes, Stopwatch
@@ -51,7 +50,7 @@ def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Cl
     if not set(safe) - session.case.passes.required:
         ledger.control(CONTROL, "limited", "not timed: no pass is left without a fault")
         return safe
-    case = with_runtime_defaults(session.case, request.runtime_options)
+    case = session.case.both_shipped(request.runtime_options)
     samples = tuple(detected.samples[:1])
     with stopwatch(
         session,

@@ -183,7 +183,7 @@ class Stopwatch:
     never in the cache: they say how fast this machine was at that time.
 
     Attributes:
-        case: Who is timed, under which runtimes; see ``with_runtime_defaults``.
+        case: Who is timed, under which runtimes; see ``Case.both_shipped``.
         sandbox: Runs the tasks.
         samples: Inputs.
         folder: Where products are kept while they are timed; removed by the caller.

@@ -166,6 +166,20 @@ def saved_artifact(build_spec: BuildSpec) -> Artifact | None:
     return optimizer_returns.check_saved(optimizer, saved)
 
 
+def make_onnx(build_spec: BuildSpec) -> bytes | Path:
+    """What is made, as a model in ONNX, or the file of a large one. Called in a worker.
+
+    Its optimizer makes ONNX, or can save what it makes as such.
+    """
+    enter("build")
+    optimizer = build_spec.optimizer
+    assert optimizer is not None
+    is_onnx = optimizer.traits.produces == "onnx"
+    artifact = build(build_spec) if is_onnx else saved_artifact(build_spec)
+    assert artifact is not None
+    return artifact.path or artifact.data
+
+
 def speaks_dialect(build_spec: BuildSpec) -> bool:
     """Whether the artifact may have operators of a runtime's own; see ``Traits.dialect``."""
     return build_spec.optimizer is not None and build_spec.optimizer.traits.dialect

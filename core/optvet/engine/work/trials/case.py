@@ -147,10 +147,18 @@ class Case:
         return replace(self, candidate=candidate, reference=candidate)
 
     def shipped(self, given: Mapping[str, Any]) -> Case:
-        """The same with the optimized model under the runtime's own defaults, but for ``given``."""
+        """The same with the optimized model under the runtime's own defaults, but for ``given``.
+
+        Raises:
+            UsageError: The runtime does not take an option.
+        """
         runtime = self.candidate.runtime
         options = parse_options(runtime.name, runtime.deployed, given)
         return replace(self, candidate=RuntimeConfig(runtime, options))
+
+    def both_shipped(self, given: Mapping[str, Any]) -> Case:
+        """The same with both models under the runtime's own defaults; see ``shipped``."""
+        return self.run_by(self.shipped(given).candidate)
 
 
 def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
