@@ -142,7 +142,7 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates, *, others: bool) -
     seen: set[str] = set()
     written = _explaining(windows, trials, region)
     ends = [_SHORT_S if written else _TIME_S]
-    started = time.monotonic()
+    started = time.process_time()
     ranked: list[RepairCandidate] = []
     for propose in _PROPOSE:
         nodes = region
@@ -159,7 +159,7 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates, *, others: bool) -
             if not candidate.explains:
                 ranked.append(candidate)
                 continue
-            if time.monotonic() - started > min(ends):
+            if time.process_time() - started > min(ends):
                 break
             depth = trials.depth(candidate, lambda c: _depth(windows, c))
             if depth >= 0:
@@ -167,7 +167,7 @@ def _rank(windows: Sequence[Window], trials: TriedCandidates, *, others: bool) -
             if depth == first.aligned.place:
                 if not others:
                     return RankedCandidates([*ranked, found[-1]], is_all=False)
-                ends.append(time.monotonic() - started + _SHORT_S)
+                ends.append(time.process_time() - started + _SHORT_S)
         ranked += sorted(found, key=lambda c: -c.depth)
     return RankedCandidates([*ranked, *written], is_all=True)
 
