@@ -49,6 +49,7 @@ ALLOWED: Mapping[str, str] = {
     "core/optvet/engine/database.py": "looked at by check_files before",
     "core/optvet/engine/campaign/rescue.py": "a copy that the reader made",
     "core/optvet/engine/campaign/store.py": "looked at by damage.check_folder before",
+    "core/optvet/engine/convert/kept_answer.py": PACKAGE,
     "core/optvet/engine/convert/parts.py": OWN,
     "core/optvet/engine/environment/environments.py": OWN,
     "core/optvet/engine/bisect/in_release.py": "the null device",

@@ -80,8 +80,8 @@ _MODULES = {
     "spec.repair": "RepairRequest",
     "spec.request": "VetRequest",
     "spec.runtime_protocols": """
-        ChecksOperands ExplainsRuntime ExplainsRuntimeSimply LoadsFiles Profiles ReadsFiles Runtime
-        Session TellsInnerValues TellsWhatItReads
+        ChecksOperands DeclaresLoss ExplainsRuntime ExplainsRuntimeSimply LoadsFiles Profiles
+        ReadsFiles Runtime Session TellsInnerValues TellsWhatItReads
     """,
     "spec.sensitive": "Harmless Sensitive",
     "spec.parts": "APART OutputPart parts_of_outputs",

@@ -154,6 +154,7 @@ if TYPE_CHECKING:
     from optvet.spec.request import VetRequest
     from optvet.spec.runtime_protocols import (
         ChecksOperands,
+        DeclaresLoss,
         ExplainsRuntime,
         ExplainsRuntimeSimply,
         LoadsFiles,
@@ -248,6 +249,7 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "Evaluates",
     "LoadsFiles", "TellsWhatItReads", "ChecksOperands",
     "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",
+    "DeclaresLoss",
     "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",
     "TakesSuggestions",
     "TellsMetrics", "Suits", "TellsProvenance", "NeedsNetwork", "RunsCode", "Pins",

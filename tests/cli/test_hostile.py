@@ -212,7 +212,7 @@ def test_no_answer_is_written_over_the_model(
     model = clean.rename("m.onnx").read_bytes()
     ran = run(*words)
     assert ran.code == 2
-    assert "would overwrite the command's model; give another file" in ran.err
+    assert "would overwrite the command's model; give another path" in ran.err
     assert Path("m.onnx").read_bytes() == model
 
 

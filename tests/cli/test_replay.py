@@ -120,7 +120,10 @@ def test_one_finding_in_two_models_is_told_once(
 
 def test_a_file_is_no_folder_for_bundles(run: Run, faulty: Path, tmp_path: Path) -> None:
     ran = run("vet", faulty, "--out", faulty)
-    assert (ran.code, "is a file; give a folder" in ran.err) == (2, True)
+    assert (ran.code, "would overwrite the command's model; give another path" in ran.err) == (
+        2,
+        True,
+    )
 
 
 def test_what_is_no_bundle_is_refused(run: Run, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def refuse_writing_over(context: Any) -> None:
                 if os.path.isfile(file) and os.path.samefile(file, target):
                     what = "" if other.startswith("-") else "the command's "
                     words = f"{option} {target} would overwrite {what}{other}"
-                    raise UsageError(f"{words}; give another file")
+                    raise UsageError(f"{words}; give another path")
 
 
 def _several(value: Any) -> Sequence[Any]:

@@ -18,7 +18,7 @@ from optvet.cli.terminal import Terminal
 from optvet.cli.vet_folder import distinct, folder_table
 from optvet.cli.vet_known import known_faults
 from optvet.cli.vet_next import next_command
-from optvet.cli.vet_screen import details, first_part, headline, subject, to_use
+from optvet.cli.vet_screen import code_to_paste, details, first_part, headline, subject, to_use
 from optvet.engine.work.cache.whole_answers import recall
 from optvet.spec.errors import OptvetError, UnknownName
 from optvet.spec.records.vet import VetResult
@@ -196,6 +196,7 @@ class _VetScreen:
         self.terminal.show(next_command(result, self.request), soft_wrap=True)
         self.terminal.show(*known_faults(result))
         self.terminal.show(*details(result, self.request, explain=self.explain))
+        self.terminal.show(*code_to_paste(result, self.request), soft_wrap=True)
 
     def show_line(self, result: VetResult, *, several: bool = False) -> None:
         """One model's verdict on a line; with the optimizer if there are ``several``."""
@@ -208,9 +209,10 @@ class _VetScreen:
         """Show what to use instead of a pipeline at fault; code only if it is not in ``codes``."""
         at_fault = result.safe_pipeline != result.optimizer.pipeline or result.verdict == "faulty"
         if at_fault and not (self.silent or self.quiet):
-            known = result.safe_code in codes
+            self.terminal.show(*to_use(result, self.request), soft_wrap=True)
+            if result.safe_code not in codes:
+                self.terminal.show(*code_to_paste(result, self.request), soft_wrap=True)
             codes.add(result.safe_code)
-            self.terminal.show(*to_use(result, self.request, code=not known), soft_wrap=True)
 
     @staticmethod
     def names_optimizers(requests: Sequence[VetRequest]) -> bool:

@@ -59,6 +59,7 @@ def screen(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
     yield from to_use(result, request)
     yield from first_part(result, request)
     yield from details(result, request, explain=True)
+    yield from code_to_paste(result, request)
 
 
 def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableType]:
@@ -85,12 +86,16 @@ def first_part(result: VetResult, request: VetRequest) -> Iterator[RenderableTyp
         yield labelled_grid(rows)
 
 
-def to_use(result: VetResult, request: VetRequest, *, code: bool = True) -> Iterator[Text]:
-    """The verified pipeline, the file that was saved, and the code to paste, unless told not."""
+def to_use(result: VetResult, request: VetRequest) -> Iterator[Text]:
+    """The verified pipeline, and the file that was saved."""
     found = verified_of(result, request.pipeline)
     yield _verified(found.words, result.exercise)
     yield from saved_lines(found.saved)
-    yield from code_lines(found.code if code else "")
+
+
+def code_to_paste(result: VetResult, request: VetRequest) -> Iterator[Text]:
+    """The code of the verified pipeline, which stands last: it may be long."""
+    yield from code_lines(verified_of(result, request.pipeline).code)
 
 
 def _verified(words: str, found: Exercise | None) -> Text:

@@ -46,6 +46,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
         runtime_protocols.ChecksOperands,
         runtime_protocols.ExplainsRuntime,
         runtime_protocols.ExplainsRuntimeSimply,
+        runtime_protocols.DeclaresLoss,
         runtime_protocols.ReadsFiles,
         runtime_protocols.TellsInnerValues,
         runtime_protocols.Profiles,

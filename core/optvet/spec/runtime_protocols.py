@@ -103,6 +103,26 @@ class ChecksOperands(Protocol):
 
 
 @runtime_checkable
+class DeclaresLoss(Protocol[OptionsT_contra]):
+    """Optional part of a runtime: under some options it is documented to be less exact than types.
+
+    Without it what a runtime's defaults round away, as to bfloat16, is a fault of the runtime.
+    """
+
+    def declared_loss(self, options: OptionsT_contra) -> float | None:
+        """The error that ``options`` may cause, as a share of an output's largest magnitude.
+
+        None if they compute in the types of the model.
+        """
+        ...
+
+
+def loss_declared_by(runtime: Runtime[Any], options: Any) -> float | None:
+    """The error that ``runtime`` declares for ``options``; None if it declares none."""
+    return runtime.declared_loss(options) if isinstance(runtime, DeclaresLoss) else None
+
+
+@runtime_checkable
 class ExplainsRuntime(Protocol[OptionsT_contra]):
     """Optional part of a runtime: how it runs a model as source code, for bug reports."""
 

@@ -127,6 +127,10 @@ class OrtRuntime:
         """Version of the installed package."""
         return installed_version()
 
+    def declared_loss(self, options: OrtOptions) -> float | None:
+        """Some roundings to TF32's 10 bits, where CUDA's provider runs."""
+        return 5e-3 if options.tf32 and "CUDAExecutionProvider" in options.providers else None
+
     def check_options(self, options: OrtOptions) -> None:
         """Whether this build has the execution providers."""
         load_providers([p for p in options.providers if p != CPU_PROVIDER])

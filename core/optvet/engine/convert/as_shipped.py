@@ -9,6 +9,7 @@ from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.session import Conversion
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.work.trials.inference import RuntimeConfig
+from optvet.spec.runtime_protocols import loss_declared_by
 from optvet.spec.types import Artifact
 
 
@@ -45,5 +46,6 @@ def see_as_shipped(
     if not all(seen[s.id].right for s in samples):
         return {}
     observed = conversion.observe(shipped, artifact, samples)
-    found = judge.see(observed, samples)
+    lost = loss_declared_by(shipped.runtime, shipped.options)
+    found = judge.see(observed, samples, lost)
     return {n: v for n, v in found.items() if not v.right and not v.unexplained}

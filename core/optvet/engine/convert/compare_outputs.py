@@ -216,8 +216,9 @@ def _without_unsettled(pair: Matched, truth: Mapping[str, np.ndarray]) -> Matche
 
     So it is where the source is grossly off from what it gives in float64: the logarithm of a
     determinant that is 0, say. Then one side may be no number, since the sign is rounding, and
-    numbers may be apart by as much as the source is off. A number in place of none is no larger
-    than others of the source, or than ``REACH`` times the exact one.
+    numbers may be apart by as much as the source is off. A number in place of none, or of one
+    that should be infinite, is no larger than others of the source, or than ``REACH`` times the
+    exact one.
     """
     limits, agreed = SETTING.thresholds, {}
     for name, value in pair.reference.items():
@@ -226,8 +227,11 @@ def _without_unsettled(pair: Matched, truth: Mapping[str, np.ndarray]) -> Matche
             gross = max(limits.unmeasured, limits.believable * unit_roundoff(value.dtype))
             with np.errstate(invalid="ignore"):
                 error = np.abs(value - exact)
-                sized = np.abs(came) <= np.maximum(REACH * np.abs(exact), magnitude(value))
+                known = np.where(np.isfinite(exact), np.abs(exact), 0)
+                sized = np.abs(came) <= np.maximum(REACH * known, magnitude(value))
                 near = other_places(value, came) & (sized | ~np.isfinite(came))
+                # Of a number where the exact result is infinite, any is as good.
+                near |= np.isinf(exact) & np.isfinite(value) & sized
                 near |= np.isfinite(error) & (np.abs(came - value) <= error)
             came = np.where((error > gross * magnitude(value)) & near, value, came)
         agreed[name] = came

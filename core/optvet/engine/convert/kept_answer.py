@@ -19,6 +19,7 @@ from optvet.engine.work.cache.disk import Cache, cache_root
 from optvet.engine.work.cache.whole_answers import keep_answer, recall_answer, state_of
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.errors import InputError
+from optvet.spec.foreign import read_file
 from optvet.spec.records.convert import ConversionResult
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _refuse_what_reads_elsewhere(file: Path) -> None:
     """
     if file.suffix != ".py":
         return
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    for node in ast.walk(ast.parse(read_file(file))):
         names: list[str] = []
         if isinstance(node, ast.Name):
             names = [node.id]

@@ -30,6 +30,7 @@ from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.building import make_onnx
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.spec.runtime_protocols import loss_declared_by
 
 CONTROL = "as shipped"
 RuntimePasses = Callable[[bytes | None], Sequence[str]]
@@ -56,9 +57,15 @@ def shipped_runner(session: VetSession) -> TrialRunner | None:
 def shipped_examiner(runner: TrialRunner, detected: Detected, ledger: FindingsLedger) -> Examiner:
     """Compares what ``runner`` runs with the original in the clean room.
 
-    What is excused in the clean room is so in any session.
+    What is excused in the clean room is so in any session. What the session is documented to lose
+    is no fault of it, nor of a pass.
     """
-    tolerance = runner.case.passes.tolerance
+    lost = loss_declared_by(runner.case.candidate.runtime, runner.case.candidate.options)
+
+    def tolerance(passes: Sequence[str]) -> float | None:
+        declared = runner.case.passes.tolerance(passes), lost
+        return max((each for each in declared if each is not None), default=None)
+
     examiner = Examiner(runner, detected.samples, tolerance=tolerance, thresholds=OTHER_KERNELS)
     excused = {output for f in ledger.findings if f.known_limit for output in f.outputs}
     examiner.ignored_outputs |= detected.examiner.ignored_outputs | excused
@@ -87,7 +94,12 @@ def judge_as_shipped(
         # An optimizer that spoils its own process is not what is asked here.
         found = examiner.examine(runner.fresh(safe, samples), samples)
     if found.observation is None:
-        ledger.control(CONTROL, "passed", f"agrees{share}")
+        config = runner.case.candidate
+        lost = loss_declared_by(config.runtime, config.options)
+        within = (
+            f", within the {lost:g} that {config.runtime.name}'s defaults may lose" if lost else ""
+        )
+        ledger.control(CONTROL, "passed", f"agrees{share}{within}")
         return safe
     if ledger.is_unexplained(found.observation):
         return safe
