@@ -88,6 +88,10 @@ def judge_as_shipped(
     case, ledger, samples = session.case, session.ledger, detected.samples
     runner.progress("judging as shipped", 0, None)
     examiner = shipped_examiner(runner, detected, ledger)
+    examiner.ignored_outputs |= detected.examiner.of_base
+    if {o.name for o in case.model.outputs} <= examiner.ignored_outputs:
+        ledger.control(CONTROL, "limited", "not judged: all outputs are at fault without a pass")
+        return safe
     found = examiner.examine(runner.trial(safe, samples, "detect"), samples)
     share = detected.share(samples)
     if found.observation is not None:

@@ -3,7 +3,8 @@
 ::
 
     what every pipeline makes gets back what import and export lose (a mend), if that cures them
-             └ else: what the checker says of them is ignored, or the outputs that they change
+             └ else: what the checker says of them is ignored; outputs that they change are compared
+                     with what they make of them, and outputs that they lose are ignored
                       └ else: no pass can be judged
 """
 
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from optvet.engine.vet.find.localize import ddmin
 from optvet.engine.vet.observe.examine import Examiner
@@ -21,7 +24,7 @@ from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.mends import in_words
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Stage, Symptom
-from optvet.spec.types import Sample
+from optvet.spec.types import Failure, Sample
 
 _STAGES: tuple[Stage, ...] = ("build", "check", "load", "run", "compare")
 
@@ -45,7 +48,11 @@ def set_aside(
 
     What was done, or why nothing was, is told in the finding and in the control.
     """
-    aside = _mended(session.runner, examiner, seen, samples) or _ignoring(session, examiner, seen)
+    aside = (
+        _mended(session.runner, examiner, seen, samples)
+        or _compared_with_base(session.runner, examiner, seen, samples)
+        or _ignoring(session, examiner, seen)
+    )
     session.ledger.amend_equal(finding, {"set_aside": aside.words})
     words = f"shows {seen.symptom}; {aside.words}"
     session.ledger.control("empty pipeline", "failed", words)
@@ -78,6 +85,29 @@ def _mended(
     chosen = ddmin(every, cures)
     words = f"a copy was judged that has {in_words([found[i] for i in chosen])}"
     return _SetAside(under(chosen), words)
+
+
+def _compared_with_base(
+    runner: TrialRunner, examiner: Examiner, seen: Observation, samples: Sequence[Sample]
+) -> _SetAside | None:
+    """Where import and export change values alone, passes are compared with what these make."""
+    base = runner.trial(runner.case.passes.base, samples, "control")
+    kept = not seen.lost and examiner.reference.keys() >= {s.id for s in samples}
+    if seen.stage != "compare" or not seen.outputs or not kept:
+        return None
+    changed: set[str] = set()
+    for sample in samples:
+        known, run = examiner.reference[sample.id], base.runs.get(sample.id)
+        if run is None or isinstance(run, Failure):
+            return None
+        if any(n not in run or run[n].dtype != known[n].dtype for n in known):
+            return None
+        changed |= {n for n in known if not np.array_equal(known[n], run[n])}
+    # What the original exactly gives says nothing of outputs in which the two differ.
+    examiner.of_base |= changed
+    examiner.learn_reference(base)
+    names = ", ".join(sorted(changed))
+    return _SetAside(runner, f"passes were compared with what it makes of {names}")
 
 
 def _goes_further(now: Observation, before: Observation) -> bool:

@@ -7,7 +7,7 @@ more than a few roundoffs, runs the controls that a finding needs, and caches bo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -79,6 +79,7 @@ class Examiner:
         self.flaky: set[str] = set()
         self.undecided: dict[str, str] = {}
         self.ignored_outputs: set[str] = set()
+        self.of_base: set[str] = set()
         self.tolerance, self.thresholds = tolerance, thresholds
         self.self_checked: set[str] = set()
         self._names: dict[str, None] = {}
@@ -208,8 +209,10 @@ class Examiner:
         if reference is None or run is None or isinstance(run, Failure):
             return None
         skipped = self.random | self.flaky | self.ignored_outputs
-        expected = {n: v for n, v in reference.items() if n not in skipped}
+        expected = _without(reference, skipped)
         setting, noise = Setting(self.thresholds), self._noise.get(sample.id)
+        if noise is not None and self.of_base:
+            noise = replace(noise, truth=_without(noise.truth, self.of_base))
         tolerance = self.tolerance(trial.passes)
         if tolerance is not None:
             setting = replace(setting, tolerance=tolerance, parts=self._parts())
@@ -244,13 +247,15 @@ class Examiner:
             if sample.id not in self._noise and self._doubtful(trial, sample):
                 self._noise[sample.id] = measuring.noise_without_runs(self.runner, sample)
         if self.tolerance(trial.passes) is None:
-            doubtful = [(-self._size(trial, s), s) for s in samples if self._doubtful(trial, s)]
+            doubtful = [
+                (-_size(self._judge(trial, s)), s) for s in samples if self._doubtful(trial, s)
+            ]
             self.layers.inspect(trial, doubtful)
         while True:
             doubts = [s for s in samples if s.id not in settled and self._doubtful(trial, s)]
             if not doubts:
                 return
-            sample = min(doubts, key=lambda s: self._size(trial, s))
+            sample = min(doubts, key=lambda s: _size(self._judge(trial, s)))
             if self._loosen(trial, sample) and not self._doubtful(trial, sample):
                 settled.add(sample.id)
                 continue
@@ -286,12 +291,6 @@ class Examiner:
 
     def _faulty(self, trial: Trial, sample: Sample) -> bool:
         return any(j.call == "fault" for j in self._judge(trial, sample))
-
-    def _size(self, trial: Trial, sample: Sample) -> float:
-        """Sort key: the largest doubtful differences first."""
-        judged = [j for j in self._judge(trial, sample) if j.call in ("unsure", "fault")]
-        structural = any(j.structural for j in judged)
-        return -max((j.error or 0.0 for j in judged), default=0.0) - (math.inf if structural else 0)
 
     def _measure(self, trial: Trial, samples: Sequence[Sample]) -> None:
         """Measure jitter on samples where, by the graph, the size of a difference matters."""
@@ -381,7 +380,7 @@ class Examiner:
     def agrees(self, sample: Sample, again: Outputs) -> bool:
         """Whether a second run of the reference agrees with the first, except random outputs."""
         skipped = self.random | self.flaky
-        judged = {n: v for n, v in self.reference[sample.id].items() if n not in skipped}
+        judged = _without(self.reference[sample.id], skipped)
         return not unlike(judged, again, but="drift")
 
     def tells_nothing(self) -> bool:
@@ -411,7 +410,7 @@ class Examiner:
         if not left:
             return set()
         if self.tolerance(trial.passes) is None:
-            sized = [(-self._size(trial, s), s) for s in left]
+            sized = [(-_size(self._judge(trial, s)), s) for s in left]
             self.layers.inspect(trial, sized, most=REST)
 
         def is_open(sample: Sample) -> bool:
@@ -502,9 +501,20 @@ def _find_fed_lost_input(trial: Trial, samples: Sequence[Sample]) -> Observation
     return None
 
 
+def _size(judged: Sequence[Judgement]) -> float:
+    """Sort key: the largest doubtful differences first."""
+    doubtful = [j for j in judged if j.call in ("unsure", "fault")]
+    structural = any(j.structural for j in doubtful)
+    return -max((j.error or 0.0 for j in doubtful), default=0.0) - (math.inf if structural else 0)
+
+
 def _is_gross(judged: Sequence[Judgement]) -> bool:
     doubtful = (j for j in judged if j.call in ("unsure", "fault"))
     return any(j.error is None or j.error > GROSS for j in doubtful)
+
+
+def _without(outputs: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
+    return {name: value for name, value in outputs.items() if name not in names}
 
 
 def _is_nan(value: np.ndarray) -> bool:
