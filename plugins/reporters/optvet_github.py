@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from optvet.plugin import Reporter, hookimpl
@@ -47,18 +48,26 @@ def _of_finding(finding: ReportedFinding, trial: ReportedTrial) -> str:
     instead = trial.verified.lines() if finding.severity != "note" else []
     lines = [finding.message, *instead, *models[:_MODELS], *more, finding.sightings[0].command]
     text = "\n".join(lines)
-    return _command("error" if finding.counts else "notice", f"{kind}{finding.title}", text)
+    level = "error" if finding.counts else "notice"
+    return _command(level, f"{kind}{finding.title}", text, trial.model)
 
 
 def _without(trial: ReportedTrial) -> str:
     title = f"{trial.status}: {trial.short_name} ({trial.question})"
-    return _command("warning", title, trial.why or trial.command)
+    return _command("warning", title, trial.why or trial.command, trial.model)
 
 
-def _command(kind: str, title: str, text: str) -> str:
-    """A workflow command on one line, with ``text`` escaped."""
-    escaped = _escape(title).replace(":", "%3A").replace(",", "%2C")
-    return f"::{kind} title={escaped}::{_escape(text)}"
+def _command(kind: str, title: str, text: str, model: str = "") -> str:
+    """A workflow command on one line, at the file of ``model`` if it is one of the checkout."""
+    path = PurePosixPath(model)
+    is_file = bool(path.suffix) and ":" not in model and not path.is_absolute()
+    of_checkout = is_file and ".." not in path.parts
+    place = f"file={_property(str(path))}," if of_checkout else ""
+    return f"::{kind} {place}title={_property(title)}::{_escape(text)}"
+
+
+def _property(text: str) -> str:
+    return _escape(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _escape(text: str) -> str:

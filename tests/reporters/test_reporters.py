@@ -221,3 +221,18 @@ def test_an_annotation_is_one_command_on_one_line() -> None:
         assert command is not None
         assert "%250A" in command[1] + command[2]
     assert len(lines) == 4 + 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        ("models/a,b", "file=models/a%2Cb.onnx,"),
+        ("m\n", "file=m%0A.onnx,"),
+        ("/models/a.onnx", ""),
+        ("../a.onnx", ""),
+        ("zoo:a.b", ""),
+    ],
+)
+def test_an_annotation_stands_at_the_file_of_its_model(model: str, place: str) -> None:
+    for line in rendered("github", pretend_report(model)).splitlines()[:4]:
+        assert re.match(rf"::\w+ {re.escape(place)}title=", line)
