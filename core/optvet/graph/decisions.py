@@ -28,7 +28,7 @@ from onnx import (
 from optvet.graph.digest import tensor_digest
 from optvet.graph.interface import graph_inputs
 from optvet.graph.sites import Site, attributes_of, find_rewrites
-from optvet.graph.trees import ENSEMBLES, Forest
+from optvet.graph.trees import ENSEMBLES, Forest, as_listed
 from optvet.graph.walk import attribute_of, bodies_of, operator_of, opset_versions, reads
 from optvet.graph.weights import constants_of, held_tensor
 
@@ -452,10 +452,9 @@ def _leaves(node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
     """Nodes of trees that rows come to: those that changed and what follows them, else leaves."""
     if node.op_type not in ENSEMBLES:
         return
-    was = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    was, now = _listed(node), {} if twin is None else _listed(twin)
     if not {"nodes_treeids", "nodes_nodeids", "nodes_values"} <= was.keys():
-        return  # thresholds in double precision
-    now = {} if twin is None else {a.name: helper.get_attribute_value(a) for a in twin.attribute}
+        return  # thresholds in double precision, or tests for members of sets
     forest = Forest(was)
     differ = {row[:2] for row in {*_rows_of(was)} ^ {*_rows_of(now)}} if now else set()
     wanted = {forest.place[key] for key in differ if key in forest.place}
@@ -465,6 +464,14 @@ def _leaves(node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
     sides = frozenset[Hashable](wanted or forest.leaves)
     words = partial(_unreached, len(sides), kind)
     yield Decision(name_of(node), node.input[0], sides, partial(_visited, forest), words)
+
+
+def _listed(node: NodeProto) -> dict[str, Any]:
+    found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    try:
+        return as_listed(found) if node.op_type == "TreeEnsemble" else found
+    except KeyError:
+        return {}
 
 
 def _rows_of(ensemble: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:

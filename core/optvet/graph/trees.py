@@ -1,4 +1,4 @@
-"""Trees of the ensembles of ai.onnx.ml 1 to 3, and which of their nodes rows of a table come to."""
+"""Trees of the ensembles of ai.onnx.ml, and which of their nodes rows of a table come to."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from onnx.numpy_helper import to_array
 
-ENSEMBLES = ("TreeEnsembleClassifier", "TreeEnsembleRegressor")
+ENSEMBLES = ("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble")
 _BRANCHES: dict[str, Any] = {
     "BRANCH_LEQ": np.less_equal,
     "BRANCH_LT": np.less,
@@ -62,3 +63,51 @@ class Forest:
             true, false = (self.children[side][index] for side in ("true", "false"))
             ways = (true, rows[taken]), (false, rows[~taken])
             pending += [(child, some) for child, some in ways if len(some)]
+
+
+def as_listed(ensemble: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of a TreeEnsemble of ai.onnx.ml 5 as those of its predecessors list the same.
+
+    There the nodes of all trees are one table, a leaf is in another, and modes are numbers; here
+    each tree lists its nodes from the root on, leaves behind the inner nodes in number.
+
+    Raises:
+        KeyError: A node tests whether a value is a member of a set, or an attribute is missing.
+    """
+    values, modes = (to_array(ensemble[f"nodes_{n}"]).tolist() for n in ("splits", "modes"))
+    weights, inner = to_array(ensemble["leaf_weights"]).tolist(), len(modes)
+    ways = [
+        [
+            (inner if leaf else 0) + place
+            for place, leaf in zip(
+                ensemble[f"nodes_{side}nodeids"], ensemble[f"nodes_{side}leafs"], strict=True
+            )
+        ]
+        for side in ("true", "false")
+    ]
+    names = dict(enumerate(_BRANCHES))
+    missing = ensemble.get("nodes_missing_value_tracks_true") or [0] * inner
+    features = ensemble["nodes_featureids"]
+    nodes: list[tuple[Any, ...]] = []
+    leaves: list[tuple[Any, ...]] = []
+    for tree, root in enumerate(ensemble["tree_roots"]):
+        pending, seen = [root], set[int]()
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node >= inner:
+                leaf = node - inner
+                nodes.append((tree, node, "LEAF", 0, 0.0, 0, 0, 0))
+                leaves.append((tree, node, ensemble["leaf_targetids"][leaf], weights[leaf]))
+                continue
+            sides = [way[node] for way in ways]
+            about = (names[modes[node]], features[node], values[node], *sides, missing[node])
+            nodes.append((tree, node, *about))
+            pending += sides
+    columns = "treeids nodeids modes featureids values truenodeids falsenodeids".split()
+    columns.append("missing_value_tracks_true")
+    listed = {f"nodes_{n}": list(c) for n, c in zip(columns, zip(*nodes, strict=True), strict=True)}
+    of_leaves = zip("treeids nodeids ids weights".split(), zip(*leaves, strict=True), strict=True)
+    return {**listed, **{f"target_{n}": list(column) for n, column in of_leaves}}
