@@ -53,6 +53,76 @@ def test_the_table_of_layers_fits_the_screen_whatever_the_names(
     assert sum("Softmax" in line for line in lines) == 2, "of the value, and of the operator"
 
 
+FUSED = (
+    HEAD
+    + """g (int32[4] a, int32[4] b) => (int32[4] y) <int32 one = {1}> {
+    d = Div(one, a)  y = Mul(d, b) }"""
+)
+"""ONNX Runtime makes one division of it by default, which is another number."""
+APART = FUSED.replace("y = Mul(d, b)", "m = Max(d)  y = Mul(m, b)")
+"""It does not where another operator stands between the two."""
+
+
+def test_a_model_that_the_runtime_alone_makes_wrong_differs_as_shipped(
+    run: Run, write: Write
+) -> None:
+    apart, fused = write("a.onnx", APART), write("b.onnx", FUSED)
+    ran = run("compare", apart, fused, "--layers", "--json", "-")
+    found = json.loads(ran.out)
+    assert (ran.code, found["diverges_at"]) == (1, None)
+    shipped = found["as_shipped"]
+    assert (shipped["verdict"], shipped["blamed"], shipped["outputs"]) == ("differs", "both", ["y"])
+    assert shipped["runtime_parts"] == ["optimization=all", "DivMulFusion"]
+    shown = run("compare", apart, fused, "--layers").out
+    assert "no value differs by more than rounding in the clean room\nB differs as shipped" in shown
+    assert "the session's part: optimization=all, DivMulFusion" in shown
+
+
+def test_a_runtime_that_is_wrong_on_the_first_model_too_is_blamed(run: Run, write: Write) -> None:
+    fused = write("b.onnx", FUSED)
+    ran = run("compare", fused, fused)
+    assert ran.code == 1
+    assert "to blame: the runtime: A is wrong in such a session too" in ran.out
+
+
+def test_options_of_the_session_are_those_of_the_user(run: Run, write: Write) -> None:
+    fused = write("b.onnx", FUSED)
+    off = ("--runtime-option", "optimization=disable_all")
+    ran = run("compare", fused, fused, *off)
+    assert ran.code == 0
+    assert "nor does B as shipped" in ran.out
+
+
+def test_the_clean_room_alone_is_compared_if_that_is_asked(run: Run, write: Write) -> None:
+    fused = write("b.onnx", FUSED)
+    ran = run("compare", fused, fused, "--clean", "--json", "-")
+    assert (ran.code, json.loads(ran.out)["as_shipped"]) == (0, None)
+
+
+def test_options_hold_for_both_models_in_the_clean_room(run: Run, net: Path) -> None:
+    ran = run("compare", net, net, "--clean", "--runtime-option", "providers=NoneProvider")
+    assert ran.code == 2
+    assert "NoneProvider" in ran.err
+
+
+def test_what_differs_in_the_clean_room_is_not_asked_as_shipped(
+    run: Run, net: Path, write: Write
+) -> None:
+    other = write("b.onnx", HEAD + NET.replace("{1, 2, 3", "{1, 2, 9"))
+    ran = run("compare", net, other, "--json", "-")
+    assert (ran.code, json.loads(ran.out)["as_shipped"]) == (1, None)
+
+
+@pytest.mark.parametrize("room", [(), ("--clean",)])
+def test_an_option_that_the_runtime_lacks_is_refused(
+    run: Run, net: Path, room: tuple[str, ...]
+) -> None:
+    ran = run("compare", net, net, "--runtime-option", "optimisation=all", *room)
+    assert ran.code == 2
+    assert "optimisation" in ran.err
+    assert "optimization" in ran.err
+
+
 CLIPS = (
     HEAD
     + """g (float[1,4] x) => (float[1,4] y) <float[4,4] w = {

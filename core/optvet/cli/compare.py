@@ -11,14 +11,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from optvet.cli.errors import CLEAN, FINDINGS
-from optvet.cli.options import CacheDir, Debug, Trust, cache_folder
+from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED
+from optvet.cli.options import CacheDir, Debug, Trust, cache_folder, mapping_of
 from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, node_line, number, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
     from optvet.spec.records import AnswerContrast, Layer, LayerSummary, ModelComparison
+    from optvet.spec.records.compare import ShippedComparison
 
 _NODES = 12
 _COLOURS = {"same": "dim", "drift": "green", "fault": "red"}
@@ -44,6 +45,18 @@ def command(
         str | None,
         typer.Option(metavar="NAME", help="Runtime of both models.", show_default=False),
     ] = None,
+    runtime_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Option of the session in which B is run as shipped, beside its defaults.",
+            show_default=False,
+        ),
+    ] = None,
+    clean: Annotated[
+        bool,
+        typer.Option("--clean", help="Compare in the clean room alone, not as shipped."),
+    ] = False,
     limit: Annotated[
         int,
         typer.Option(
@@ -82,13 +95,22 @@ def command(
             seed=seed,
             cache_dir=cache_folder(cache_dir),
             trust=trust,
+            runtime_options=mapping_of("--runtime-option", runtime_option or ()),
+            clean=clean,
             progress=progress,
         )
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
     if json_to != "-":
         terminal.show(*_screen(found, layers))
-    raise typer.Exit(CLEAN if found.diverges_at is None else FINDINGS)
+    raise typer.Exit(_code(found))
+
+
+def _code(found: ModelComparison) -> int:
+    shipped = found.as_shipped.verdict if found.as_shipped is not None else "agrees"
+    if found.diverges_at is not None or shipped == "differs":
+        return FINDINGS
+    return UNDECIDED if shipped == "undecided" else CLEAN
 
 
 def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
@@ -111,7 +133,7 @@ def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
         yield text("the models share no value, so nothing was compared", "yellow")
         return
     if found.diverges_at is None:
-        yield Text("no value differs by more than rounding", "bold green")
+        yield from _agreement(found.as_shipped)
         return
     layer = next(la for la in found.layers if la.name == found.diverges_at)
     line = Text("first difference at ", "bold red")
@@ -124,6 +146,37 @@ def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
         shown = [node_line(node) for node in nodes[:_NODES]]
         more = [f"… {count(len(nodes) - _NODES, 'more node')}"] if len(nodes) > _NODES else []
         yield Padding(text("\n".join([*shown, *more]) or "–"), (0, 0, 0, 2))
+
+
+_BLAMED = {
+    "runtime": "the runtime: A is wrong in such a session too",
+    "both": "both together: A is right in such a session, B in the clean room",
+}
+
+
+def _agreement(shipped: ShippedComparison | None) -> Iterator[RenderableType]:
+    """What is said of models that agree in the clean room."""
+    words = "no value differs by more than rounding"
+    if shipped is None or shipped.verdict == "agrees":
+        yield Text(words, "bold green")
+        if shipped is not None:
+            yield text(f"nor does B as shipped, in {shipped.runtime} with its defaults", "dim")
+            if shipped.message:
+                yield text(node_line(shipped.message), "dim")
+        return
+    yield text(f"{words} in the clean room")
+    if shipped.verdict == "not-judged":
+        yield text(node_line(f"not compared as shipped: {shipped.message}"), "yellow")
+    elif shipped.verdict == "undecided":
+        yield text(node_line(f"undecided as shipped: {shipped.message}"), "bold yellow")
+    else:
+        head = f"B differs as shipped, in {shipped.runtime} with its defaults"
+        yield text(head, "bold red")
+        yield Padding(text(node_line(shipped.message)), (0, 0, 0, 2))
+        yield text(f"to blame: {_BLAMED[shipped.blamed or 'both']}")
+        if shipped.runtime_parts:
+            parts = ", ".join(shipped.runtime_parts)
+            yield text(node_line(f"the session's part: {parts}"))
 
 
 def _contrast(found: AnswerContrast, every: bool) -> Iterator[RenderableType]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from types import MappingProxyType
+from typing import Any, Unpack
 
 from onnx import ModelProto
 
+from optvet.engine.compare_as_shipped import ShippedSide, check_shipped, compare_as_shipped
 from optvet.engine.compare_source import SourceOptions, compare_source, is_source
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.sources import resolve_model
+from optvet.engine.options import parse_options
 from optvet.engine.vet.explain.answer_contrast import ComparedSides, contrast, run_sides
 from optvet.engine.vet.impact.assess import assessment_of
 from optvet.engine.vet.observe.divergence import compare_models, compare_with_file
+from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.building import BuildSpec
 from optvet.engine.work.trials.inference import RuntimeConfig
@@ -45,6 +49,8 @@ def compare_files(
     timeout_s: float = 120.0,
     memory_bytes: int = 8 << 30,
     trust: bool = False,
+    runtime_options: Mapping[str, Any] = MappingProxyType({}),
+    clean: bool = False,
     progress: Progress = lambda text, done, total: None,
 ) -> ModelComparison:
     """Compare two models on the first sample of a dataset that the first model accepts.
@@ -54,12 +60,17 @@ def compare_files(
     With a ``limit`` above 1, so many samples tell which layers differ where ``comparator``, by
     default the one that fits best, finds other answers (``AnswerContrast``).
     ``trust`` says whether the first model's record may name code, and data outside of its folder.
+    What agrees in the clean room is compared as shipped too: the second model, in ONNX, in a
+    session with its runtime's defaults and ``runtime_options``. With ``clean`` it is not, and both
+    models are run with these options.
 
     Raises:
         UsageError: A model, dataset or runtime cannot be used.
         NothingTested: The dataset gave no sample.
     """
     if is_source(a, plugins):
+        if runtime_options:
+            raise UsageError(f"--runtime-option: {a} is no ONNX model; leave it out")
         return _with_source(
             a,
             b,
@@ -75,7 +86,32 @@ def compare_files(
             trust=trust,
             progress=progress,
         )
-    chosen = plugins.runtime(runtime) if runtime else plugins.reference_runtime()
+    request = VetRequest(
+        model=a,
+        dataset=(dataset or plugins.default("dataset"),),
+        runtime=runtime,
+        comparator=comparator,
+        limit=limit,
+        seed=seed,
+        timeout=timeout_s,
+        memory=memory_bytes,
+        cache_dir=cache_dir,
+        trust=trust,
+    )
+    return _compare_onnx(b, request, plugins, runtime_options, clean, progress)
+
+
+def _compare_onnx(
+    b: str,
+    request: VetRequest,
+    plugins: Plugins,
+    options: Mapping[str, Any],
+    clean: bool,
+    progress: Progress,
+) -> ModelComparison:
+    """Compare the model of ``request``, in ONNX, with ``b``."""
+    a, cache_dir = request.model, request.cache_dir or cache_root()
+    chosen = plugins.runtime(request.runtime) if request.runtime else plugins.reference_runtime()
     other = _reader(b, plugins)
     reader = _reader(a, plugins)
     if reader is not None:
@@ -84,22 +120,45 @@ def compare_files(
         )
     first = _one(a, plugins, cache_dir)
     second = _one(b, plugins, cache_dir) if other is None else None
-    config = RuntimeConfig(chosen, chosen.options)
-    preload = preload_for(None, chosen, *([other] if other else ()))
-    limits = Limits(timeout_s, memory_bytes)
+    if other is not None and options:
+        raise UsageError(f"--runtime-option: {b} is read by {other.name}; leave it out")
+    in_both = options if clean else {}
+    config = RuntimeConfig(chosen, parse_options(chosen.name, chosen.options, in_both))
+    by = (config, RuntimeConfig(other, other.options) if other is not None else config)
+    side = None
+    if second is not None and not clean:
+        side = ShippedSide(second, options)
+        check_shipped(request, plugins, first, side)
+    found = _compared_by_value(first, second or Path(b).resolve(), request, plugins, by, progress)
+    if side is None or found.diverges_at is not None:
+        return found
+    shipped = compare_as_shipped(first, side, request, plugins, progress=progress)
+    return found.model_copy(update={"as_shipped": shipped})
+
+
+def _compared_by_value(
+    first: Model,
+    second: Model | Path,
+    request: VetRequest,
+    plugins: Plugins,
+    by: tuple[RuntimeConfig, RuntimeConfig],
+    progress: Progress,
+) -> ModelComparison:
+    """Both models in the clean room; ``by`` runs each."""
+    config, config_b = by
+    preload = preload_for(None, *dict.fromkeys(each.runtime for each in by))
+    limits = Limits(request.timeout, request.memory)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
         progress("making inputs", 0, None)
-        samples = _samples(first, dataset, plugins, limit, seed, config, sandbox, trust)
+        samples = _samples(first, request, plugins, config, sandbox)
         progress("comparing", 0, None)
         feeds, graph = samples[0].feeds, first.load()
-        b_side = Path(b).resolve() if second is None else second.load()
-        config_b = RuntimeConfig(other, other.options) if other is not None else config
+        b_side = second if isinstance(second, Path) else second.load()
         found = _compared(graph, b_side, feeds, config, config_b, sandbox)
-        if limit == 1:
+        if request.limit == 1:
             return found
         whole = b_side if isinstance(b_side, Path) else b_side.SerializeToString()
         sides = ComparedSides(graph.SerializeToString(), whole, config, config_b)
-        request = VetRequest(model=a, comparator=comparator, seed=seed, trust=trust)
         run = partial(run_sides, sides, found.layers, sandbox)
         assess = partial(assessment_of, request, plugins, first)
         return found.model_copy(update={"contrast": contrast(run, found.layers, samples, assess)})
@@ -165,13 +224,10 @@ def _one(reference: str, plugins: Plugins, cache_dir: Path) -> Model:
 
 def _samples(
     model: Model,
-    dataset: str | None,
+    request: VetRequest,
     plugins: Plugins,
-    limit: int,
-    seed: int,
     config: RuntimeConfig,
     sandbox: Sandbox,
-    trust: bool,
 ) -> list[Sample]:
     def ask_runtime(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
@@ -182,16 +238,15 @@ def _samples(
         words = outcome.failure.message if outcome.failure else "no answer"
         return [words] * len(samples)
 
-    specs = (dataset or plugins.default("dataset"),)
     inputs = Inputs(
         model,
         plugins,
-        specs,
+        request.dataset,
         {},
-        cut=Slice(limit=limit),
-        seed=seed,
+        cut=Slice(limit=request.limit),
+        seed=request.seed,
         probe=ask_runtime,
         memory_bytes=sandbox.limits.memory_bytes,
-        trust=trust,
+        trust=request.trust,
     )
     return list(inputs)

@@ -199,6 +199,8 @@ class CompareOptions(TypedDict, total=False):
     seed: int
     cache_dir: PathLike | None
     trust: bool
+    runtime_options: Options
+    clean: bool
 
 
 class PrecisionOptions(_JudgingKeywords, total=False):

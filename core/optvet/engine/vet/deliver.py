@@ -7,12 +7,10 @@ own defaults; the reference is the original in the clean room.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-from pydantic import BaseModel
 
 from optvet.engine.models.large import is_large
 from optvet.engine.models.model_file import (
@@ -20,10 +18,10 @@ from optvet.engine.models.model_file import (
     refuse_to_overwrite,
     save_if_right,
 )
-from optvet.engine.options import NoOptions
 from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vet.find.as_shipped import shipped_examiner
 from optvet.engine.vet.find.detect import Detected, wrong_in_rest
+from optvet.engine.vet.made_file import FILE, MadeFile
 from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
@@ -36,44 +34,7 @@ from optvet.spec.optimizer_protocols import ExplainsSaved, Optimizer, Saves
 from optvet.spec.records import VetResult
 from optvet.spec.records.saved import Saved, SavedFile
 from optvet.spec.runtime_protocols import Runtime
-from optvet.spec.types import Artifact, Model, Pass, Traits
-
-FILE = "file"
-"""The only pass of what makes a file."""
-
-
-class _MakesFile:
-    """The optimizer whose result is a file that is there, so that it is judged like any other."""
-
-    name = "saved"
-    preload: Sequence[str] = ()
-    options = NoOptions()
-    memory_factor = 1.0
-
-    def __init__(self, path: Path, digest: str, about: Pass, traits: Traits) -> None:
-        self.path, self.digest, self.about, self.traits = path, digest, about, traits
-
-    def version(self) -> str:
-        """What the file holds: a trial of another content is another trial."""
-        return self.digest
-
-    def passes(self) -> Sequence[Pass]:
-        """One, which declares what the passes that made the file do."""
-        return (self.about,)
-
-    def pipelines(self) -> Mapping[str, Sequence[str]]:
-        """The only one."""
-        return {"default": (FILE,)}
-
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
-        """The file."""
-        return Artifact("onnx", path=self.path)
-
-    def apply_file(
-        self, source: Artifact, passes: Sequence[str], options: BaseModel, folder: Path
-    ) -> Artifact:
-        """The file, for a large original."""
-        return Artifact("onnx", path=self.path)
+from optvet.spec.types import Model, Pass, Traits
 
 
 def check_saving(session: VetSession) -> None:
@@ -224,7 +185,7 @@ def _case_of(session: VetSession, passes: Sequence[str], file: Path) -> Case:
         lossy=table.tolerance(passes) is not None,
     )
     dialect = case.optimizer.traits.dialect
-    optimizer = _MakesFile(file, digest_of(file), about, Traits(dialect=dialect))
+    optimizer = MadeFile(file, digest_of(file), about, Traits(dialect=dialect))
     shipped = replace(shipped, optimizer=optimizer, options=optimizer.options)
     # What lies in the file has its mends. A dialect is checked in a copy, which no worker may put
     # beside the file, and which says less than that the runtime loads it.

@@ -233,7 +233,7 @@ def _judge_shipped(
     runner = shipped_runner(session)
     if runner is None:
         return safe
-    passes_of = partial(_passes_of_runtime, session)
+    passes_of = partial(passes_of_runtime, session)
     safe = judge_as_shipped(session, runner, detected, safe, passes_of)
     shipping = session.at(runner)
     meter = RequirementMeter(shipping, detected, inputs)
@@ -242,7 +242,7 @@ def _judge_shipped(
     return safe
 
 
-def _passes_of_runtime(session: VetSession, blob: bytes | None) -> list[str]:
+def passes_of_runtime(session: VetSession, blob: bytes | None) -> list[str]:
     """The culprits among the passes that the runtime applies to a model as it loads it.
 
     Found by a vet of its own; empty where no optimizer is named as the runtime, or where it finds

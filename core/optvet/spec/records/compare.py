@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record, Result
+from optvet.spec.symptoms import Symptom
 
 
 class Activation(Record):
@@ -115,12 +116,36 @@ class AnswerContrast(Record):
     layers: list[LayerContrast]
 
 
+class ShippedComparison(Record):
+    """The second model in its runtime's default session, beside the first in the clean room.
+
+    ``verdict``: "not-judged" if it differs in the clean room already, or does not run; ``message``
+    says why. ``blamed``: "runtime" if that session is wrong on the first model too, "both" if on
+    the second one alone. ``runtime_parts`` are the fewest of the session's options that show it, as
+    ``KEY=VALUE``, and the passes of the runtime's own optimizer that do. ``error`` and
+    ``noise_floor`` are relative to the output's largest magnitude.
+    """
+
+    verdict: Literal["agrees", "differs", "undecided", "not-judged"]
+    runtime: str = ""
+    samples: int = 0
+    blamed: Literal["runtime", "both"] | None = None
+    symptom: Symptom | None = None
+    outputs: list[str] = Field(default_factory=list)
+    error: float | None = None
+    noise_floor: float | None = None
+    message: str = ""
+    runtime_parts: list[str] = Field(default_factory=list)
+
+
 class ModelComparison(Result):
     """Two models on one input; ``diverges_at`` names the first layer that differs beyond noise.
 
     ``before`` and ``after`` are the nodes of the two models in the rewritten region around it, as
     text; ``agreeing`` are the values that enter the region and are equal up to noise.
     ``operators`` and ``dtypes`` sum up the layers; ``contrast`` is of several samples, if asked.
+    ``as_shipped`` is the second model in a session as its users have it; None if that was not
+    asked, or if the models differ in the clean room.
     """
 
     schema_: Literal["optvet.compare/1"] = Field("optvet.compare/1", alias="schema")
@@ -135,10 +160,15 @@ class ModelComparison(Result):
     before: list[str] = Field(default_factory=list)
     after: list[str] = Field(default_factory=list)
     agreeing: list[str] = Field(default_factory=list)
+    as_shipped: ShippedComparison | None = None
 
     def headline(self) -> str:
         """Where the two models differ first."""
         where = f"they differ first at {self.diverges_at}" if self.diverges_at else "they agree"
+        shipped = self.as_shipped
+        if shipped is not None and shipped.verdict in ("differs", "undecided"):
+            differs = "B differs" if shipped.verdict == "differs" else "it is undecided"
+            where += f" in the clean room; as shipped, {differs}: {shipped.message}"
         return f"{len(self.layers)} layers compared: {where}"
 
     def rows(self) -> list[dict[str, Any]]:

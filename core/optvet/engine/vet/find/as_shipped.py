@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from optvet.engine.judge.flips import REACH
 from optvet.engine.judge.thresholds import OTHER_KERNELS
@@ -27,6 +28,7 @@ from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.session import VetSession
+from optvet.engine.work.trials import from_file
 from optvet.engine.work.trials.building import make_onnx
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import TrialRunner
@@ -156,7 +158,9 @@ def _passes_at_fault(
     if large.is_large(runner.model):
         return ()
     made = runner.sandbox.call(make_onnx, runner.build_spec(model_of), fresh=True).value
-    return runtime_passes(made) if isinstance(made, bytes) else ()
+    if isinstance(made, Path):
+        made = from_file.whole(made)
+    return runtime_passes(made) if made is not None else ()
 
 
 def _options_at_fault(
