@@ -71,6 +71,17 @@ def test_the_verified_model_is_written_with_its_digest_and_how_to_make_it_again(
     assert any(line.startswith("again     optvet vet") for line in lines)
 
 
+def test_no_code_takes_a_model_that_is_no_message(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def code() -> str:
+        return str(json.loads(run("vet", clean, "--no-cache", "--json", "-").out)["safe_code"])
+
+    assert "onnxoptimizer.optimize(model" in code()
+    monkeypatch.setattr("optvet.engine.models.large.PROTOBUF_LIMIT", 10)
+    assert code() == ""
+
+
 def test_weights_lie_beside_the_model_where_they_do_in_the_original(
     run: Run, clean: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from optvet.engine.judge.judgement import Judgement
+from optvet.engine.models import large
 from optvet.engine.pipelines import format_pipeline
 from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vet.explain.exercise import exercise
@@ -188,8 +189,13 @@ def optimizer_record(case: Case) -> OptimizerRecord:
 
 
 def _safe_code(session: VetSession, safe: tuple[str, ...]) -> str:
-    """The optimizer's own call of the safe pipeline, where the optimizer can write it down."""
+    """The optimizer's own call of the safe pipeline, where the optimizer can write it down.
+
+    It is given the model as one message, which a larger one is not.
+    """
     case = session.case
+    if case.model.size_bytes > large.PROTOBUF_LIMIT:
+        return ""
     if not safe or not isinstance(case.optimizer, Explains):
         return ""
     return case.optimizer.snippet(case.passes.complete(safe), case.options)
