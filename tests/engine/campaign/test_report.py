@@ -49,7 +49,9 @@ def test_a_campaign_is_reported_in_every_format(store: Path, run: Run, tmp_path:
     assert finding.fingerprint in marks
     assert run("report", store, "--format", "sarif").out == json.dumps(sarif, indent=2) + "\n"
 
-    assert run("report", store, "--format", "github").out.startswith("::error title=")
+    assert run("report", store, "--format", "github").out.startswith(
+        "::error file=models/faulty.onnx,title="
+    )
 
     assert run("report", store, "--out", "r.html").code == 0
     page = html.unescape((tmp_path / "r.html").read_text())

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.needs import needs
 
 from optvet.engine.convert.kept_answer import recall_conversion
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.cache import whole_answers
 from optvet.spec.convert import ConvertRequest
+
+needs("skl2onnx", reason="needs optvet[estimators]")
 
 SOURCE = '''"""A scaler of what a module, a file beside it and one elsewhere say."""
 
