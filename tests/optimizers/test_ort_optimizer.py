@@ -260,6 +260,34 @@ def vet_by(optimizer: OrtOptimizer, path: Path, cross_check: tuple[str, ...] = (
     return vet_model(open_model(path, str(path), cache), settings, plugins)
 
 
+def without(name: str) -> tuple[str, ...]:
+    return tuple(n for n in OrtOptimizer().pipelines()["default"] if n != name)
+
+
+OFFLINE = {"mode": "offline"}
+
+
+def test_a_saved_model_is_not_optimized_again(tmp_path: Path) -> None:
+    # A session that optimizes would apply the pass that was left out.
+    feeds = {"x": np.array([2, 3, 4, 5], np.int32), "b": np.array([7, 8, 9, 10], np.int32)}
+    shows(INTEGERS, feeds)
+    result = vet(
+        INTEGERS,
+        tmp_path,
+        optimizer_options=OFFLINE,
+        pipeline=without("DivMulFusion"),
+        save=tmp_path / "safe.onnx",
+        structure=True,
+    )
+    assert not faults(result)
+    assert result.saved is not None
+    assert "with its defaults but optimization=disable_all" in result.saved.judged
+    assert (tmp_path / "safe.onnx").is_file()
+    assert result.placements is not None
+    assert result.placements.optimized is not None
+    assert {o.operator for o in result.placements.optimized.operators} == {"Div", "Mul"}
+
+
 @pytest.mark.long
 def test_what_it_makes_is_of_the_format_that_it_declares() -> None:
     # Online, which is the default, is among what tests/test_conformance.py checks.

@@ -243,6 +243,9 @@ class Traits:
             is not attributed to a pass.
         runtime_options: Options of the runtime under which both models are run, as pairs, unless
             the user gives others: what its users' sessions have, where it decides what is computed.
+        shipped_options: Options under which what it makes is run as shipped, beside the runtime's
+            defaults and unless the user gives others, as pairs: a file that a runtime optimized is
+            not optimized again. They hold for runtimes that have them all.
     """
 
     ordered: bool = True
@@ -257,6 +260,7 @@ class Traits:
     produces: str = "onnx"
     reference: Reference = "original"
     runtime_options: tuple[tuple[str, Any], ...] = ()
+    shipped_options: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,11 @@ class OrtOptimizer:
         ours.options = options
         if options.mode == "offline":
             ours.traits = replace(
-                self.traits, optimizes_on_load=False, produces="onnx", runtime_options=()
+                self.traits,
+                optimizes_on_load=False,
+                produces="onnx",
+                runtime_options=(),
+                shipped_options=(("optimization", "disable_all"),),
             )
         else:
             session = (("prepacking", options.prepacking),)

@@ -27,13 +27,13 @@ from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.building import make_onnx
 from optvet.engine.work.trials.case import Case, PassTable
+from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.graph.outline import digest_of
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.optimizer_protocols import ExplainsSaved, Optimizer, Saves
 from optvet.spec.records import VetResult
 from optvet.spec.records.saved import Saved, SavedFile
-from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Model, Pass, Traits
 
 
@@ -121,16 +121,27 @@ def deliver(
 
     outside = keeps_weights_beside(session.case.model)
     files = save_if_right(_made(session, passes), target, outside=outside, why_wrong=judge)
-    return saved_as(files, session.case.candidate.runtime, samples)
+    shipped = session.case.shipped(session.request.runtime_options).candidate
+    return saved_as(files, shipped, samples)
 
 
-def saved_as(files: list[SavedFile] | str, runtime: Runtime, samples: int) -> Saved:
-    """What was written and how it was judged; or why nothing was written."""
+def saved_as(files: list[SavedFile] | str, shipped: RuntimeConfig, samples: int) -> Saved:
+    """What was written and in which session it was judged; or why nothing was written."""
     if isinstance(files, str):
         return Saved(reason=files)
     on = "1 sample" if samples == 1 else f"{samples} samples"
-    words = f"judged by path in {runtime.name} {runtime.version()} with its defaults, on {on}"
+    version = shipped.runtime.version()
+    words = f"judged by path in {shipped.runtime.name} {version} {defaults_of(shipped)}, on {on}"
     return Saved.of(files, words)
+
+
+def defaults_of(shipped: RuntimeConfig) -> str:
+    """``with its defaults``, and which options are others."""
+    usual, options = (
+        each.model_dump(mode="json") for each in (shipped.runtime.deployed, shipped.options)
+    )
+    others = ", ".join(f"{n}={v}" for n, v in options.items() if v != usual[n])
+    return "with its defaults" + f" but {others}" * bool(others)
 
 
 def _made(session: VetSession, passes: Sequence[str]) -> bytes | Path:
@@ -153,10 +164,10 @@ def _why_wrong(detected: Detected, inputs: Inputs, optimizer: Optimizer, judged:
         found.observation = wrong_in_rest(judged, inputs, looked, (FILE,)).observation
     if found.observation is not None:
         seen = found.observation
-        runtime = case.candidate.runtime
         again = optimizer.traits.optimizes_on_load
         hint = "; a session optimizes the file again: open one by the code instead" * again
-        return f"in {runtime.name} with its defaults it shows {seen.symptom}: {seen.message}{hint}"
+        where = f"{case.candidate.runtime.name} {defaults_of(case.candidate)}"
+        return f"in {where} it shows {seen.symptom}: {seen.message}{hint}"
     if words := examiner.why_open(found.judgements):
         return words
     if not found.judgements:
@@ -185,7 +196,8 @@ def _case_of(session: VetSession, passes: Sequence[str], file: Path) -> Case:
         lossy=table.tolerance(passes) is not None,
     )
     dialect = case.optimizer.traits.dialect
-    optimizer = MadeFile(file, digest_of(file), about, Traits(dialect=dialect))
+    traits = Traits(dialect=dialect, shipped_options=case.optimizer.traits.shipped_options)
+    optimizer = MadeFile(file, digest_of(file), about, traits)
     shipped = replace(shipped, optimizer=optimizer, options=optimizer.options)
     # What lies in the file has its mends. A dialect is checked in a copy, which no worker may put
     # beside the file, and which says less than that the runtime loads it.

@@ -96,11 +96,8 @@ def test_an_error_of_the_runtime_explains_no_larger_one(error: float, told: str)
         assert words.endswith("'y': off by 0.9 of its largest value, on the original by 0.1")
 
 
-@pytest.mark.parametrize("packs", [True, False])
-def test_a_session_that_optimizes_packs_weights_as_it_does_by_default(
-    tmp_path: Path, packs: bool
-) -> None:
-    # 4-bit weights that the session multiplies in 8 bits, which only packed kernels do.
+def int4(place: Path) -> Path:
+    """4-bit weights that a session multiplies in 8 bits, which only packed kernels do."""
     text = """
     <ir_version: 10, opset_import: ["" : 21]>
     g (float[8,64] x) => (float[8,4] y) <uint4[64,4] w, float[2,4] s, uint4[2,4] z>
@@ -119,9 +116,17 @@ def test_a_session_that_optimizes_packs_weights_as_it_does_by_default(
         "s", onnx.TensorProto.FLOAT, (2, 4), [0.013 * i for i in range(1, 9)]
     )
     model.graph.initializer.append(scales)
-    onnx.save(model, tmp_path / "int4.onnx")
+    path = place / "int4.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_a_session_that_optimizes_packs_weights_as_it_does_by_default(
+    tmp_path: Path, packs: bool
+) -> None:
     result = optvet.vet(
-        tmp_path / "int4.onnx",
+        int4(tmp_path),
         optimizer="onnxruntime",
         optimizer_options={} if packs else {"prepacking": False},
         limit=2,
@@ -129,6 +134,19 @@ def test_a_session_that_optimizes_packs_weights_as_it_does_by_default(
     )
     blamed = [f.culprit for f in result.findings if f.severity == "fault"]
     assert blamed == ([["QDQSelectorActionTransformer"]] if packs else [])
+
+
+def test_a_saved_model_is_judged_in_a_session_that_packs_its_weights(tmp_path: Path) -> None:
+    result = optvet.vet(
+        int4(tmp_path),
+        optimizer="onnxruntime",
+        optimizer_options={"mode": "offline"},
+        limit=2,
+        cache_dir=tmp_path / "cache",
+    )
+    (found,) = [f for f in result.findings if f.severity == "fault"]
+    assert (found.culprit, found.as_deployed) == (["QDQSelectorActionTransformer"], True)
+    assert found.runtime_parts == ["prepacking=True"]
 
 
 def test_requirements_are_measured_as_shipped_too(tmp_path: Path) -> None:

@@ -43,13 +43,11 @@ if it is None."""
 def shipped_runner(session: VetSession) -> TrialRunner | None:
     """What runs optimized models under the runtime's defaults and the user's options.
 
-    None if the clean room is such a session, or if the session's own optimizations are vetted:
-    models that a runtime's own optimizer saves are not optimized again.
+    None if the clean room is such a session, or if the session's own optimizations are vetted.
     """
     case = session.case
-    own = case.optimizer.name == case.candidate.runtime.name
     shipped = case.shipped(session.request.runtime_options)
-    if session.request.clean or own or case.lowers or case.optimizer.traits.optimizes_on_load:
+    if session.request.clean or case.lowers or case.optimizer.traits.optimizes_on_load:
         return None
     if shipped.candidate.options == case.candidate.options:
         return None
@@ -132,7 +130,8 @@ def judge_as_shipped(
         return safe
     ledger.control(CONTROL, "failed", words)
     parts = _options_at_fault(session, runner, fault, model_of)
-    parts += _passes_at_fault(runner, model_of, runtime_passes)
+    if not case.optimizer.traits.shipped_options:  # else the session optimizes nothing
+        parts += _passes_at_fault(runner, model_of, runtime_passes)
     for i in range(before, len(ledger.findings)):
         ledger.amend(i, {"runtime_parts": parts})
     return safe

@@ -149,11 +149,15 @@ class Case:
     def shipped(self, given: Mapping[str, Any]) -> Case:
         """The same with the optimized model under the runtime's own defaults, but for ``given``.
 
+        What a runtime has optimized is run as its optimizer says (``Traits.shipped_options``).
+
         Raises:
             UsageError: The runtime does not take an option.
         """
-        runtime = self.candidate.runtime
-        options = parse_options(runtime.name, runtime.deployed, given)
+        runtime, wanted = self.candidate.runtime, dict(self.optimizer.traits.shipped_options)
+        if not wanted.keys() <= type(runtime.deployed).model_fields.keys():
+            wanted = {}  # those of another runtime
+        options = parse_options(runtime.name, runtime.deployed, {**wanted, **given})
         return replace(self, candidate=RuntimeConfig(runtime, options))
 
     def both_shipped(self, given: Mapping[str, Any]) -> Case:
