@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -352,8 +352,12 @@ def request_of(kind: type[R], values: Mapping[str, Any], where: str = "") -> R:
         where: The source of the values, such as a file; error messages begin with it.
 
     Raises:
-        UsageError: A key is unknown or a value is wrong.
+        UsageError: A key is unknown or a value is wrong, such as an empty text.
     """
+    for key, value in values.items():
+        if key in kind.model_fields and next(empty_texts(value, key), None) is not None:
+            prefix = f"{where}: " if where else ""
+            raise UsageError(f"{prefix}{_flag(key)} is empty; give a value, or leave it out")
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
@@ -374,6 +378,18 @@ def request_of(kind: type[R], values: Mapping[str, Any], where: str = "") -> R:
         words = words_of(first)
         shown = "" if first["type"] == "value_error" else f" {value!r:.100}"
         raise UsageError(f"{prefix}{_flag(key)}{shown}: {words}") from error
+
+
+def empty_texts(value: object, *place: str | int) -> Iterator[tuple[str | int, ...]]:
+    """The places of empty texts in a value of a file, without those in options of a plugin."""
+    if value == "":
+        yield place
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from empty_texts(item, *place, number)
+    elif isinstance(value, Mapping) and not (place and str(place[-1]).endswith("_options")):
+        for key, item in value.items():
+            yield from empty_texts(item, *place, key)
 
 
 def _flag(field: str) -> str:

@@ -122,6 +122,11 @@ WRONG = {
     "name = 'x'": r"key 'models': missing or empty",
     "models = 3": r":1: key 'models': 3: expected a list",
     "jobs = [3]": r":1: key 'jobs\[1\]': 3: expected a table",
+    'models = ["m"]\nname = ""': r":2: key 'name': it is empty; give a value",
+    'models = ["m", ""]': r":1: key 'models\[2\]': it is empty",
+    'models = ["m"]\noptimizers = [""]': r":2: key 'optimizers\[1\]': it is empty",
+    'models = ["m"]\n[vet]\nruntime = ""': r":3: key 'vet.runtime': it is empty",
+    'models = ["m"]\n[[jobs]]\ndatasets = [[""]]': r":3: key 'jobs\[1\]\.datasets.*': it is empty",
     'models = ["m"\nx': r"campaign.toml cannot be read: .*line 2",
 }
 

@@ -119,6 +119,7 @@ def test_a_toml_declares_everything(path: Path) -> None:
         ("taks = 'x'", "there is no key 'taks'"),
         ("task = 3", "key 'task' is 3"),
         ("task = ", "cannot be read"),
+        ("dataset = ''", "key 'dataset' is empty; give a value"),
         ("[preprocessing]\nsize = [1, 2, 3]", "key 'preprocessing.size'"),
         ("[preprocessing]\nlayout = 'CHWN'", "key 'preprocessing.layout' is 'CHWN'"),
         ("[preprocessing]\nmeans = [1]", "there is no key 'preprocessing.means'"),

@@ -23,7 +23,7 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError, OptvetError, UsageError, near_names
 from optvet.spec.parsing import read_bytes, read_toml
 from optvet.spec.precision import PrecisionRequest
-from optvet.spec.request import VetRequest
+from optvet.spec.request import VetRequest, empty_texts
 from optvet.spec.toml_lines import join_with_dots, line_of
 from optvet.spec.words import show
 
@@ -173,6 +173,8 @@ def read_campaign(path: Path, plugins: Plugins, *, trust: bool = False) -> Campa
     document = read_toml(path, "listing")
     text = read_bytes(path, "listing").decode("utf-8")
     empty = CampaignSource(path, text, CampaignFile(), (), None)
+    for place in empty_texts(document):
+        raise empty.refusal(_told(place), "it is empty; give a value, or leave the key out")
     try:
         content = CampaignFile.model_validate(document)
     except ValidationError as error:
@@ -187,12 +189,16 @@ def read_campaign(path: Path, plugins: Plugins, *, trust: bool = False) -> Campa
 
 def _invalid(source: CampaignSource, error: ValidationError) -> UsageError:
     first = error.errors()[0]
-    # Positions below a list of texts are of no use to a reader; those of tables are.
-    key = tuple(p for i, p in enumerate(first["loc"]) if not isinstance(p, int) or i == 1)
+    key = _told(first["loc"])
     if first["type"] == "extra_forbidden":
         known = CampaignFile.model_fields if len(key) == 1 else JobSet.model_fields
         return source.refusal(key, f"unknown; {_nearest(str(key[-1]), known)}")
     return source.refusal(key, _words(first))
+
+
+def _told(place: Key) -> Key:
+    """Positions below a list of texts are of no use to a reader; those of tables are."""
+    return tuple(p for i, p in enumerate(place) if not isinstance(p, int) or i == 1)
 
 
 _EXPECTED: Mapping[str, str] = {

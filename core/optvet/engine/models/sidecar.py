@@ -188,6 +188,10 @@ def places_of(path: Path) -> list[Path]:
 
 def _from_toml(file: Path) -> ModelConfig:
     data = read_toml(file, "record")
+    for key, value in data.items():
+        if value == "":
+            words = f"{file}: key {quote(key)} is empty; give a value, or leave the key out"
+            raise InputError(words)
     try:
         declared = _Declared.model_validate(data)
     except ValidationError as error:
