@@ -17,7 +17,10 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import helper
+from tests.cli.test_every_command import every_command
 
+import optvet
+from optvet.cli.app import load_command
 from optvet.cli.errors import report
 from optvet.cli.terminal import Terminal
 
@@ -202,20 +205,6 @@ def test_a_terminal_without_columns_loses_no_answer(
     assert "onnxslim-dropout-mask" in "".join(line[:20].strip() for line in ran.out.splitlines())
 
 
-@pytest.mark.parametrize(
-    "words", [("vet", "m.onnx", "--json", "m.onnx"), ("precision", "m.onnx", "--out", "./m.onnx")]
-)
-def test_no_answer_is_written_over_the_model(
-    run: Run, words: tuple[str, ...], clean: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(clean.parent)
-    model = clean.rename("m.onnx").read_bytes()
-    ran = run(*words)
-    assert ran.code == 2
-    assert "would overwrite the command's model; give another path" in ran.err
-    assert Path("m.onnx").read_bytes() == model
-
-
 def test_a_path_that_is_no_file_is_an_error_of_the_command(run: Run, clean: Path) -> None:
     for target in (clean.parent, clean / "page.md"):
         ran = run("known", "page", "--out", target)
@@ -223,13 +212,47 @@ def test_a_path_that_is_no_file_is_an_error_of_the_command(run: Run, clean: Path
         assert str(target) in ran.err
 
 
-def test_an_empty_name_is_no_folder(run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", sorted(every_command()))
+def test_no_option_takes_an_empty_text(
+    run: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = load_command(name.split()[0])
+    for word in name.split()[1:]:
+        command = command.commands[word]
+    taking = [p.opts[0] for p in command.params if p.opts[0] != p.name and not p.is_flag]
+    for option in taking:
+        for words in ((option, ""), (f"{option}=",)):
+            ran = run(*name.split(), *words)
+            assert ran.code == 2
+            assert f"{option} is empty; give a value, or leave it out" in ran.err
+    ran = run(*name.split(), "")
+    assert ran.code == 2
+    assert f"an argument of optvet {name} is empty" in " ".join(ran.err.split())
+
+
+def test_no_key_of_a_file_takes_an_empty_text(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(clean.parent)
-    Path("c.toml").write_text('models = [""]')
-    for words in (["vet", ""], ["campaign", "run", "c.toml", "--dry-run"]):
-        ran = run(*words)
-        assert ran.code == 2
-        assert "name is empty" in ran.err
+    vet = ("vet", "clean.onnx")
+    for key in ("optimizer", "runtime", "comparator", "dataset", "out", "cache_dir"):
+        Path("c.toml").write_text(f"{key} = ''")
+        assert f"c.toml: --{key.replace('_', '-')} is empty" in run(*vet, "--config", "c.toml").err
+    Path("pyproject.toml").write_text("[tool.optvet]\ndataset = ['random', '']")
+    ran = run(*vet)
+    assert ran.code == 2
+    assert "--dataset is empty" in " ".join(ran.err.split())
+    # An option of a plugin may be empty: what it means is the plugin's.
+    Path("pyproject.toml").write_text("[tool.optvet]\noptimizer_options = { nope = '' }")
+    assert "unknown option" in run(*vet).err
+
+
+@pytest.mark.parametrize("key", ["optimizer", "runtime", "comparator", "dataset", "pipeline"])
+def test_no_keyword_takes_an_empty_text(clean: Path, key: str) -> None:
+    empty: Any = {key: ""}
+    with pytest.raises(optvet.UsageError, match=f"--{key} is empty; give a value"):
+        optvet.vet(str(clean), **empty)
 
 
 def test_a_file_may_begin_with_the_mark_of_its_encoding(

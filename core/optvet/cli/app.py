@@ -157,5 +157,5 @@ def _write_versions(terminal: Terminal, target: str) -> None:
     from optvet.engine.discovery import Plugins
     from optvet.engine.environment.version import version_report
 
-    check_file("--json", target)
+    check_file("--json", target, "answer")
     write_document(terminal, target, version_report(Plugins().all()).to_json())

@@ -22,7 +22,7 @@ from optvet.cli.campaign_options import (
 from optvet.cli.commands import add
 from optvet.cli.errors import CLEAN, FINDINGS
 from optvet.cli.options import Debug
-from optvet.cli.output import Json, check_folder, write_document
+from optvet.cli.output import Json, check_file, check_folder, write_document
 from optvet.cli.render import size
 from optvet.cli.terminal import Terminal
 from optvet.spec.campaign import STORE_BYTES
@@ -175,6 +175,8 @@ def _export(
     single = format in (ExportFormat.JSON, ExportFormat.BASELINE)
     if single and (out.is_dir() or not out.absolute().parent.is_dir()):
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
+    if single:
+        check_file("--out", str(out), "baseline")
     if not single:
         check_folder("--out", out)
     with open_store(store, to_read=True) as opened:

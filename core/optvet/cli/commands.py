@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as click does, after looking at each value."""
         refuse_options_as_values(ctx, args)
+        refuse_empty_values(ctx, args)
         refuse_unknown_options(ctx, args)
         try:
             left = super().parse_args(ctx, args)
@@ -60,8 +64,11 @@ class Group(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as click does, after looking at each value."""
         refuse_options_as_values(ctx, args)
+        refuse_empty_values(ctx, itertools.takewhile(lambda a: a not in self.commands, args))
         refuse_unknown_options(ctx, itertools.takewhile(lambda a: a not in self.commands, args))
-        return super().parse_args(ctx, args)
+        left = super().parse_args(ctx, args)
+        refuse_writing_over(ctx)
+        return left
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that ``args`` call.
@@ -98,11 +105,36 @@ def refuse_options_as_values(context: Any, arguments: list[str]) -> None:
             )
 
 
-_WRITTEN = ("--json", "--out", "--plot")
+def refuse_empty_values(context: Any, arguments: Iterable[str]) -> None:
+    """Refuse an empty text as the value of an option, or as an argument.
+
+    Most often a variable of a shell has no value; the default would be used in silence, or the
+    current folder.
+
+    Raises:
+        UsageError: There is one.
+    """
+    taking, before = _taking_options(context), ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if before in taking and not argument:
+            raise UsageError(f"{before} is empty; give a value, or leave it out")
+        if name in taking and equals and not value:
+            raise UsageError(f"{name} is empty; give a value, or leave it out")
+        if not argument:
+            words = f"an argument of {context.command_path} is empty; give a value, or leave it out"
+            raise UsageError(words)
+        before = argument
+
+
+_WRITTEN = ("--json", "--out", "--plot", "--save")
 
 
 def refuse_writing_over(context: Any) -> None:
     """Refuse to write to a file that the command names for another purpose too.
+
+    Also one that stands in a larger word, as in ``files:PATH`` or ``KEY=PATH``, or that a pattern
+    matches.
 
     Raises:
         UsageError: There is one.
@@ -115,11 +147,26 @@ def refuse_writing_over(context: Any) -> None:
     ]
     for place, (option, target) in enumerate(named):
         if option in _WRITTEN and os.path.isfile(target):
-            for other, file in (*named[:place], *named[place + 1 :]):
-                if os.path.isfile(file) and os.path.samefile(file, target):
+            for other, word in (*named[:place], *named[place + 1 :]):
+                if any(_means(file, target) for file in _files_in(str(word))):
                     what = "" if other.startswith("-") else "the command's "
                     words = f"{option} {target} would overwrite {what}{other}"
                     raise UsageError(f"{words}; give another path")
+
+
+def _files_in(word: str) -> Iterator[str]:
+    """The paths that a word may hold, the word itself first."""
+    yield word
+    yield from re.split("[:=,]", word)[1:]
+    for mark in ":=":
+        yield word.partition(mark)[2]
+
+
+def _means(file: str, target: str | Path) -> bool:
+    """Whether a path or a pattern means the file ``target``."""
+    if os.path.isfile(file):
+        return os.path.samefile(file, target)
+    return glob.has_magic(file) and fnmatch(os.path.abspath(target), os.path.abspath(file))
 
 
 def _several(value: Any) -> Sequence[Any]:

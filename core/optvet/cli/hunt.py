@@ -224,7 +224,7 @@ def _report(
     """Write the findings of a hunt as Markdown, by pass, ready to file."""
     from optvet.engine.hunt.findings_report import report_of
 
-    check_file("--out", out)
+    check_file("--out", out, "text")
     summary, environments = _read_hunt(folder, python)
     document = report_of(summary, folder, environments)
     write_document(context.ensure_object(Terminal), out, document.removesuffix("\n"))

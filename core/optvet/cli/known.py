@@ -165,7 +165,7 @@ def _page(
 
     terminal = context.ensure_object(Terminal)
     terminal.keeps = False
-    check_file("--out", str(out))
+    check_file("--out", str(out), "text")
     faults = faults_of(known)
     write_file(out, page_of(faults), advice="make room or choose another file, then run again")
     terminal.show(text(f"{out}: {count(len(faults), 'known fault')}"), soft_wrap=True)

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UsageError
 from optvet.spec.files import refuse_link, refuse_links_of_others, write_file
+from optvet.spec.foreign import open_file
 
 
 def _check_target(target: str | None) -> str | None:
     if target is not None:
-        check_file("--json", target)
+        check_file("--json", target, "answer")
     return target
 
 
-def check_file(option: str, target: str) -> None:
+Kind = Literal["answer", "baseline", "model", "text", "picture"]
+"""What optvet writes to a file that the user names."""
+
+
+def check_file(option: str, target: str, kind: Kind) -> None:
     """Refuse a file that cannot be written, before the work; ``-`` is stdout.
 
     Raises:
-        UsageError: It is a folder or a link, its folder does not exist, or it cannot be written.
+        UsageError: It is a folder or a link, its folder does not exist, it cannot be written, or
+            it holds what is no ``kind``, and is not empty.
     """
     if target == "-":
         return
@@ -43,6 +50,57 @@ def check_file(option: str, target: str) -> None:
         raise UsageError(f"{option} {path}: folder {path.parent} does not exist; make it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"{option} {path} cannot be written; choose another file")
+    if path.is_file():
+        _refuse_to_lose(option, path, kind)
+
+
+_HEAD_BYTES = 4096
+_DOCUMENT = re.compile(rb'\s*\{\s*"schema":\s*"optvet\.([a-z-]+)/')
+_READ_AGAIN = (b"baseline", b"finding", b"patch")
+"""Documents that are no answers: other commands read them."""
+_CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\f"})
+_SOURCES = (".toml", ".py")
+"""Texts that people write: no report is called so."""
+_PICTURES = {".png": (b"\x89PNG",), ".svg": (b"<?xml", b"<svg")}
+
+
+def _refuse_to_lose(option: str, path: Path, kind: Kind) -> None:
+    """Refuse to overwrite what optvet would not have written to this file."""
+    try:
+        with open_file(path) as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        words = f"{option} {path} exists and cannot be read ({error.strerror})"
+        raise UsageError(f"{words}; give another file") from error
+    if head.strip() and not _is_of_kind(head, kind, path.suffix.lower()):
+        model = "an ONNX model" if _is_model(head) else f"what is no {_KINDS[kind]}"
+        words = f"{option} {path} would overwrite {model}"
+        raise UsageError(f"{words}; give another file, or remove this one first")
+
+
+_KINDS = {
+    "answer": "answer of optvet",
+    "baseline": "baseline or answer of optvet",
+    "model": "ONNX model",
+    "text": "report",
+    "picture": "picture of that format",
+}
+
+
+def _is_of_kind(head: bytes, kind: Kind, suffix: str) -> bool:
+    if kind == "model":
+        return _is_model(head)
+    if kind == "text":
+        return suffix not in _SOURCES and head == head.translate(None, _CONTROLS)
+    if kind == "picture":
+        return head.startswith(_PICTURES.get(suffix, (b"",)))
+    found = _DOCUMENT.match(head)
+    return found is not None and (kind == "baseline" or found[1] not in _READ_AGAIN)
+
+
+def _is_model(head: bytes) -> bool:
+    """Whether a message begins as an ONNX model does, with the version of the format."""
+    return head[:1] == b"\x08" and len(head) > 2
 
 
 Json = Annotated[
@@ -101,3 +159,23 @@ def check_folder(option: str, folder: Path) -> None:
         why = error.strerror or error
         words = f"{option} {folder} cannot be written ({why}); choose another folder"
         raise UsageError(words) from error
+
+
+def refuse_inputs_in(option: str, folder: Path, names: str, *inputs: str | Path | None) -> None:
+    """Refuse a folder in which a file that the command reads has a name that it writes.
+
+    Args:
+        option: The option that names the folder.
+        folder: It.
+        names: A pattern of the names that are written.
+        inputs: Files that the command reads; the name of a function may follow one.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for given in inputs:
+        file = Path(str(given).partition(":")[0] if given is not None else "")
+        if file.is_file() and folder.is_dir() and file.parent.samefile(folder):
+            if re.fullmatch(names, file.name):
+                words = f"{option} {folder} would overwrite {file}, which the command reads"
+                raise UsageError(f"{words}; give another folder")

@@ -21,7 +21,7 @@ def check_picture(file: Path | None) -> Path | None:
     """
     if file is not None:
         check_plot(file)
-        check_file("--plot", str(file))
+        check_file("--plot", str(file), "picture")
     return file
 
 

@@ -70,7 +70,7 @@ def command(
 
     terminal = context.ensure_object(Terminal)
     if request.out is not None:
-        check_file("--out", str(request.out))
+        check_file("--out", str(request.out), "model")
     with terminal.progress() as progress:
         result = find_precision(request, Plugins(), progress=progress)
     if json_to is not None:

@@ -78,7 +78,7 @@ def command(
     words = parse_command(check)
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
-    check_file("--out", str(out))
+    check_file("--out", str(out), "model")
     models = resolve_model(model, Plugins(), cache_folder(cache_dir))
     if len(models) != 1:
         raise UsageError(f"{model}: {len(models)} models; reduce them one at a time")

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED
 from optvet.cli.options import Debug
-from optvet.cli.output import Json, check_folder, write_document
+from optvet.cli.output import Json, check_folder, refuse_inputs_in, write_document
 from optvet.cli.render import count, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
@@ -31,6 +31,7 @@ _CODES = {
     "refused": NOTHING,
     "undecided": UNDECIDED,
 }
+_WRITTEN = r"repaired\.onnx|patch\.json"
 _LINE_CHARS = 240
 _PARTS: dict[InputPart, str] = {
     "witnesses": "used to choose the edits",
@@ -52,6 +53,8 @@ def command(
     terminal = context.ensure_object(Terminal)
     terminal.keeps = False
     check_folder("--out", request.out)
+    read = (request.model, request.converted, request.apply)
+    refuse_inputs_in("--out", request.out, _WRITTEN, *read)
     if request.apply is not None:
         from optvet.engine.repair.apply_patch import apply_patch
 

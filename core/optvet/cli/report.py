@@ -52,7 +52,7 @@ def command(
 
     terminal, plugins = context.ensure_object(Terminal), Plugins()
     reporter = plugins.reporter(format or _fitting(plugins, out))
-    check_file("--out", out)
+    check_file("--out", out, "text")
     entries = None if known is None else read_tracked(known)
     with open_store(store, to_read=True) as opened:
         campaign = find_campaign(opened, which)

@@ -223,7 +223,7 @@ def _check_options(
         check_request(where, stored, Plugins())
     # Made complete, so that a wrong key is told with the file that holds it.
     required = (name for name, field in kind.model_fields.items() if field.is_required())
-    request_of(kind, {**dict.fromkeys(required, ""), **stored}, where)
+    request_of(kind, {**dict.fromkeys(required, "any"), **stored}, where)
     return stored
 
 

@@ -65,7 +65,7 @@ def command(
     if request.out is not None:
         check_folder("--out", request.out)
     if request.save is not None:
-        check_file("--save", str(request.save))
+        check_file("--save", str(request.save), "model")
     shown = request
     if not was_typed(context, "cache_dir"):
         shown = request.model_copy(update={"cache_dir": None})
