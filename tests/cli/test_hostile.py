@@ -319,3 +319,15 @@ def test_what_the_machine_lacks_is_told_with_what_to_do(
     (line,) = capsys.readouterr().err.splitlines()
     assert advice in line
     assert "bug in optvet" not in line
+
+
+def test_what_ends_too_early_is_an_error_and_no_finding(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*given: Any) -> None:
+        raise EOFError("marshal data too short")
+
+    monkeypatch.setattr("optvet.engine.models.sources.resolve_model", end)
+    ran = run("models", "show", clean)
+    assert ran.code == 3
+    assert "ended too early: marshal data too short" in " ".join(ran.err.split())

@@ -14,7 +14,7 @@ from optvet import __version__
 from optvet.cli.commands import add, refuse_unknown_options
 from optvet.cli.errors import Interrupted
 from optvet.cli.terminal import Terminal
-from optvet.spec.errors import UsageError
+from optvet.spec.errors import InfrastructureError, UsageError
 from optvet_start import leaving_at_once
 
 COMMANDS = {
@@ -98,6 +98,9 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted from None
+        except EOFError as error:  # typer would say "Aborted", with the exit code of findings
+            words = f"something that is read ended too early: {error}"
+            raise InfrastructureError(f"{words}; run again with --debug and report it") from error
 
 
 app = typer.Typer(
