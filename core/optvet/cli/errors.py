@@ -20,6 +20,7 @@ from optvet.spec.errors import (
     Unsupported,
     absence_of,
 )
+from optvet.spec.shortage import shortage, shortage_in
 
 if TYPE_CHECKING:
     from optvet import VetResult
@@ -85,8 +86,7 @@ def report(error: Exception, terminal: Terminal) -> int:
         terminal.error("the current folder was removed; change to another one")
         return USAGE
     if isinstance(error, (OSError, MemoryError)):
-        number = error.errno if isinstance(error, OSError) else errno.ENOMEM
-        advice = _ADVICE.get(number or 0, "check that path and its permissions")
+        advice = shortage(error) or "check that path and its permissions"
         terminal.error(f"{str(error) or 'no memory is left'}; {advice}, then run again")
         return ERROR
     name = type(error).__name__
@@ -104,19 +104,13 @@ def _has_folder() -> bool:
         return False
 
 
-_ADVICE = (
-    dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room")
-    | dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)")
-    | dict.fromkeys((errno.EAGAIN, errno.ENOMEM), "end other processes, or raise your limits")
-)
-"""What to do about what the machine lacks, by the number of its error."""
-
-
 def _advice(error: OptvetError) -> str:
     """Advice in terms of the command's options, which the engine does not know."""
     text = str(error)
     if isinstance(error, Unsupported):
         return ""
+    if words := shortage(error) or shortage_in(text):
+        return "" if words in text else f"; {words}, then run again"
     if isinstance(error, NothingTested) and "--dataset" not in text:
         return "; supply inputs with --dataset files:PATH"
     if isinstance(error, PluginError):

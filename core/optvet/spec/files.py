@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.foreign import open_file
+from optvet.spec.shortage import shortage
 
 
 @contextmanager
@@ -162,8 +163,8 @@ def write_file(
         with replacing(path, private=private) as file:
             file.writelines(_pieces(content))
     except OSError as error:
-        words = error.strerror or error
-        raise InfrastructureError(f"cannot write {path}: {words}; {advice}") from error
+        words = f"cannot write {path}: {error.strerror or error}"
+        raise InfrastructureError(f"{words}; {shortage(error) or advice}") from error
 
 
 def _pieces(content: bytes | str | Iterable[bytes | memoryview]) -> Iterable[bytes | memoryview]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from optvet.engine.vet.find.blame import blame
-from optvet.engine.vet.find.limits import passes_with_more, was_denied
+from optvet.engine.vet.find.limits import passes_with_more, was_denied, was_short
 from optvet.engine.vet.observe.observation import same_fault
 from optvet.engine.vet.properties import Fault, Property
 from optvet.engine.vet.session import VetSession
@@ -95,7 +95,7 @@ def _find_limit(
     """The limit of the sandbox that may make ``trial`` fail, in words; empty if none."""
     if symptom.info.limit == "memory":
         return passes_with_more(session, trial.passes, samples)
-    return "" if symptom.info.limit else was_denied(session, trial)
+    return "" if symptom.info.limit else was_denied(session, trial) or was_short(trial)
 
 
 def explain_no_repeat(finding: Finding) -> str:

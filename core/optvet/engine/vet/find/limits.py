@@ -13,6 +13,7 @@ from optvet.engine.work.sandbox import Sandbox, landlock
 from optvet.engine.work.trials.server_modules import preload_for
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.spec.shortage import shortage_in
 from optvet.spec.types import Failure, Sample
 
 _MORE = 4
@@ -45,6 +46,18 @@ def passes_with_more(
     return f"it needs more than --memory {was}, and passes with {now}: the limit ends it"
 
 
+def was_short(trial: Trial) -> str:
+    """A remark if the machine may lack what ``trial`` needs; empty if no error says so."""
+    words = shortage_in(_messages(trial))
+    return words and f"the machine may be why it fails, and not the pass: {words}"
+
+
+def _messages(trial: Trial) -> str:
+    failures = [trial.build.failure, *trial.runs.values()]
+    found = [f for f in failures if isinstance(f, Failure)]
+    return "\n".join(f"{f.error_type} {f.message}" for f in found)
+
+
 def was_denied(session: VetSession, trial: Trial) -> str:
     """A remark if confinement may be why ``trial`` fails; empty if it cannot be.
 
@@ -53,9 +66,7 @@ def was_denied(session: VetSession, trial: Trial) -> str:
     """
     if session.runner.sandbox.limits.writable is None or not landlock.is_active():
         return ""
-    failures = [trial.build.failure, *trial.runs.values()]
-    found = [f for f in failures if isinstance(f, Failure)]
-    words = "\n".join(f"{f.error_type} {f.message}" for f in found)
+    words = _messages(trial)
     if not landlock.DENIED.search(words) or _names_the_model(session, words):
         return ""
     return (

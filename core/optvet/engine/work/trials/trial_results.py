@@ -26,6 +26,7 @@ from optvet.graph.digest import UNKNOWN, Contents
 from optvet.graph.interface import Alignment
 from optvet.graph.structure import Facts
 from optvet.spec.records import Cost, StageCost
+from optvet.spec.shortage import shortage_in
 from optvet.spec.types import Failure, Model, Sample
 
 Purpose = Literal[
@@ -115,12 +116,14 @@ class Ledger:
 def is_circumstantial(failure: Failure | None) -> bool:
     """Whether a failure may be due to this machine, so that it must not be cached on disk.
 
-    What the kernel denied names files, which lie elsewhere for the next model of the same bytes.
+    What the kernel denied names files, which lie elsewhere for the next model of the same bytes;
+    what the machine lacked is there the next time.
     """
     if failure is None:
         return False
-    denied = DENIED.search(f"{failure.error_type} {failure.message}")
-    return bool(denied) or failure.kind in ("timeout", "out-of-memory", "killed")
+    words = f"{failure.error_type} {failure.message}"
+    lacking = bool(DENIED.search(words) or shortage_in(words))
+    return lacking or failure.kind in ("timeout", "out-of-memory", "killed")
 
 
 def is_late(trial: Trial) -> bool:
