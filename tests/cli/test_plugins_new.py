@@ -68,7 +68,7 @@ def test_what_is_there_is_left_alone(occupied: str, run: Run, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Gaze", "2d", "a_b", "a--b", "-a", "a-", "../a", "a/b", "a b", "ä", "a" * 31]
+    "name", ["Gaze", "2d", "a_b", "a--b", "-a", "a-", "../a", "a/b", "a b", "ä", "a" * 31]
 )
 def test_an_unfit_name_is_refused_with_what_is_fit(name: str, run: Run, tmp_path: Path) -> None:
     ran = run("plugins", "new", "comparator", "--", name)

@@ -455,9 +455,13 @@ def test_json_to_stdout_is_all_there_is(spawn: Spawn, faulty: Path) -> None:
     assert err == ""
 
 
+OLD = '{"schema": "optvet.vet/3"}'
+"""What is left of an answer, which may be replaced."""
+
+
 def test_json_to_a_file_comes_beside_the_screen(run: Run, clean: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    report.write_text("old")
+    report.write_text(OLD)
     ran = run("vet", clean, "--json", report)
     assert ran.out.startswith("CLEAN")
     assert VetResult.model_validate_json(report.read_text()).verdict == "clean"
@@ -482,7 +486,7 @@ def test_disk_that_fills_up_leaves_the_old_file(
     run: Run, clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "report.json"
-    report.write_text("old")
+    report.write_text(OLD)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -490,7 +494,7 @@ def test_disk_that_fills_up_leaves_the_old_file(
     monkeypatch.setattr("optvet.spec.files.os.replace", full)
     ran = run("vet", clean, "--json", report, "--no-cache")
     assert ran.code == 3
-    assert report.read_text() == "old"
+    assert report.read_text() == OLD
     assert [p.name for p in tmp_path.iterdir() if "report" in p.name] == ["report.json"]
 
 
