@@ -71,7 +71,15 @@ def campaigns() -> Iterator[str]:
                     yield f"{head}models = ['clean.onnx']\n[{table}]\n{key} = {written}\n"
 
 
+@pytest.fixture
+def found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all commands of a test share the plugins: to find them takes longer than a dry run."""
+    plugins = Plugins()
+    monkeypatch.setattr(discovery, "Plugins", lambda: plugins)
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("found_once")
 def test_no_key_of_a_campaign_runs_code(run: Run, place: Path) -> None:
     refused = 0
     for text in dict.fromkeys(campaigns()):
@@ -87,12 +95,9 @@ def test_no_key_of_a_campaign_runs_code(run: Run, place: Path) -> None:
     assert refused > 200
 
 
+@pytest.mark.usefixtures("found_once")
 @pytest.mark.parametrize("kind", [VetRequest, ConvertRequest, PrecisionRequest])
-def test_no_key_of_a_file_of_options_runs_code(
-    place: Path, kind: type[BaseModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plugins = Plugins()
-    monkeypatch.setattr(discovery, "Plugins", lambda: plugins)  # to be found once is enough
+def test_no_key_of_a_file_of_options_runs_code(place: Path, kind: type[BaseModel]) -> None:
     refused, file = [], place / "options.toml"
     for value in CODE[:2]:
         for written in as_toml(value):
