@@ -110,7 +110,8 @@ def _advice(error: OptvetError) -> str:
     if isinstance(error, Unsupported):
         return ""
     if words := shortage(error) or shortage_in(text):
-        return "" if words in text else f"; {words}, then run again"
+        told = words in text or ("make room" in words and "make room" in text)
+        return "" if told else f"; {words}, then run again"
     if isinstance(error, NothingTested) and "--dataset" not in text:
         return "; supply inputs with --dataset files:PATH"
     if isinstance(error, PluginError):

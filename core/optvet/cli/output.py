@@ -154,7 +154,7 @@ def check_folder(option: str, folder: Path) -> None:
     nearest = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     try:
         # Try it: permissions do not show it for root, nor for folders such as /proc.
-        tempfile.TemporaryDirectory(dir=nearest).cleanup()
+        os.rmdir(tempfile.mkdtemp(dir=nearest))
     except OSError as error:
         why = error.strerror or error
         words = f"{option} {folder} cannot be written ({why}); choose another folder"

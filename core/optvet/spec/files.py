@@ -164,7 +164,10 @@ def write_file(
             file.writelines(_pieces(content))
     except OSError as error:
         words = f"cannot write {path}: {error.strerror or error}"
-        raise InfrastructureError(f"{words}; {shortage(error) or advice}") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # for which ``advice`` is made
+        raise InfrastructureError(
+            f"{words}; {advice if full else shortage(error) or advice}"
+        ) from error
 
 
 def _pieces(content: bytes | str | Iterable[bytes | memoryview]) -> Iterable[bytes | memoryview]:

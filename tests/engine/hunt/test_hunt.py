@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -43,7 +44,7 @@ from optvet.engine.hunt.state import HuntState, HuntStore, Sign
 from optvet.engine.hunt.summary import HuntProgress
 from optvet.engine.hunt.suspicions import REACHED, Rewrite, SuspicionKey
 from optvet.plugin import Artifact, Candidate, Traits, Vocabulary
-from optvet.spec.errors import PluginError
+from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntSummary
 from optvet.spec.symptoms import Symptom
@@ -167,6 +168,30 @@ def test_an_interrupted_hunt_goes_on_and_finds_the_same(tmp_path: Path) -> None:
     again = hunt(asked(tmp_path / "cut", "50", resume=True), plugins)
     assert counted(again) == counted(whole)
     assert (tmp_path / "cut" / again.findings[0].bundle / "finding.json").exists()
+
+
+@pytest.mark.parametrize("place", ["optvet.engine.hunt.confirm.vetted", "os.replace"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_what_the_machine_lacks_loses_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: int
+) -> None:
+    plugins = plugins_with("drop_relu")
+    seen = list[str]()
+
+    def fail(*given: Any, **more: Any) -> None:
+        raise OSError(number, os.strerror(number), "/d")
+
+    def lack(event: HuntProgress) -> None:
+        if event.doing.startswith("vetting"):
+            seen.append(event.doing)
+            monkeypatch.setattr(place, fail)
+
+    with pytest.raises((InfrastructureError, OSError), match=os.strerror(number)):
+        hunt(asked(tmp_path, "20"), plugins, progress=lack)
+    monkeypatch.undo()
+    again = hunt(asked(tmp_path, "20", resume=True), plugins)
+    assert seen
+    assert [f.culprit for f in again.findings] == [["drop_relu"]]
 
 
 @pytest.mark.long

@@ -23,11 +23,12 @@ from optvet.engine.hunt.triggers import needed_features
 from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vetting import GivenInputs, vetted
 from optvet.engine.work.trials.trial_runner import Progress
-from optvet.spec.errors import OptvetError, PluginError
+from optvet.spec.errors import InfrastructureError, OptvetError, PluginError
 from optvet.spec.foreign import load_model
 from optvet.spec.records import Finding, HuntFinding
 from optvet.spec.request import VetRequest
 from optvet.spec.scratch import made_beside
+from optvet.spec.shortage import shortage, shortage_in
 
 FINDINGS = "findings"
 """The folder of the bundles, below that of the hunt."""
@@ -116,9 +117,11 @@ class Confirmer:
                         progress=progress,
                         reduction_s=_REDUCTION_S,
                     )
+                    refuse_shortage(*(f.message for f in answer.result.findings))
             except PluginError:
                 raise
-            except OptvetError:
+            except OptvetError as error:
+                refuse_shortage(error)
                 return None  # such as: the original fails after all
             shown = [b for b in written if b.shows]
             lasting = [
@@ -185,6 +188,23 @@ class Confirmer:
             needs=required,
             contrived=contrived_parts(model, feeds, required),
         )
+
+
+def refuse_shortage(*found: BaseException | str) -> None:
+    """End the hunt where the machine lacks something: what is suspected stays, to be vetted later.
+
+    Args:
+        found: Errors, or messages of failed tasks.
+
+    Raises:
+        InfrastructureError: One says that the machine lacks something.
+    """
+    for each in found:
+        error = each if isinstance(each, BaseException) else None
+        words = shortage(error) if error is not None else ""
+        if words := words or shortage_in(str(each)):
+            told = f"a suspicion cannot be vetted: {str(each)[:300]}; {words}"
+            raise InfrastructureError(f"{told}, then continue with --resume") from error
 
 
 def _rank(finding: Finding, suspect: Suspect) -> tuple[bool, bool]:

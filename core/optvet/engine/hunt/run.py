@@ -15,7 +15,7 @@ from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.as_campaign import write_campaign
 from optvet.engine.hunt.batch import STANDSTILL_S, Batch, run_batch, without_killers
-from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
+from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer, refuse_shortage
 from optvet.engine.hunt.known_faults import known_fingerprints
 from optvet.engine.hunt.learn import (
     avoided_passes,
@@ -352,6 +352,7 @@ class _Hunter:
         except Exception as error:
             if isinstance(error, OptvetError) and not isinstance(error, PluginError):
                 raise
+            refuse_shortage(error)
             # What foreign code returned broke what reads it: that ends no hunt, and is told.
             state.complain(Complaint.of("a suspicion cannot be vetted:", error))
             return None

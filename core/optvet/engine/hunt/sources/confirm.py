@@ -16,6 +16,7 @@ from optvet.engine.convert.opening_conversion import open_conversion
 from optvet.engine.convert.parts import python_of, script_shows, write_part_bundle
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.confirm import refuse_shortage
 from optvet.engine.hunt.sources.issue import issue_of
 from optvet.engine.hunt.sources.look import Looker
 from optvet.engine.hunt.sources.plan import SourceRecipe
@@ -81,6 +82,7 @@ class SourceConfirmer:
             request = self._request(f"{place / written[0]}:{FUNCTION}")
             try:
                 result = convert_model(request, self.plugins)
+                refuse_shortage(*(f.message for f in result.findings))
                 fault = _first_fault(result, outcome)
                 if fault is None:
                     return None
@@ -88,7 +90,8 @@ class SourceConfirmer:
                 python = self._write_bundle(request, result, fault, place, bundle)
             except PluginError:
                 raise
-            except OptvetError:
+            except OptvetError as error:
+                refuse_shortage(error)
                 return None  # such as: the source does not run on this input
             if not script_shows(bundle, _TIMEOUT_S, python):
                 return None
