@@ -286,7 +286,7 @@ esac
 """In place of GitHub's command: it notes down what it is called with."""
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_nightly_workflow_opens_an_issue_for_what_only_the_wheel_does_wrong(
     place: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,7 @@ def test_the_first_bad_release_and_its_pass_are_found(
     assert not (Path(os.__file__).parent / "site-packages" / "acme_opt.py").exists()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_what_is_new_in_the_last_release_is_dated_where_all_are_bad(
     run: Run, write: Write, wheels: Path
 ) -> None:
@@ -73,7 +73,7 @@ stopwatch._REPEAT_S, verdict.REPEATS = 0.0, {LEAST_REPEATS}
 """``quick_timing`` for processes that import the plugin: a slow release is slow beyond doubt."""
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.usefixtures("quick_timing")
 def test_a_release_that_makes_a_model_slow_is_found(
     run: Run, write: Write, wheels: Path, tmp_path: Path

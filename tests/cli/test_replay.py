@@ -211,7 +211,7 @@ def test_many_bundles_and_folders_of_bundles_are_replayed_with_a_table(
     assert run("replay", tmp_path / "more").out.startswith("STILL THERE")
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_shape_that_says_more_stays_there_until_it_does_not(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("onnxslim", reason="infers shapes")
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[A] y) { y = Abs(x) }'

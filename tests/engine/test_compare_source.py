@@ -72,6 +72,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.release
 def test_layers_of_a_conversion_are_ranked_by_where_its_answers_differ(
     folder: Path, run: Run
 ) -> None:

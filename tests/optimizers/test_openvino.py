@@ -145,7 +145,7 @@ add (uint8[1,8] a, uint8[1,8] b) => (uint8[1,8] y)
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_wrong_layer_is_reduced_to_one_and_not_to_scales_that_define_nothing(
     tmp_path: Path,
 ) -> None:

@@ -701,6 +701,7 @@ g (float[1] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}> {
 }"""
 
 
+@pytest.mark.release
 def test_an_executable_that_adds_to_its_own_constant_is_wrong_from_the_second_run_on(
     vet: Vet,
 ) -> None:

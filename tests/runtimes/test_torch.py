@@ -205,6 +205,7 @@ def test_inputs_are_not_blamed_for_a_model_that_it_cannot_read(tmp_path: Path) -
         optvet.vet(tmp_path / "model.onnx", runtime="torch", cache_dir=tmp_path, cache=False)
 
 
+@pytest.mark.release
 def test_it_says_nothing_of_a_fault_in_a_model_that_it_cannot_read(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(PAD), tmp_path / "model.onnx")
     result = optvet.vet(

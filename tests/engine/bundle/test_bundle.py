@@ -214,7 +214,7 @@ def alone(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_an_optional_input_that_is_gone_is_shown_by_both_scripts(tmp_path: Path) -> None:
     pytest.importorskip("onnxslim")
     path = tmp_path / "model.onnx"
@@ -249,7 +249,7 @@ def test_a_model_that_grows_is_reduced_to_what_grows(tmp_path: Path) -> None:
     assert script_exit(bundle.path) == 0
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_two_random_draws_that_become_one_are_reduced(tmp_path: Path) -> None:
     text = (
         HEAD
@@ -494,7 +494,7 @@ def test_replay_tells_still_there_from_fixed_and_changed(copied: Callable[[str],
     assert replay_bundle(bundle.path, Plugins()).outcome == "changed"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_note_on_a_model_that_the_checker_refuses_is_still_there(tmp_path: Path) -> None:
     # onnxslim takes weights out of the inputs, where IR version 3 wants them.
     pytest.importorskip("onnxslim")

@@ -52,7 +52,7 @@ def test_a_metric_that_is_not_met_is_reduced_and_measured_again_by_the_script(
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_rounding_that_exceeds_a_tolerance_is_reduced_and_stays_no_fault(tmp_path: Path) -> None:
     bundle = required(NORMALIZED, tmp_path, "fuse_bn_into_conv", atol="1e-12")
     record = bundle.record
@@ -75,7 +75,7 @@ def test_the_issue_of_a_tolerance_needs_nothing_of_ours(tmp_path: Path) -> None:
     assert alone(code, tmp_path / "empty").returncode == 1
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_metric_over_several_samples_keeps_the_fewest_and_the_whole_model(
     tmp_path: Path,
 ) -> None:

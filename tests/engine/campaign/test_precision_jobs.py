@@ -99,7 +99,7 @@ def test_a_matrix_of_searches_is_stored_and_reported(file: Path, run: Run) -> No
     assert sorted(len(answer.kept) for answer in kept) == [0, 0, 0, 2]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_what_cannot_be_met_is_a_finding_and_what_cannot_be_converted_an_error(
     file: Path, run: Run
 ) -> None:

@@ -103,7 +103,7 @@ def test_every_column_of_ditox_is_filled_without_a_network(run: Run) -> None:
     assert boxes[4:9] == pytest.approx([100] * 5, abs=0.01)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_every_column_of_otx_is_filled_without_a_gpu(run: Run) -> None:
     require("onnxruntime")
     tables = tables_of(run, "otx", file=part_of("otx", "zoo:canvas-detector"))
@@ -199,7 +199,7 @@ def test_kernels_of_the_original_stand_next_to_those_of_the_optimized(run: Run) 
     assert line[1:] == ["base", "gemm", 2, "32 x 1 x 1", "4 x 1 x 1", 75, 50, 25]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_every_column_of_the_study_of_converters_is_filled(run: Run) -> None:
     require("onnx2torch")
     tables = tables_of(run, "converters")

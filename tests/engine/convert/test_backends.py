@@ -144,7 +144,7 @@ def test_a_network_of_pytorch_stays_what_it_is(via: str, tmp_path: Path) -> None
     assert result.verdict == "right", (result.findings, result.reason)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_an_exported_program_stays_what_it_is(via: str, program: Path) -> None:
     result = convert(str(program), via, trust=True)
     assert result.verdict == "right", (result.findings, result.reason)

@@ -211,7 +211,13 @@ CONDITION = """g (float[3, 4] x) => (float[3, 3] y) <float zero = {0}, float two
     ("now", "then", "words", "line"),
     [
         ("Relu(l)", "Abs(l)", "aten.relu → Abs", 14),
-        ("Mul(l, two)", "Sub(l, two)", "aten.mul (other=2) → Sub", 15),
+        pytest.param(
+            "Mul(l, two)",
+            "Sub(l, two)",
+            "aten.mul (other=2) → Sub",
+            15,
+            marks=pytest.mark.release,
+        ),
         ("Greater(m, zero)", "LessOrEqual(m, zero)", "aten.gt (other=0) → LessOrEqual", 13),
         ("", "", "torch.cond → If: branches exchanged", 12),
     ],

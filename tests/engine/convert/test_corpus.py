@@ -16,7 +16,7 @@ FAULTS = ("dilation_lost", "mask_inverted", "required_attribute_lost", "rotary_p
 RIGHT = ("argmax_of_ties", "rms_norm_in_pieces")
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_conversions_of_the_benchmark_are_judged_as_they_are_labelled() -> None:
     script = [sys.executable, str(BENCHMARKS / "conversion.py"), str(BENCHMARKS / "conversions")]
     run = subprocess.run(

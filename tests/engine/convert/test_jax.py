@@ -129,6 +129,7 @@ def converted(source: Path, function: str) -> ConversionResult:
     return convert_model(request, Plugins())
 
 
+@pytest.mark.release
 def test_what_is_converted_right_has_no_finding(source: Path) -> None:
     result = converted(source, "all_of_them")
     assert (result.verdict, result.findings) == ("right", []), result.reason
@@ -144,6 +145,7 @@ def test_cancellation_is_found_at_its_operator(source: Path) -> None:
     assert finding.place.line.startswith(f"{source}:")
 
 
+@pytest.mark.release
 def test_a_matrix_without_a_factorization_is_no_witness_and_hides_no_fault(source: Path) -> None:
     result = converted(source, "factored")
     (finding,) = (f for f in result.findings if f.severity != "note")
@@ -223,7 +225,7 @@ def labelled():
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_function_is_reduced_to_the_call_at_fault(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(REDUCED)
     model = f"{tmp_path / 'net.py'}:labelled"

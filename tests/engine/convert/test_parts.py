@@ -108,7 +108,7 @@ def test_a_module_is_reduced_to_the_submodule_at_fault(
     assert len(blind) == 1
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_source_is_reduced_on_an_input_that_is_wrong_on_every_runtime(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +161,7 @@ def net():
 """
 
 
+@pytest.mark.release
 def test_a_keras_model_is_reduced_to_the_layer_at_fault(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,7 +263,10 @@ def test_a_script_that_fails_itself_does_not_show_a_fault(
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.export itself
-@pytest.mark.parametrize(("converter", "library"), [("openvino", "openvino"), ("tvm", "tvm")])
+@pytest.mark.parametrize(
+    ("converter", "library"),
+    [pytest.param("openvino", "openvino", marks=pytest.mark.release), ("tvm", "tvm")],
+)
 def test_scripts_of_other_formats_run_the_converted_model(
     tmp_path: Path, converter: str, library: str
 ) -> None:

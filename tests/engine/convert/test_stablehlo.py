@@ -96,7 +96,7 @@ def test_a_text_that_is_no_module_is_bad_input(tmp_path: Path) -> None:
         convert_model(request, Plugins())
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_module_is_reduced_to_the_operator_at_fault(tmp_path: Path) -> None:
     request = _asked_of(tmp_path, SMALL)
     result = convert_model(request, Plugins())

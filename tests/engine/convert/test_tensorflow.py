@@ -225,6 +225,7 @@ def test_constants_that_become_inputs_are_blamed_on_freezing(source: Path) -> No
     assert all("normalization" in n and how == "an input" for n, how in asked.items())
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("made")
 def test_weights_that_are_never_set_are_found_in_a_tflite_model(source: Path) -> None:
     finding = only_finding(converted(source, "cnn", "tflite", converter_options={"concrete": True}))
@@ -278,7 +279,13 @@ def test_the_file_of_a_tflite_model_is_a_source(source: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("made")
-@pytest.mark.parametrize(("fault", "kind"), [("weight", "parameter"), ("operator", "operator")])
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        pytest.param("weight", "parameter", marks=pytest.mark.release),
+        ("operator", "operator"),
+    ],
+)
 def test_what_is_planted_into_a_conversion_is_repaired_from_the_source(
     source: Path, tmp_path: Path, fault: str, kind: str
 ) -> None:
@@ -391,7 +398,7 @@ def model():
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.usefixtures("made")
 def test_a_function_is_reduced_to_the_operator_at_fault(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(FUNCTION)

@@ -26,7 +26,10 @@ CONVERTERS = {
 """Converters with the environments that they need."""
 
 
-@pytest.mark.parametrize("converter", CONVERTERS)
+@pytest.mark.parametrize(
+    "converter",
+    [pytest.param(n, marks=[pytest.mark.release] * (n == "jax2onnx")) for n in CONVERTERS],
+)
 def test_sources_are_made_converted_and_judged_where_their_libraries_are(
     converter: str, tmp_path: Path
 ) -> None:

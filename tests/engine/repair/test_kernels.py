@@ -89,7 +89,7 @@ net.example_inputs = (torch.linspace(-3, 3, 12).reshape(3, 4),)
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_values_that_a_runtime_does_not_give_are_computed_in_a_wider_type(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs torch")
     pytest.importorskip("onnxscript", reason="needs onnxscript")

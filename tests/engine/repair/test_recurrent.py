@@ -37,7 +37,7 @@ net.example_inputs = (torch.randn(9, 2, 3, generator=torch.Generator().manual_se
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore")
 def test_an_attribute_of_a_recurrent_layer_is_repaired(tmp_path: Path) -> None:
     import torch

@@ -260,7 +260,13 @@ PLANTED = {
 
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs optvet[torch]")
-@pytest.mark.parametrize(("name", "source"), PLANTED.items())
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        pytest.param(n, s, marks=[pytest.mark.release] * (s == "torch" and n != "three faults"))
+        for n, s in PLANTED.items()
+    ],
+)
 def test_a_fault_of_a_converted_network_is_repaired_to_the_right_model(
     name: str, source: str, tmp_path: Path
 ) -> None:
@@ -335,6 +341,7 @@ net.example_inputs = (torch.linspace(-3, 3, 50).reshape(1, 2, 5, 5),)
 """
 
 
+@pytest.mark.release
 def test_an_edit_that_changes_the_size_of_an_output_declares_it(tmp_path: Path) -> None:
     for module in ("torch", "onnxscript"):
         pytest.importorskip(module, reason=f"needs {module}")

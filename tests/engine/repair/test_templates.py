@@ -276,7 +276,10 @@ copied.example_inputs = net.example_inputs
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("function", "via"), [("net", "torch_script"), ("copied", "torch_dynamo")])
+@pytest.mark.parametrize(
+    ("function", "via"),
+    [pytest.param("net", "torch_script", marks=pytest.mark.release), ("copied", "torch_dynamo")],
+)
 def test_an_operator_that_every_exporter_writes_wrongly_is_written_rightly(
     tmp_path: Path, function: str, via: str
 ) -> None:

@@ -169,6 +169,7 @@ def test_the_runtime_under_test_supports_the_judge_by_its_default_options(
     )
 
 
+@pytest.mark.release
 def test_what_a_runtime_does_wrong_under_all_options_says_nothing_of_the_judge(
     tmp_path: Path,
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_runtime_may_refuse_what_the_standard_does_not_allow(
     assert why in result.reason
 
 
+@pytest.mark.release
 def test_a_runtime_that_refuses_is_accused_where_two_others_run_the_model(tmp_path: Path) -> None:
     plugins = with_runtimes(Refusing())
     assert vet(tmp_path, "runtime:refusing", plugins).verdict == "faulty"

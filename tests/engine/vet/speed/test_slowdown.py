@@ -144,7 +144,7 @@ def timed(net: Path, tmp_path: Path) -> Bench:
     return timed
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_slow_pass_among_48_is_named_with_at_most_ten_sequences_timed(timed: Bench) -> None:
     variant = timed(Burdens(MANY, slow=frozenset({"pass_29"})))
     assert variant.timing is not None
