@@ -85,3 +85,11 @@ def test_a_file_that_may_not_grow_is_told_with_the_limit(
     assert ran.code == 3, ran.said
     assert "at most 4,096 bytes here (ulimit -f); raise that limit" in ran.err
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.long
+def test_a_pass_is_not_blamed_for_a_limit_on_processor_time(place: Place) -> None:
+    words = ("vet", str(place.model), "--optimizer", "evil", "--pipeline", "keep_a,spin")
+    ran = run(place, "-t 6", *words, "--limit", "1", "--json", "answer.json")
+    assert ran.code == 4, ran.said
+    assert "a process may compute for 6 s here (ulimit -t); raise that limit" in ran.out

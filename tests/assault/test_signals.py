@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -90,6 +91,44 @@ def test_a_signal_at_any_moment_loses_nothing(
     assert place.orphans() == {}
     if sent != signal.SIGKILL:
         assert place.litter() == []
+
+
+@pytest.mark.parametrize("name", ["TERM", "HUP", "QUIT", "ALRM", "USR1", "USR2", "XCPU", "PROF"])
+def test_whatever_ends_a_command_leaves_no_worker_and_no_folder(place: Place, name: str) -> None:
+    sent = signal.Signals[f"SIG{name}"]
+    process = place.start(*vet(place, place.work / "answer.json"))
+    wait_for_workers(place)
+    process.send_signal(sent)
+    ran = finished(process)
+    assert ran.code == 128 + sent
+    assert "interrupted; what was computed is kept" in " ".join(ran.err.split())
+    assert "Traceback" not in ran.err
+    assert place.orphans() == {}
+    assert place.litter() == []
+
+
+def test_a_signal_that_is_ignored_stays_ignored(place: Place) -> None:
+    target = place.work / "answer.json"
+    words = [sys.executable, "-m", "optvet_start", *map(str, vet(place, target))]
+    # As nohup does.
+    process = subprocess.Popen(
+        ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *words],
+        cwd=place.work,
+        env=place.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_workers(place)
+    process.send_signal(signal.SIGHUP)
+    assert finished(process).code == 1
+    assert answer(target)["verdict"] == "faulty"
+
+
+def wait_for_workers(place: Place) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while len(place.living()) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("number", range(TIMES))

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = INTERRUPTED
     except Exception as error:  # before or after the command: no folder for temporary files, say
         code = errors.report(error, Terminal())
-    return 128 + signal.SIGTERM if terminated and code == INTERRUPTED else code
+    return 128 + terminated[0] if terminated and code == INTERRUPTED else code
 
 
 def _tell_left(folder: Path) -> None:
@@ -46,26 +46,40 @@ def _tell_left(folder: Path) -> None:
     Terminal().error(what, label="note: ")
 
 
+_ENDING = tuple(
+    signal.Signals[f"SIG{name}"]
+    for name in ("TERM", "HUP", "QUIT", "ALRM", "VTALRM", "PROF", "USR1", "USR2", "XCPU")
+    if hasattr(signal, f"SIG{name}")
+)
+"""What ends a process that does not heed it, and can be heeded."""
+
+
 @contextmanager
 def _heeding_termination(received: list[int]) -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does, with what it has so far; ``received`` lists each.
+    """Signals that end a process end a command as Ctrl-C does, with what it has so far.
 
-    Batch systems and ``timeout`` send it.
+    Batch systems and ``timeout`` send SIGTERM, a terminal that is closed SIGHUP, some queues
+    SIGUSR1, the limit of processor time SIGXCPU. What is ignored, as by ``nohup``, stays so.
+
+    Args:
+        received: Lists each.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGXCPU:  # It comes each second.
+            return
         received.append(number)
         raise KeyboardInterrupt
 
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, leave)
+    main = threading.current_thread() is threading.main_thread()
+    ours = [s for s in _ENDING if main and signal.getsignal(s) is signal.SIG_DFL]
+    for each in ours:
+        signal.signal(each, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

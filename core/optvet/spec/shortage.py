@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import resource
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _FEW_FILES = 256
 """A limit of open files below this may be why SQLite cannot open one."""
@@ -67,6 +67,14 @@ def shortage_in(message: str) -> str:
     found = _WORDS.search(message)
     number = next((n for n in _IN_WORDS if found and os.strerror(n) == found[0]), None)
     return _LACKS[number]() if number is not None else ""
+
+
+def shortage_of_time(signals: Iterable[str | None]) -> str:
+    """The same of processes that were ended by signals, which the limit of processor time sends."""
+    most = resource.getrlimit(resource.RLIMIT_CPU)[0]
+    if most == resource.RLIM_INFINITY or {"SIGXCPU", "SIGKILL"}.isdisjoint(signals):
+        return ""
+    return f"a process may compute for {most:,} s here (ulimit -t); raise that limit"
 
 
 def _of_database(name: str) -> str:

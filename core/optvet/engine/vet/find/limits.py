@@ -13,7 +13,7 @@ from optvet.engine.work.sandbox import Sandbox, landlock
 from optvet.engine.work.trials.server_modules import preload_for
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.spec.shortage import shortage_in
+from optvet.spec.shortage import shortage_in, shortage_of_time
 from optvet.spec.types import Failure, Sample
 
 _MORE = 4
@@ -49,13 +49,17 @@ def passes_with_more(
 def was_short(trial: Trial) -> str:
     """A remark if the machine may lack what ``trial`` needs; empty if no error says so."""
     words = shortage_in(_messages(trial))
+    words = words or shortage_of_time(failure.signal for failure in _failures(trial))
     return words and f"the machine may be why it fails, and not the pass: {words}"
 
 
+def _failures(trial: Trial) -> list[Failure]:
+    found = [trial.build.failure, *trial.runs.values()]
+    return [f for f in found if isinstance(f, Failure)]
+
+
 def _messages(trial: Trial) -> str:
-    failures = [trial.build.failure, *trial.runs.values()]
-    found = [f for f in failures if isinstance(f, Failure)]
-    return "\n".join(f"{f.error_type} {f.message}" for f in found)
+    return "\n".join(f"{f.error_type} {f.message}" for f in _failures(trial))
 
 
 def was_denied(session: VetSession, trial: Trial) -> str:
