@@ -69,6 +69,21 @@ def test_a_model_that_ends_the_process_that_reads_it_is_told(tmp_path: Path) -> 
         read_fault(file)
 
 
+def test_a_model_is_read_in_a_worker_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.parser.parse_model(TWO_RELUS)
+    (tmp_path / "fault.toml").write_text(to_toml(FAULT))
+
+    def crash(text: str) -> None:
+        raise AssertionError("read in this process")
+
+    for native in ("onnx.parser.parse_model", "onnx.checker.check_model"):
+        monkeypatch.setattr(native, crash)
+    fault = read_fault(tmp_path / "fault.toml")
+    answer = advise("two.onnx", model, {"acme-opt": "1.7"}, [fault])
+    assert [a.places for a in answer.advice] == [[["y"]]]
+    assert answer.advice[0].dated
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 from optvet.engine.scripts.context import ReproContext
-from optvet.engine.scripts.inline import _try_script
+from optvet.engine.scripts.inline import _code_of, _try_script
 from optvet.engine.scripts.rendering import render
 from optvet.spec.symptoms import ScriptCheck, Symptom
 
@@ -36,6 +36,18 @@ except Exception as error:
 def test_a_script_whose_library_is_missing_shows_nothing(call: str, shows: bool) -> None:
     context = cast(ReproContext, SimpleNamespace(symptom=Symptom.LOAD_FAILURE, timeout_s=1.0))
     assert (_try_script(TRY.format(call=call), context) is not None) is shows
+
+
+def test_a_model_becomes_text_in_a_worker_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.parser.parse_model(OWN)
+
+    def crash(*given: object) -> None:
+        raise AssertionError("read in this process")
+
+    monkeypatch.setattr("onnx.printer.to_text", crash)
+    code = _code_of(model)
+    assert code.startswith("model = onnx.parser.parse_model(")
+    assert "own.F" in code
 
 
 OWN = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>

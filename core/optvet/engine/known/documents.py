@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.graph.pattern import find_matches, parse_pattern, search
+from optvet.graph.pattern import parse_pattern, search
 from optvet.graph.types import inferred_types
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.foreign import files_in, read_text
@@ -77,25 +77,26 @@ def read_faults(places: Iterable[Path], *, trusted: bool = False) -> list[KnownF
         found[fault.id] = fault, file
     with nullcontext() if trusted or not found else native_code() as call:
         for fault, file in found.values():
-            problem = call(file, problem_of_fault, fault) if call else problem_of_fault(fault)
+            problem, forms = call(file, look_at_fault, fault) if call else look_at_fault(fault)
+            _forms[_question(fault)] = forms
             if problem:
                 raise InputError(f"{file}: {problem}")
     return [found[name][0] for name in sorted(found)]
 
 
 @contextmanager
-def native_code() -> Iterator[Callable[..., str]]:
+def native_code() -> Iterator[Callable[..., Any]]:
     """Calls a function in a worker: a foreign model may crash the code of onnx that reads it.
 
     The first argument of the call names the document, for the InputError that is raised if it does.
     """
     with Sandbox(jobs=1, limits=_LIMITS, preload=("onnx", __name__)) as sandbox:
 
-        def call(document: Path, function: Callable[..., str], *arguments: object) -> str:
+        def call(document: Path, function: Callable[..., Any], *arguments: object) -> Any:
             outcome = sandbox.call(function, *arguments)
             if outcome.failure is not None:
                 raise InputError(f"{document}: reading its model: {describe(outcome.failure)}")
-            return outcome.value or ""
+            return outcome.value
 
         yield call
 
@@ -126,51 +127,51 @@ def _read_form(file: Path) -> KnownFault:
         raise InputError(f"{place}: {where or 'document'}: {words_of(first)}") from error
 
 
-def problem_of_fault(fault: KnownFault) -> str:
-    """What is wrong with a document whose form is right; empty if nothing is."""
+_forms: dict[tuple[str, ...], tuple[str, ...]] = {}
+"""Forms of triggers in models, by these: what was read in a worker is not read here again."""
+
+
+def _question(fault: KnownFault) -> tuple[str, ...]:
+    return fault.trigger, *(one.model for one in fault.every_form)
+
+
+def look_at_fault(fault: KnownFault) -> tuple[str, tuple[str, ...]]:
+    """What is wrong with a document whose form is right, and the form that each model shows.
+
+    The first is empty if nothing is.
+    """
+    forms: list[str] = []
     try:
         pattern = parse_pattern(fault.trigger)
     except ValueError as error:
-        return f"trigger: {error}"
-    forms: list[str] = []
+        return f"trigger: {error}", ()
     for number, one in enumerate(fault.every_form):
         place = f"forms.{number - 1}.model" if number else "model"
         try:
             model = onnx.parser.parse_model(one.model)
             onnx.checker.check_model(model)
         except (onnx.parser.ParseError, onnx.checker.ValidationError) as error:
-            return f"{place}: {str(error).splitlines()[0]}"
+            return f"{place}: {str(error).splitlines()[0]}", ()
         found = search(pattern, model, with_declared(inferred_types(model) or {}, model))
         matches = found.places
         if not matches:
             whose = f"the model of forms.{number - 1}" if number else "the document's own model"
             if not found.complete:
-                return f"trigger: its search takes too many steps in {whose}; write it narrower"
-            return f"trigger: it does not fit {whose}"
+                words = f"trigger: its search takes too many steps in {whose}; write it narrower"
+                return words, ()
+            return f"trigger: it does not fit {whose}", ()
         if matches[0].form in forms:
-            return f"{place}: its form, {matches[0].form}, was dated above"
+            return f"{place}: its form, {matches[0].form}, was dated above", ()
         forms.append(matches[0].form)
-    return ""
-
-
-@cache
-def _dated_forms(trigger: str, models: tuple[str, ...]) -> tuple[str, ...]:
-    """The form of the trigger that each model of a fault has."""
-    pattern, found = parse_pattern(trigger), []
-    for text in models:
-        model = onnx.parser.parse_model(text)
-        types = with_declared(inferred_types(model) or {}, model)
-        found.append(find_matches(pattern, model, types)[0].form)
-    return tuple(found)
+    return "", tuple(forms)
 
 
 def ranges_of(fault: KnownFault, form: str) -> list[AffectedRange] | None:
     """The releases that show a fault in a form of its trigger; None if that was not dated."""
-    every = fault.every_form
-    known = _dated_forms(fault.trigger, tuple(one.model for one in every))
-    return next(
-        (one.affected for one, name in zip(every, known, strict=True) if name == form), None
-    )
+    every, question = fault.every_form, _question(fault)
+    known = _forms[question] if question in _forms else look_at_fault(fault)[1]
+    dated = (one.affected for one, name in zip(every, known, strict=True) if name == form)
+    return next(dated, None)
 
 
 def shows_in_form(fault: KnownFault, version: str, form: str) -> bool:
@@ -234,8 +235,3 @@ def grouped_by_package(faults: Iterable[KnownFault]) -> Mapping[str, list[KnownF
     for fault in sorted(faults, key=lambda f: (f.package, f.id)):
         found.setdefault(fault.package, []).append(fault)
     return found
-
-
-def model_of(fault: KnownFault) -> ModelProto:
-    """The smallest model that triggers a fault."""
-    return onnx.parser.parse_model(fault.model)

@@ -19,11 +19,13 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
+from optvet.engine.scripts import literals
 from optvet.engine.scripts.confined_run import try_script
 from optvet.engine.scripts.context import ReproContext
-from optvet.engine.scripts.literals import array_code, arrays_code, model_code
+from optvet.engine.scripts.literals import array_code, arrays_code
 from optvet.engine.scripts.rendering import indented, render
 from optvet.engine.work.cache.modified_installs import owners_of
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.optimizer_protocols import Explains, ExplainsSimply, ExplainsTogether
 from optvet.spec.protocols import UsesLibraries
 from optvet.spec.requirement import Requirement
@@ -35,6 +37,7 @@ MAX_LINES = 100
 _MAX_MODEL_BYTES = 20_000
 _MAX_ELEMENTS = 1_000
 _TRY_S = 120.0
+_LIMITS = Limits(timeout_s=60.0, memory_bytes=4 << 30)
 
 _REFERENCE = """\
 import onnx.reference
@@ -145,7 +148,14 @@ def _draft(
         arrays_code({**feeds, **expected})
     except ValueError:
         return None
-    return _Draft(context, model_code(model), feeds, expected)
+    return _Draft(context, _code_of(model), feeds, expected)
+
+
+def _code_of(model: ModelProto) -> str:
+    """``model_code``, in a worker: onnx's printer and parser, native code, read foreign names."""
+    with Sandbox(jobs=1, limits=_LIMITS, preload=("onnx", literals.__name__)) as sandbox:
+        made = sandbox.call(literals.code_of_bytes, model.SerializeToString(deterministic=True))
+    return made.value or literals.code_with_bytes(model)
 
 
 def _ways_to_run(draft: _Draft) -> Iterator[str]:

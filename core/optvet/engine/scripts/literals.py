@@ -24,6 +24,16 @@ def model_code(model: ModelProto) -> str:
     text = _text_of(model)
     if text is not None:
         return f'model = onnx.parser.parse_model("""\n{text}\n""")'
+    return code_with_bytes(model)
+
+
+def code_of_bytes(data: bytes) -> str:
+    """``model_code`` of a serialized model. Called in a worker."""
+    return model_code(onnx.load_from_string(data))
+
+
+def code_with_bytes(model: ModelProto) -> str:
+    """Statements that make ``model`` from its bytes."""
     data = base64.b64encode(model.SerializeToString(deterministic=True)).decode()
     lines = "\n".join(textwrap.wrap(data, _WIDTH))
     call = f'model = onnx.load_from_string(base64.b64decode("""\n{lines}\n"""))'
