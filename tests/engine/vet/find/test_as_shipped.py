@@ -149,6 +149,17 @@ def test_a_saved_model_is_judged_in_a_session_that_packs_its_weights(tmp_path: P
     assert found.runtime_parts == ["prepacking=True"]
 
 
+def test_the_option_that_makes_random_outputs_constant_is_named(tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + """g (float[64] x) => (float[64] y) <bool yes = {1}> {
+        a = Abs(x)  d = Dropout(a, , yes)  y = Neg(d) }"""
+    )
+    result = vet(text, Planted(default=("identity",)), tmp_path)
+    (found,) = [f for f in result.findings if f.severity == "fault"]
+    assert (found.culprit, found.runtime_parts) == ([], ["optimization=all", "EliminateDropout"])
+
+
 def test_requirements_are_measured_as_shipped_too(tmp_path: Path) -> None:
     floats = FUSED.replace("int32", "float").replace("{1}", "{1.0}")
     planted = Planted(default=("identity",))

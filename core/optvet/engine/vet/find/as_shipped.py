@@ -24,7 +24,7 @@ from optvet.engine.vet.find.eliminate import clear
 from optvet.engine.vet.find.excuses import excuse, excused_passes
 from optvet.engine.vet.find.localize import Answer, minimal_set
 from optvet.engine.vet.ledger import FindingsLedger
-from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.observe.examine import Examiner, drawing_by
 from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.session import VetSession
@@ -177,12 +177,12 @@ def _options_at_fault(
     def shows(names: tuple[str, ...]) -> Answer:
         options = clean.options.model_copy(update={n: getattr(own, n) for n in names})
         config = RuntimeConfig(clean.runtime, options)
+        under = session.runner.on(replace(runner.case, candidate=config))
         if model_of is None:
             trial = session.runner.on(session.case.run_by(config)).reference(samples)
         else:
-            case = replace(runner.case, candidate=config)
-            trial = session.runner.on(case).trial(model_of, samples, "localize")
-        seen = fault.examiner.examine(trial, samples).observation
+            trial = under.trial(model_of, samples, "localize")
+        seen = drawing_by(fault.examiner, under).examine(trial, samples).observation
         return "passes" if seen is None else "fails"
 
     shown = own.model_dump(mode="json")

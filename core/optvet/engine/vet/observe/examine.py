@@ -6,6 +6,7 @@ more than a few roundoffs, runs the controls that a finding needs, and caches bo
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -458,6 +459,13 @@ class Examiner:
             else:
                 records.append(OutputRecord(name=name, verdict="not-judged"))
         return records
+
+
+def drawing_by(examiner: Examiner, runner: TrialRunner) -> Examiner:
+    """The same for trials of ``runner``, which draws random outputs anew."""
+    other = copy.copy(examiner)
+    other.runner, other._drawn = runner, {}
+    return other
 
 
 def output_record(j: Judgement) -> OutputRecord:
