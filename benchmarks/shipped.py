@@ -165,7 +165,8 @@ def judged(fault: Fault, plugins: Plugins, samples: int, cache: Path) -> tuple[s
     if fault.saved:
         optimizer, more["optimizer_options"] = "onnxruntime", {"mode": "offline"}
     if fault.inputs is not None:
-        more["dataset"] = (f"files:{fault.inputs}",)
+        # Its own inputs are of a few elements: random ones are less alike.
+        more |= {"dataset": (f"files:{fault.inputs}", "random"), "limit": samples + 1}
     result = vetted(fault.file, optimizer, plugins, **more)
     if isinstance(result, str):
         return ("", result)
