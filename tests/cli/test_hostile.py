@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -16,7 +17,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from tests.cli.test_every_command import every_command
 
 import optvet
@@ -293,6 +294,62 @@ def test_a_name_that_no_document_can_hold_is_refused(
         ran = run(*words)
         assert ran.code == 2
         assert "udcff.onnx': the name of the file is not in UTF-8; rename it" in ran.err
+
+
+NAMES = [b"\xff", b"\x1b[2J", b"\n::error::x", "\u202e".encode(), b"<b>&\"'", b"-x", b" "]
+"""Of files and folders of data: not in UTF-8, and what screens and reports obey."""
+
+
+@pytest.mark.parametrize("content", ["samples", "nothing"])
+@pytest.mark.parametrize("ending", [".npz", ".npy", ".pb", ".csv", "/test_data_set_0/input_0.pb"])
+def test_no_name_of_data_breaks_an_answer(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch, ending: str, content: str
+) -> None:
+    monkeypatch.chdir(clean.parent)
+    x = np.ones((2, 3), np.float32)
+    for number, name in enumerate(NAMES):
+        file = Path(f"{number}", os.fsdecode(name) + ending)
+        file.parent.mkdir(parents=True)
+        whole: dict[str, Callable[[Any], object]] = {
+            ".npz": lambda to: np.savez(to, x=x),
+            ".npy": lambda to: np.save(to, x),
+            ".pb": lambda to: to.write(numpy_helper.from_array(x, "x").SerializeToString()),
+            ".csv": lambda to: to.write(b"1,2,3\n"),
+        }
+        with file.open("wb") as opened:
+            if content == "samples":
+                whole[file.suffix](opened)
+        answer = Path(f"{number}.json")
+        data = ["--dataset", f"files:{number}"]
+        ran = run("vet", clean, clean, *data, "--json", answer, "--no-cache")
+        assert ran.code in (0, 2), ran.err
+        assert hostile(ran.out + ran.err) == ""
+        assert not re.search("^::", ran.out + ran.err, re.MULTILINE)
+        assert "bug in optvet" not in " ".join(ran.err.split())
+        if answer.exists():
+            assert hostile(answer.read_text()) == ""
+            json.loads(answer.read_text())
+
+
+def test_a_folder_that_no_store_can_hold_is_refused(
+    run: Run, clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    clean.rename(folder / "clean.onnx")
+    monkeypatch.chdir(folder)
+    Path("c.toml").write_text('models = ["clean.onnx"]')
+    ran = run("campaign", "run", "c.toml")
+    assert ran.code == 2
+    assert "is not in UTF-8" in ran.err
+    assert "rename the file or the folder" in " ".join(ran.err.split())
+
+
+def test_an_option_that_no_document_can_hold_is_refused(run: Run, clean: Path) -> None:
+    for words in (("--dataset", "files:\udcff"), ("--out", "\udcff"), ("--option", "a=\udcff")):
+        ran = run("vet", clean, *words)
+        assert ran.code == 2
+        assert "udcff': it is not in UTF-8; rename what it names" in " ".join(ran.err.split())
 
 
 def test_a_model_may_be_named_by_a_descriptor(run: Run, clean: Path) -> None:

@@ -89,6 +89,11 @@ def report(error: Exception, terminal: Terminal) -> int:
         advice = shortage(error) or "check that path and its permissions"
         terminal.error(f"{str(error) or 'no memory is left'}; {advice}, then run again")
         return ERROR
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        # Such as the current folder, whose name is part of a path in a store.
+        words = f"{ascii(error.object)[:300]} is not in UTF-8, as texts in stores and documents are"
+        terminal.error(f"{words}; rename the file or the folder")
+        return USAGE
     name = type(error).__name__
     terminal.error(
         f"{name}: {one_line(str(error), 300)}; this is a bug in optvet"

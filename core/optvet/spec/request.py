@@ -358,6 +358,9 @@ def request_of(kind: type[R], values: Mapping[str, Any], where: str = "") -> R:
         if key in kind.model_fields and next(empty_texts(value, key), None) is not None:
             prefix = f"{where}: " if where else ""
             raise UsageError(f"{prefix}{_flag(key)} is empty; give a value, or leave it out")
+        if key != "model" and (wrong := next(_not_in_utf8(value), None)) is not None:
+            words = f"{_flag(key)} {wrong!a}: it is not in UTF-8; rename what it names"
+            raise UsageError(f"{where}: {words}" if where else words)
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
@@ -378,6 +381,19 @@ def request_of(kind: type[R], values: Mapping[str, Any], where: str = "") -> R:
         words = words_of(first)
         shown = "" if first["type"] == "value_error" else f" {value!r:.100}"
         raise UsageError(f"{prefix}{_flag(key)}{shown}: {words}") from error
+
+
+def _not_in_utf8(value: object) -> Iterator[str]:
+    """Texts in a value that no document can hold."""
+    if isinstance(value, (str, Path)):
+        text = str(value)
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            yield text
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _not_in_utf8(item)
+    elif isinstance(value, Mapping):
+        yield from _not_in_utf8([*value, *value.values()])
 
 
 def empty_texts(value: object, *place: str | int) -> Iterator[tuple[str | int, ...]]:

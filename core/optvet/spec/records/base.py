@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import html
 import importlib
+from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import PydanticSerializationError, to_json
 
 from optvet.spec.errors import UsageError
 from optvet.spec.words import printable, printable_json
@@ -20,7 +23,22 @@ class Record(BaseModel):
 
     def to_json(self) -> str:
         """The document as indented JSON, with ``schema`` as the key of its version."""
-        return printable_json(self.model_dump_json(by_alias=True, indent=2))
+        try:
+            return printable_json(self.model_dump_json(by_alias=True, indent=2))
+        except PydanticSerializationError:  # a name of a file that is not in UTF-8
+            values = _in_utf8(self.model_dump(by_alias=True))
+            return printable_json(to_json(values, indent=2).decode())
+
+
+def _in_utf8(value: Any) -> Any:
+    """A value in which bytes of names that are not in UTF-8 are spelled out."""
+    if isinstance(value, Mapping):
+        return {_in_utf8(k): _in_utf8(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_utf8(v) for v in value]
+    if isinstance(value, (str, PurePath)):
+        return str(value).encode("utf-8", "backslashreplace").decode()
+    return value
 
 
 class Result(Record):

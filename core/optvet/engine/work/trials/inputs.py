@@ -25,6 +25,7 @@ from optvet.engine.options import parse_options
 from optvet.engine.trust import dataset_from, options_from
 from optvet.graph.types import element_bits
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
+from optvet.spec.foreign import check_name
 from optvet.spec.memory import DEFAULT_BYTES, check_size, limit_memory
 from optvet.spec.protocols import Dataset, Probe, Suits, TellsProvenance
 from optvet.spec.records.vet import NOT_ASKED, DatasetRecord
@@ -168,6 +169,7 @@ class Inputs:
                 item = next(items, None)
                 if item is None:
                     return
+                check_name(item.id)
                 if isinstance(item, Sample):
                     check_size(f"dataset {source.spec!r}, sample {item.id!r}", _bytes_in(item))
             yield item
