@@ -115,6 +115,9 @@ def test_a_shell_is_offered_models_optimizers_and_passes(tmp_path: Path) -> None
     offered, _ = complete(tmp_path, "vet", "m.onnx", "--pipeline", "default,-fuse_bn")
     assert offered == ["default,-fuse_bn_into_conv"]
     assert complete(tmp_path, "doc")[0] == ["doctor"]
+    # A line that would be refused is completed: it is being typed.
+    names = complete(tmp_path, "vet", "''", "--nope", "--optimizer", "onnxo")[0]
+    assert "onnxoptimizer" in names
 
 
 def test_names_are_listed_anew_after_an_installation(

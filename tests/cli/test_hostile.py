@@ -388,3 +388,12 @@ def test_what_ends_too_early_is_an_error_and_no_finding(
     ran = run("models", "show", clean)
     assert ran.code == 3
     assert "ended too early: marshal data too short" in " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize("words", ["--help", "vet --help", "known list"])
+def test_who_reads_a_part_of_an_answer_is_told_of_no_findings(words: str) -> None:
+    line = f"{sys.executable} -m optvet_start {words}"
+    # The reader has gone before anything is written.
+    shell = f'{{ sleep 0.1; {line}; echo "$?" >&2; }} | true'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=120)
+    assert done.stderr.strip() == "0"

@@ -4,10 +4,12 @@ import errno
 import os
 import resource
 import sqlite3
+from pathlib import Path
 
 import pytest
 
 from optvet.spec.errors import InfrastructureError
+from optvet.spec.foreign import NotReadable, read_file
 from optvet.spec.shortage import shortage, shortage_in
 
 
@@ -42,6 +44,14 @@ def test_other_errors_lack_nothing() -> None:
     # It may have been heeded, and another one be the reason.
     assert shortage(raised_from(OSError(errno.EAGAIN, "again"))) == ""
     assert shortage_in("MatMul: File not found") == ""
+
+
+def test_a_file_that_optvet_finds_too_large_is_no_limit_of_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"12")
+    with pytest.raises(NotReadable) as caught:
+        read_file(tmp_path / "large", 1)
+    assert shortage(caught.value) == ""
+    assert shortage(raised_from(caught.value)) == ""
 
 
 def test_no_memory_is_told() -> None:

@@ -89,6 +89,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except SystemExit as end:
         if end.code == INTERRUPTED:  # Outside of a command, typer says nothing.
             return errors.report(Interrupted(), terminal)
+        if isinstance(end.__context__, BrokenPipeError):
+            return 0  # Whoever reads help has read enough; typer's code of it, 1, means findings.
         # What typer itself says (help, usage) may be a message for sys.exit to print; ours is not.
         return end.code if isinstance(end.code, int) else ERROR * bool(end.code)
     except KeyboardInterrupt:

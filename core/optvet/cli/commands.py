@@ -22,6 +22,8 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as click does, after looking at each value."""
+        if ctx.resilient_parsing:  # A shell completes what is not yet complete.
+            return super().parse_args(ctx, args)
         refuse_options_as_values(ctx, args)
         refuse_empty_values(ctx, args)
         refuse_unknown_options(ctx, args)
@@ -63,6 +65,8 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as click does, after looking at each value."""
+        if ctx.resilient_parsing:  # A shell completes what is not yet complete.
+            return super().parse_args(ctx, args)
         refuse_options_as_values(ctx, args)
         refuse_empty_values(ctx, itertools.takewhile(lambda a: a not in self.commands, args))
         refuse_unknown_options(ctx, itertools.takewhile(lambda a: a not in self.commands, args))

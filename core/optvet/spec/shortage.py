@@ -13,6 +13,8 @@ import re
 import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from optvet.spec.foreign import NotReadable
+
 _FEW_FILES = 256
 """A limit of open files below this may be why SQLite cannot open one."""
 
@@ -53,6 +55,8 @@ def shortage(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return _LACKS[errno.ENOMEM]()
     for each in _chain(error):
+        if isinstance(each, NotReadable):  # The limit is the reader's own.
+            return ""
         # Further back, an error such as EAGAIN may have been heeded.
         known = tuple(_LACKS) if each is error else _IN_WORDS
         if isinstance(each, OSError) and each.errno is not None and each.errno in known:
