@@ -55,6 +55,14 @@ def weight(model: ModelProto) -> TensorProto:
     return tensor
 
 
+def late_operators(model: ModelProto) -> None:
+    model.opset_import[0].version = 2**40
+
+
+def early_operators(model: ModelProto) -> None:
+    model.functions.add(name="f", domain="own").opset_import.add(domain="own", version=-2)
+
+
 def cut_data(model: ModelProto) -> None:
     weight(model).raw_data = b"1234567"
 
@@ -158,6 +166,8 @@ def loop_of_links(model: ModelProto) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (late_operators, "operator set 'ai.onnx' has version 1099511627776, which there cannot be"),
+        (early_operators, "operator set 'own' has version -2, which there cannot be"),
         (cut_data, "tensor 'w' has data for 1 elements, but float[2] has 2"),
         (huge, "has data for 2 elements, but float[4611686018427387904] has 4,611,686,018"),
         (overflow, "but float[4611686018427387904, 4] has 18,446,744,073,709,551,616"),

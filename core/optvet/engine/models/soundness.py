@@ -109,14 +109,24 @@ def _elements(tensor: TensorProto, bits: int | None) -> int:
     return count // entries
 
 
+_MOST_VERSION = 2**31 - 1
+
+
 def check_model(path: Path, proto: ModelProto) -> None:
     """Refuse a model whose interface or calls nothing could be made of.
 
     Raises:
-        InputError: A type is unknown, or that of an input left out, a shape has too many
-            dimensions, a node has no operator or an attribute no value, or functions call each
-            other in a circle or too often.
+        InputError: An operator set has an impossible version, a type is unknown, or that of an
+            input left out, a shape has too many dimensions, a node has no operator or an attribute
+            no value, or functions call each other in a circle or too often.
     """
+    for imported in (proto, *proto.functions):
+        for opset in imported.opset_import:
+            if not 0 <= opset.version <= _MOST_VERSION:  # onnx keeps it in 32 bits
+                words = (
+                    f"operator set {quote(opset.domain or 'ai.onnx')} has version {opset.version}"
+                )
+                raise InputError(f"model {path}: {words}, which there cannot be; {_AGAIN}")
     for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for value in values:
             known = what == "input" or not is_untyped(value)
