@@ -41,7 +41,7 @@ def test_a_requirement_is_read_as_it_is_written(
 @pytest.mark.parametrize(
     "text",
     [
-        "",
+        " ",
         "top1",
         "top1>=",
         ">=1",
