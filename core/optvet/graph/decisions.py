@@ -255,6 +255,7 @@ class _Graphs:
         for index in region:
             node, twin = twins.get(index, (self.before.graph.node[index], None))
             found = [*self._sides(node, twin), *self._rows(node, twin), *_leaves(node, twin)]
+            found += self._added(node, twin)
             yield from (d for d in found if d.value in self.known and d.sides)
         for index, name in self.results(region):
             node = self.before.graph.node[index]
@@ -281,6 +282,21 @@ class _Graphs:
                 _truth,
                 lambda sides: f"{' and '.join(sorted(_BRANCHES[s] for s in sides))} never taken",
             )
+
+    def _added(self, node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
+        """Values of the size of a number that is added to them, as an epsilon is to a variance.
+
+        Where all are far larger, another number makes next to no difference.
+        """
+        if node.op_type != "Add" or twin is None or len(twin.input) != 2:
+            return
+        for place, other in ((0, 1), (1, 0)):
+            was = self._number(node, place)
+            now = _number_of(self.constants.now.get(twin.input[place]))
+            if was is not None and now is not None and was != now:
+                far = _FAR * max(abs(was), abs(now))
+                told = (_NEAR, partial(_near, far), partial(_never_near, far))
+                yield Decision(name_of(node), node.input[other], *told)
 
     def _bounded(self, node: NodeProto) -> Told | None:
         """The sides of bounds that are given by attributes or constants."""
@@ -319,10 +335,7 @@ class _Graphs:
     def _number(self, node: NodeProto, index: int) -> float | None:
         """A constant operand that is one number; None if it is none."""
         name = node.input[index] if index < len(node.input) else ""
-        if name not in self.constants.was:
-            return None
-        value = numpy_helper.to_array(self.constants.was[name])
-        return float(value.astype(np.float64).item()) if value.size == 1 else None
+        return _number_of(self.constants.was.get(name))
 
     def _rows(self, node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
         """Rows of tables and stored points: those that changed, else two of them."""
@@ -391,6 +404,25 @@ class _Constants:
     was: Mapping[str, TensorProto]
     now: Mapping[str, TensorProto]
     versions: Mapping[str, int]
+
+
+_FAR = 1000.0
+"""So many times a number that is added are values of another size."""
+_NEAR: Sides = frozenset({"near"})
+
+
+def _near(far: float, x: np.ndarray) -> set[str]:
+    return {"near"} if (np.abs(x) <= far).any() else set()
+
+
+def _never_near(far: float, sides: Collection[Hashable]) -> str:
+    return f"never added to less than {far:g}"
+
+
+def _number_of(tensor: TensorProto | None) -> float | None:
+    """The number that a constant is; None if it is none."""
+    value = None if tensor is None else numpy_helper.to_array(tensor)
+    return float(value.astype(np.float64).item()) if value is not None and value.size == 1 else None
 
 
 def _relearned(node: NodeProto, twin: NodeProto, constants: _Constants) -> bool:

@@ -102,6 +102,7 @@ DAMAGES: Mapping[str, Callable[[ModelProto], None]] = {
     "move_bound": lambda m: change(m, "high", lambda bound: bound * np.float32(1.05)),
     "move_node": move_node,
     "raise_leaf": raise_leaf,
+    "move_epsilon": lambda m: change(m, "epsilon", lambda e: e * np.float32(100)),
     "swap_branches": swap_branches,
     "swap_words": swap_words,
     "change_branch": change_branch,
@@ -342,6 +343,22 @@ def test_a_bound_that_cannot_be_reached_is_named(vet: Vet, operator: str, sides:
     result = vet(FAR.replace("Clip(t, low, high)", operator), "move_bound")
     assert result.verdict == "clean"
     assert untried(result) == [f"{operator[: operator.find('(')]} bound never {sides}"]
+
+
+NORM = f"""{HEAD}
+norm (float[4,8] x) => (float[4,8] y)
+<float epsilon = {{1e-6}}, float least = {{SIZE}}, float half = {{0.5}}>
+{{
+    s = Sigmoid(x)  c = Add(s, least)  [guard] g = Add(c, epsilon)
+    r = Pow(g, half)  t = Div(s, r)  u = Mul(t, half)  y = Sigmoid(u)
+}}
+"""
+
+
+def test_an_epsilon_that_is_added_to_large_values_alone_is_named(vet: Vet) -> None:
+    large = vet(NORM.replace("{SIZE}", "{12.0}"), "move_epsilon")
+    assert untried(large) == ["Add guard never added to less than 0.1"]
+    assert vet(NORM.replace("{SIZE}", "{1e-5}"), "move_epsilon").verdict == "faulty"
 
 
 TREE = f"""{HEAD}
