@@ -132,7 +132,7 @@ def test_the_action_vets_models_and_fails_with_a_finding(place: Path) -> None:
     assert (clean.code, clean.used) == (0, []), clean.log
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_action_runs_a_campaign_and_uploads_what_it_found(place: Path) -> None:
     job = act(place, install="", mode="campaign", sarif="true", arguments="--jobs 1")
     assert job.code == 1, job.log

@@ -250,7 +250,14 @@ def test_command_of_the_docs_runs(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", LESSONS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(p, marks=[pytest.mark.release] * (p.stem in ("upgrade", "export")))
+        for p in LESSONS
+    ],
+    ids=lambda p: p.stem,
+)
 def test_a_lesson_runs_from_top_to_bottom(
     page: Path, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

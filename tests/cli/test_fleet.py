@@ -36,7 +36,7 @@ def fleet(write: Write, wheels: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     return file
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_each_cell_runs_with_its_release_and_releases_are_compared(
     run: Run, fleet: Path, tmp_path: Path
 ) -> None:

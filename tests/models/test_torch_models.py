@@ -145,7 +145,7 @@ def test_what_leads_to_no_module_is_told(nets: Path) -> None:
         assert not model.exists()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_module_is_exported_the_same_each_time(nets: Path, cache: Path) -> None:
     plugins = Plugins([]).register("model source", TorchSource())
     (model,) = resolve_model("torch:my_nets:net", plugins, cache)

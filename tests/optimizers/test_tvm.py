@@ -622,7 +622,7 @@ def test_half_precision_is_judged_by_what_it_declares(vet: Vet) -> None:
     assert output.error > 1e-5
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_fault_of_the_importer_is_no_passes_fault(vet: Vet, tmp_path: Path) -> None:
     feeds = {"x": np.array([[[1], [2], [3]]], np.float32), "shape": np.array([3, 1, 3])}
     arrays: dict[str, Any] = dict(feeds)

@@ -235,7 +235,7 @@ g (float[2,4] x, float[4] w) => (float[2,4] y) <float[4] w = {1, 2, 3, 4}> { y =
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_model_that_grows_is_reduced_to_what_grows(tmp_path: Path) -> None:
     (bundle,) = bundles(NORMALIZED, tmp_path, pipeline="fuse_bn_into_conv")
     record = bundle.record
@@ -397,8 +397,18 @@ CHAIN = (
     ("culprit", "symptom", "step"),
     [
         ("abort", Symptom.OPTIMIZER_ABORT, "optimizing the model: signal 6"),
-        ("hang", Symptom.TIMEOUT, "optimizing the model: no end"),
-        ("eat_memory", Symptom.OUT_OF_MEMORY, "optimizing the model: 1"),
+        pytest.param(
+            "hang",
+            Symptom.TIMEOUT,
+            "optimizing the model: no end",
+            marks=pytest.mark.release,
+        ),
+        pytest.param(
+            "eat_memory",
+            Symptom.OUT_OF_MEMORY,
+            "optimizing the model: 1",
+            marks=pytest.mark.release,
+        ),
         ("invalid_model", Symptom.INVALID_MODEL, "checking the optimized model: 1"),
         ("foreign_operator", Symptom.LOAD_FAILURE, "running the optimized model: 1"),
         ("index_out_of_range", Symptom.RUN_FAILURE, "running the optimized model: 1"),
@@ -566,7 +576,7 @@ def test_a_fault_of_onnx_runtime_is_shown_with_onnx_runtime_alone(tmp_path: Path
     assert space["run"](session, feeds)["y"].tolist() == [1, 2]  # type: ignore[operator]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_issue_of_a_session_compares_it_with_one_that_optimizes_nothing(
     tmp_path: Path,
 ) -> None:

@@ -93,7 +93,7 @@ def test_a_metric_over_several_samples_keeps_the_fewest_and_the_whole_model(
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_two_requirements_that_one_pass_breaks_have_bundles_of_their_own(tmp_path: Path) -> None:
     given = {"require": ["cosine>=0.999"], "rtol": "1e-3", "reduce": False, "limit": 1}
     made = bundles(WRONG, tmp_path, pipeline="fuse_pad_into_conv", **given)  # type: ignore[arg-type]

@@ -127,7 +127,7 @@ def test_what_cannot_be_met_is_a_finding_and_what_cannot_be_converted_an_error(
     assert run("campaign", "run", *only, "--baseline", "known.json").code == 0
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_diff_shows_lists_that_grew(file: Path, run: Run) -> None:
     run("campaign", "run", "p.toml", "--quiet", "--store", "a", "--models", "overflow.onnx")
     model = onnx.parser.parse_model(HEAD + MODELS["overflow"].replace("2000", "2"))

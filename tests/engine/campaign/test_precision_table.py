@@ -22,7 +22,7 @@ OVERFLOW = (
 )
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_answers_of_precision_are_rows(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

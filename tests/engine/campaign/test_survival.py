@@ -79,7 +79,7 @@ def campaign(place: Path) -> Path:
     return file
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_campaign_killed_many_times_ends_as_one_that_was_left_alone(
     campaign: Path, place: Path, spawn: Spawn, run: Run
 ) -> None:

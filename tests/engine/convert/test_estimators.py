@@ -261,6 +261,7 @@ def test_an_estimator_that_is_converted_right_has_no_finding(source: Path, funct
     assert (result.verdict, result.findings) == ("right", [])
 
 
+@pytest.mark.release
 def test_names_of_classes_are_compared_and_not_how_long_they_are(
     source: Path, tmp_path: Path
 ) -> None:
@@ -394,7 +395,7 @@ def test_missing_values_that_take_the_wrong_branch_are_found(source: Path) -> No
     assert finding.place.operator == "RandomForestClassifier"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_boosted_trees_are_judged_too(source: Path) -> None:
     pytest.importorskip("lightgbm", reason="needs optvet[estimators]")
     assert convert(source, "boosted", "onnxmltools").verdict == "right"

@@ -260,6 +260,7 @@ def test_an_output_without_elements_is_no_failure(source: Path) -> None:
     assert converted(source, "positive", "tflite").verdict == "right"
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("made")
 def test_quantized_weights_are_a_fault_unless_a_tolerance_is_declared(source: Path) -> None:
     options = {"float16": True}
@@ -336,6 +337,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("file", ["model.keras", "saved"])
 def test_files_of_keras_and_tensorflow_go_on_to_openvino(saved: Path, file: str) -> None:
     if find_spec("openvino") is None:

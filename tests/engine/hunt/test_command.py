@@ -99,7 +99,7 @@ def test_a_fault_of_a_real_optimizer_is_found_and_reported(found: Ran, run: Run)
     assert "it is no Python interpreter that runs" in none.err
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_findings_are_asked_again_as_a_campaign(found: Ran, run: Run) -> None:
     faults = {f.bundle: f for f in summary_in("out").findings if f.severity == "fault"}
     assert run("campaign", "run", "out/campaign.toml", "--json", "again.json").code == 1

@@ -194,7 +194,7 @@ def test_what_the_machine_lacks_loses_no_finding(
     assert [f.culprit for f in again.findings] == [["drop_relu"]]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_what_is_known_is_not_reported_again(
     tmp_path: Path, ended: tuple[HuntSummary, Path]
 ) -> None:

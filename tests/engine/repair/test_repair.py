@@ -315,6 +315,7 @@ net.example_inputs = (torch.linspace(-3, 3, 20).reshape(5, 4),)
 """
 
 
+@pytest.mark.release
 def test_a_wrong_operator_of_a_framework_is_written_anew(tmp_path: Path) -> None:
     for module in ("torch", "onnxscript"):
         pytest.importorskip(module, reason=f"needs {module}")

@@ -165,7 +165,7 @@ def test_a_device_is_read_in_another_process_while_the_model_runs(
     ]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_vet_tells_what_the_device_does_while_it_is_timed(plugins: Plugins, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(NET), path)
