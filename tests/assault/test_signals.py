@@ -93,8 +93,21 @@ def test_a_signal_at_any_moment_loses_nothing(
         assert place.litter() == []
 
 
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """What a shell lets its background ignore, and these tests inherit, is heeded for a while."""
+    before = {s: signal.getsignal(s) for s in (signal.SIGHUP, signal.SIGQUIT)}
+    for each in before:
+        signal.signal(each, signal.SIG_DFL)
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
 @pytest.mark.parametrize("name", ["TERM", "HUP", "QUIT", "ALRM", "USR1", "USR2", "XCPU", "PROF"])
-def test_whatever_ends_a_command_leaves_no_worker_and_no_folder(place: Place, name: str) -> None:
+def test_whatever_ends_a_command_leaves_no_worker_and_no_folder(
+    place: Place, name: str, heeded: None
+) -> None:
     sent = signal.Signals[f"SIG{name}"]
     process = place.start(*vet(place, place.work / "answer.json"))
     wait_for_workers(place)
