@@ -258,7 +258,7 @@ def _in_half(model: ModelProto) -> ModelProto:
 
 
 def _dynamic(rng: np.random.Generator) -> ModelProto:
-    """A product of 8-bit integers whose scale is of the input."""
+    """An 8-bit MatMul that is scaled by the scale of its quantized input."""
     model = onnx.parser.parse_model(
         _HEAD + "g (float[4,32] x) => (float[4,16] y) <float s = {0.01}, int8 z = {0}> {"
         " q, t, p = DynamicQuantizeLinear(x)  i = MatMulInteger(q, w, p, z)"

@@ -1,4 +1,4 @@
-"""Limits that a shell sets (ulimit): which one was hit is told, and no pass is blamed for it."""
+"""Under ulimit, optvet names the limit that was hit and blames no pass."""
 
 from __future__ import annotations
 

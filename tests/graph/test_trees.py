@@ -24,7 +24,7 @@ TABLE: dict[str, Any] = {
 
 
 def weights(rows: np.ndarray) -> list[float]:
-    """The sum of the leaves that each row comes to."""
+    """For each row, the sum of the weights of its leaves."""
     listed = as_listed(TABLE)
     forest = Forest(listed)
     keys = zip(listed["target_treeids"], listed["target_nodeids"], strict=True)

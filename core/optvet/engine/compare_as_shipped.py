@@ -73,7 +73,7 @@ def compare_as_shipped(
 
 
 def _asked(request: VetRequest, plugins: Plugins, side: ShippedSide) -> tuple[VetRequest, Plugins]:
-    """The request of a vet whose optimizer made the file, and the plugins with that optimizer."""
+    """A request whose optimizer returns the file, and plugins that include this optimizer."""
     made = Pass(FILE, "save", interface=frozenset({"names", "input-dtypes"}))
     traits = Traits(dialect=not _STANDARD.issuperset(side.model.opsets))
     optimizer = MadeFile(side.model.path, side.model.digest, made, traits)

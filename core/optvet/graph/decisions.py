@@ -284,7 +284,7 @@ class _Graphs:
             )
 
     def _added(self, node: NodeProto, twin: NodeProto | None) -> Iterator[Decision]:
-        """Values of the size of a number that is added to them, as an epsilon is to a variance.
+        """Whether an added number, such as an epsilon, meets values of about its own size.
 
         Where all are far larger, another number makes next to no difference.
         """

@@ -1,4 +1,4 @@
-"""What a machine lacks, or which limit was reached, and what to do about it.
+"""Says which resource ran out, or which limit was hit, and what the user can do.
 
 The system tells it by an error's number; a message that has gone through other programs, by the
 words for that number; SQLite by words of its own. Each names what was hit: "File too large" says
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from optvet.spec.foreign import NotReadable
 
 _FEW_FILES = 256
-"""A limit of open files below this may be why SQLite cannot open one."""
+"""Below this limit of open files, SQLite may fail to open a file for want of descriptors."""
 
 
 def _of_sizes() -> str:

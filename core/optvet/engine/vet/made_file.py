@@ -1,4 +1,4 @@
-"""A file as what an optimizer made, so that it is judged like anything that one makes."""
+"""An optimizer that returns an existing file, so that trials judge the file."""
 
 from __future__ import annotations
 

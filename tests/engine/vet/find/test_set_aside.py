@@ -1,4 +1,4 @@
-"""A fault of import and export alone hides no fault of a pass."""
+"""Passes are still judged when import and export already change the output."""
 
 from __future__ import annotations
 

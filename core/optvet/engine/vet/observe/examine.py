@@ -499,7 +499,7 @@ def misdeclared_in(trial: Trial, samples: Sequence[Sample]) -> Observation | Non
 
 
 def _find_fed_lost_input(trial: Trial, samples: Sequence[Sample]) -> Observation | None:
-    """An observation if a sample feeds an optional input that the candidate lost."""
+    """Report the first sample that feeds an optional input which the candidate lacks."""
     lost = trial.alignment.lost if trial.alignment is not None else ()
     for sample in samples:
         fed = [name for name in lost if name in sample.feeds]
@@ -510,7 +510,7 @@ def _find_fed_lost_input(trial: Trial, samples: Sequence[Sample]) -> Observation
 
 
 def _size(judged: Sequence[Judgement]) -> float:
-    """Sort key: the largest doubtful differences first."""
+    """A sort key that puts the sample with the largest open difference first."""
     doubtful = [j for j in judged if j.call in ("unsure", "fault")]
     structural = any(j.structural for j in doubtful)
     return -max((j.error or 0.0 for j in doubtful), default=0.0) - (math.inf if structural else 0)

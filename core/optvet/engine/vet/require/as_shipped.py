@@ -8,7 +8,7 @@ from optvet.engine.vet.session import VetSession
 
 
 def require_as_shipped(session: VetSession, meter: RequirementMeter, safe: tuple[str, ...]) -> None:
-    """Measure as shipped what is met in the clean room; ``session`` and ``meter`` run so."""
+    """Measure each met requirement again in the shipped session, which ``session`` runs."""
     ledger = session.ledger
     for i, (required, record) in enumerate(zip(meter.required, ledger.requirements, strict=True)):
         unmet = UnmetRequirement(meter, required)
