@@ -222,6 +222,7 @@ def test_the_numerics_know_nothing_of_the_rest_of_the_engine() -> None:
 
 ENGINE = [
     "numerics",
+    "standard",
     "models",
     "judge",
     "work",

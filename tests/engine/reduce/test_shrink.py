@@ -12,11 +12,11 @@ from onnx import ModelProto
 from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.judge.defined import undefined_in
 from optvet.engine.models.opening import open_model
 from optvet.engine.reduce.graph import Graph
 from optvet.engine.reduce.oracle import ReductionOracle, Shrunk, reduce_finding
 from optvet.engine.reduce.reduction_order import Budget, ReductionCandidate
+from optvet.engine.standard.defined import undefined_in
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.case import Case, PassTable

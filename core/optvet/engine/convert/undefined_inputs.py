@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from optvet.engine.convert.inside import inside_of, shows_inside
-from optvet.engine.judge.defined_numbers import divides_outside, outside_of, shifts_outside
 from optvet.engine.numerics.floats import is_float, unit_roundoff
+from optvet.engine.standard.numbers import divides_outside, outside_of, shifts_outside
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue

@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from optvet.engine.bundle.folder import read_arrays
 from optvet.engine.bundle.layout import EXPECTED, INPUTS, MODEL
 from optvet.engine.hunt.expected import Values
-from optvet.engine.judge.defined import undefined_in
-from optvet.engine.judge.operand_shapes import describe_wrong_shape
 from optvet.engine.judge.second_opinion import is_contradicted
+from optvet.engine.standard.defined import undefined_in
+from optvet.engine.standard.shapes import describe_wrong_shape
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.inference import Outputs
 from optvet.engine.work.trials.opinions import collect_opinions, evaluate_in_own_types

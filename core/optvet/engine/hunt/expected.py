@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from optvet.engine.judge.defined import undefined_in
-from optvet.engine.judge.defined_numbers import SCALE_PLACES
 from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.sample import unlike
 from optvet.engine.numerics.rounding import random_ops
+from optvet.engine.standard.defined import undefined_in
+from optvet.engine.standard.numbers import SCALE_PLACES
 from optvet.engine.work.trials.inference import RuntimeConfig, flatten, graph_output_of
 from optvet.engine.work.trials.undefined_values import undefined_on
 from optvet.graph import structure

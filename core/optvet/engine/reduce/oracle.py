@@ -24,7 +24,6 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, TypeProto
 
-from optvet.engine.judge.defined import needs_inner_values, undefined_in
 from optvet.engine.judge.second_opinion import is_contradicted
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import model_of
@@ -42,6 +41,7 @@ from optvet.engine.reduce.reduction_order import (
     ReductionCandidate,
     reduce_model,
 )
+from optvet.engine.standard.defined import needs_inner_values, undefined_in
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.require.portable import PortableRequirement
 from optvet.engine.work.cache.disk import Cache

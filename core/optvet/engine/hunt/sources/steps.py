@@ -33,10 +33,10 @@ from optvet.engine.convert.worker_steps import (
 )
 from optvet.engine.hunt.probable_causes import EMPTY, SPECIAL
 from optvet.engine.hunt.sources.plan import SourceRecipe
-from optvet.engine.judge.defined import undefined_in
 from optvet.engine.judge.failures import CONVERTER
 from optvet.engine.judge.sample import SampleVerdict, Setting, judge_failure, unlike
 from optvet.engine.runtime_target import lacks_kernel
+from optvet.engine.standard.defined import undefined_in
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.answers import read_answer
 from optvet.engine.work.sandbox.portable import pickle_portably

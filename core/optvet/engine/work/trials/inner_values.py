@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
-from optvet.engine.judge.defined_rules import wanted_values
+from optvet.engine.standard.rules import wanted_values
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.types import element_types, inferred_types

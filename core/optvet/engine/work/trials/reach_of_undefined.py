@@ -14,12 +14,12 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from optvet.engine.judge.sample import magnitude
 from optvet.engine.judge.sizes import differing
-from optvet.engine.judge.undefined_elements import (
+from optvet.engine.numerics.floats import is_float
+from optvet.engine.standard.elements import (
     largest_of_numbers,
     may_be_largest,
     open_elements,
 )
-from optvet.engine.numerics.floats import is_float
 from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
-from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
-from optvet.engine.judge.operand_shapes import describe_wrong_shape
+from optvet.engine.standard.defined import Undefined, needs_inner_values, undefined_in
+from optvet.engine.standard.shapes import describe_wrong_shape
 from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_in_loops, record_values

@@ -9,8 +9,8 @@ import onnx.parser
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from optvet.engine.judge.defined import needs_inner_values, undefined_in
-from optvet.engine.judge.operand_shapes import describe_wrong_shape
+from optvet.engine.standard.defined import needs_inner_values, undefined_in
+from optvet.engine.standard.shapes import describe_wrong_shape
 
 
 def of(kind: str) -> Callable[[object], np.ndarray]:

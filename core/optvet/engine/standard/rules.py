@@ -9,14 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from onnx import NodeProto
 
-from optvet.engine.judge import defined_attributes as attributes
-from optvet.engine.judge import defined_indices as indices
-from optvet.engine.judge import defined_learned as learned
-from optvet.engine.judge import defined_numbers as numbers
-from optvet.engine.judge import defined_signals as signals
-from optvet.engine.judge import defined_sizes as sizes
-from optvet.engine.judge import defined_windows as windows
-from optvet.engine.judge.operator_call import Rule, list_items
+from optvet.engine.standard import attributes, indices, numbers, signals, sizes, windows
+from optvet.engine.standard import estimators as learned
+from optvet.engine.standard.call import Rule, list_items
 from optvet.graph.walk import attribute_of
 
 _OVERFLOWING = [*"Add Sum Sub Mul Neg Abs CumSum MatMul Gemm".split(), *numbers.REDUCTIONS]

@@ -1,10 +1,10 @@
-"""Rules about signals and their frequencies; see ``defined_rules``."""
+"""Rules about signals and their frequencies; see ``rules``."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from optvet.engine.judge.operator_call import Array, OperatorCall
+from optvet.engine.standard.call import Array, OperatorCall
 
 
 def infinite_signal(call: OperatorCall) -> str:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import numpy_helper
-from tests.engine.judge.test_undefined_calls import f, i, rules
+from tests.engine.standard.test_calls import f, i, rules
 
-from optvet.engine.judge.defined_learned import features, linear_classes, long_grams
-from optvet.engine.judge.defined_rules import AGREED
-from optvet.engine.judge.defined_signals import bands
+from optvet.engine.standard.estimators import features, linear_classes, long_grams
+from optvet.engine.standard.rules import AGREED
+from optvet.engine.standard.signals import bands
 
 
 def s(*values: str) -> np.ndarray:

@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 from onnx import NodeProto
 
-from optvet.engine.judge.defined_rules import AGREED, RULES
-from optvet.engine.judge.operator_call import OperatorCall, axes_of
 from optvet.engine.numerics.floats import is_float
+from optvet.engine.standard.call import OperatorCall, axes_of
+from optvet.engine.standard.rules import AGREED, RULES
 from optvet.graph.walk import attribute_of
 
 _BY_ELEMENT = frozenset("Abs Add BitShift Cast CastLike Div Mod Mul Neg Pow Relu Sub".split())

@@ -1,4 +1,4 @@
-"""Rules about quantization, casts, shifts and integers; see ``defined_rules``."""
+"""Rules about quantization, casts, shifts and integers; see ``rules``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx
 
-from optvet.engine.judge.operator_call import Array, OperatorCall, axes_of
 from optvet.engine.numerics.floats import is_float
+from optvet.engine.standard.call import Array, OperatorCall, axes_of
 from optvet.graph.types import INTEGERS, element_bits
 
 _SAYS_MORE = 28

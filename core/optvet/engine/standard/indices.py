@@ -1,4 +1,4 @@
-"""Rules about indices, counts, orders, steps and what is summed; see ``defined_rules``."""
+"""Rules about indices, counts, orders, steps and what is summed; see ``rules``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from optvet.engine.judge.operator_call import OperatorCall
 from optvet.engine.numerics.floats import is_float
+from optvet.engine.standard.call import OperatorCall
 
 
 def unique_places(call: OperatorCall) -> str:

@@ -1,4 +1,4 @@
-"""Rules about sizes, padding and blocks of data; see ``defined_rules``."""
+"""Rules about sizes, padding and blocks of data; see ``rules``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from optvet.engine.judge.operand_shapes import by_head, heads_of
-from optvet.engine.judge.operator_call import OperatorCall, list_items
+from optvet.engine.standard.call import OperatorCall, list_items
+from optvet.engine.standard.shapes import by_head, heads_of
 
 _SIZES: Mapping[str, tuple[int, int]] = {
     "BlackmanWindow": (0, 0),

@@ -1,4 +1,4 @@
-"""Rules about convolutions, pools and what else moves over images; see ``defined_rules``."""
+"""Rules about convolutions, pools and what else moves over images; see ``rules``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from optvet.engine.judge.operator_call import OperatorCall
+from optvet.engine.standard.call import OperatorCall
 
 WEIGHT_PLACES: Mapping[str, int] = {
     "Conv": 1,

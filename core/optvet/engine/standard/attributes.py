@@ -1,4 +1,4 @@
-"""Rules about attributes and shapes; see ``defined_rules``."""
+"""Rules about attributes and shapes; see ``rules``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from optvet.engine.judge.defined_numbers import are_positive
-from optvet.engine.judge.operator_call import OperatorCall, axes_of, list_items
 from optvet.engine.numerics.floats import is_float
+from optvet.engine.standard.call import OperatorCall, axes_of, list_items
+from optvet.engine.standard.numbers import are_positive
 
 
 def epsilon(call: OperatorCall) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from optvet.engine.judge.operand_shapes import describe_wrong_shape
+from optvet.engine.standard.shapes import describe_wrong_shape
 
 
 def described(node: str, operands: dict[str, tuple[int, ...]], opset: int = 18) -> str:

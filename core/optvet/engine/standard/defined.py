@@ -23,8 +23,8 @@ from onnx import (
     numpy_helper,
 )
 
-from optvet.engine.judge.defined_rules import AGREED, OF_ALL, RULES, wanted_values
-from optvet.engine.judge.operator_call import OperatorCall
+from optvet.engine.standard.call import OperatorCall
+from optvet.engine.standard.rules import AGREED, OF_ALL, RULES, wanted_values
 from optvet.graph.functions import without_functions
 from optvet.graph.types import element_types, value_info
 from optvet.graph.walk import (

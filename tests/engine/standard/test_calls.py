@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from optvet.engine.judge.defined import undefined_in
-from optvet.engine.judge.operand_shapes import describe_wrong_shape
+from optvet.engine.standard.defined import undefined_in
+from optvet.engine.standard.shapes import describe_wrong_shape
 
 _NEWEST = 24
 

@@ -1,4 +1,4 @@
-"""Rules about learned estimators, text and dictionaries; see ``defined_rules``."""
+"""Rules about learned estimators, text and dictionaries; see ``rules``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from optvet.engine.judge.defined_numbers import is_integer, outside_of
-from optvet.engine.judge.operator_call import OperatorCall
 from optvet.engine.numerics.floats import is_float
+from optvet.engine.standard.call import OperatorCall
+from optvet.engine.standard.numbers import is_integer, outside_of
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)", re.I)
 _WHOLE = re.compile(r"\s*[+-]?\d+")
