@@ -126,7 +126,10 @@ def test_the_action_vets_models_and_fails_with_a_finding(place: Path) -> None:
     answer = json.loads(Path(job.outputs["answer"]).read_text())
     verdicts = [r["verdict"] for r in answer["results"]]
     assert sorted(verdicts) == ["clean", "faulty"]
-    assert "faulty" in job.summary
+    assert "| faulty |" in job.summary
+    assert "Verified, to use instead" in job.summary
+    assert "::error file=models/faulty.onnx," in job.log
+    assert json.loads(Path(job.outputs["sarif"]).read_text())["runs"][0]["results"]
     assert job.used == ["actions/cache/restore", "actions/cache/save"]
     clean = act(place, install="", models="models/clean.onnx", cache="false")
     assert (clean.code, clean.used) == (0, []), clean.log

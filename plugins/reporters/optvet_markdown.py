@@ -91,14 +91,18 @@ def _outcome(report: CampaignReport) -> str:
     models = {m for f in counted for m in f.models}
     every = len({t.model for t in report.trials})
     answered = sum(t.state in ("done", "failed") for t in report.trials)
-    jobs = f"{len(report.trials)} jobs"
+    jobs = _counted(len(report.trials), "job")
     if answered < len(report.trials):
         jobs = f"{answered} of {jobs}"
     if not counted:
         new = "new " if any(f.known for f in report.findings) else ""
-        return f"**No {new}findings** on {every} models, in {jobs}."
-    found = "1 finding" if len(counted) == 1 else f"{len(counted)} findings"
-    return f"**{found}** on {len(models)} of {every} models, in {jobs}."
+        return f"**No {new}findings** on {_counted(every, 'model')}, in {jobs}."
+    found = _counted(len(counted), "finding")
+    return f"**{found}** on {len(models)} of {_counted(every, 'model')}, in {jobs}."
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _findings(title: str, found: Sequence[ReportedFinding]) -> Iterator[str]:

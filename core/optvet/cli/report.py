@@ -51,7 +51,7 @@ def command(
     from optvet.engine.models.selectors import models_with_tag
 
     terminal, plugins = context.ensure_object(Terminal), Plugins()
-    reporter = plugins.reporter(format or _fitting(plugins, out))
+    reporter = plugins.reporter(format or fitting_reporter(plugins, out))
     check_file("--out", out, "text")
     entries = None if known is None else read_tracked(known)
     with open_store(store, to_read=True) as opened:
@@ -69,7 +69,7 @@ def command(
         terminal.show(f"wrote {out}", soft_wrap=True)
 
 
-def _fitting(plugins: Plugins, out: str) -> str:
+def fitting_reporter(plugins: Plugins, out: str) -> str:
     """The reporter for files of that name."""
     suffix = Path(out).suffix
     names = plugins.names("reporter")

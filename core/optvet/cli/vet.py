@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,9 @@ import typer
 from optvet.cli.errors import exit_code, report, worst
 from optvet.cli.options import Debug, cache_folder, was_typed
 from optvet.cli.output import Json, check_file, check_folder, write_document
-from optvet.cli.reduce import Bundler
+from optvet.cli.reduce import BUNDLES, Bundler
+from optvet.cli.render import text
+from optvet.cli.report import fitting_reporter
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
 from optvet.cli.vet_folder import distinct, folder_table
@@ -20,7 +23,8 @@ from optvet.cli.vet_known import known_faults
 from optvet.cli.vet_next import next_command
 from optvet.cli.vet_screen import code_to_paste, details, first_part, headline, subject, to_use
 from optvet.engine.work.cache.whole_answers import recall
-from optvet.spec.errors import OptvetError, UnknownName
+from optvet.spec.errors import OptvetError, UnknownName, UsageError
+from optvet.spec.records import ErrorRecord, VetResults
 from optvet.spec.records.vet import VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import NOTES
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from optvet.engine.discovery import Plugins
     from optvet.engine.vet.session import VetSession
     from optvet.engine.vetting import ModelAnswer
+    from optvet.spec.protocols import Reporter
 
 
 @takes(VetRequest, "model", several=("model", "optimizer"))
@@ -54,6 +59,28 @@ def command(
             rich_help_panel="The answer",
         ),
     ] = False,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="Write the answer to stdout in this format: markdown, html, junit, github, sarif "
+            "or that of another reporter.",
+            show_default=False,
+            rich_help_panel="The answer",
+        ),
+    ] = None,
+    report_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--report",
+            metavar="[NAME:]FILE",
+            help="Write the answer to a file as well, in the format NAME or that of its suffix; "
+            "may be given several times.",
+            show_default=False,
+            rich_help_panel="The answer",
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Say whether an optimizer keeps a model intact, and which pass is to blame if not."""
@@ -66,21 +93,87 @@ def command(
         check_folder("--out", request.out)
     if request.save is not None:
         check_file("--save", str(request.save), "model")
+    reports = _reports(format, report_to or (), json_to)
     shown = request
     if not was_typed(context, "cache_dir"):
         shown = request.model_copy(update={"cache_dir": None})
     root = cache_folder(request.cache_dir)
     request = request.model_copy(update={"cache_dir": root})
-    view = _VetScreen(terminal, shown, quiet=quiet, silent=json_to == "-", explain=explain)
+    silent = json_to == "-" or "-" in reports
+    view = _VetScreen(terminal, shown, quiet=quiet, silent=silent, explain=explain)
     one = len(choices["model"]) <= 1 and len(choices["optimizer"]) <= 1
     if one and (known := recall(request, root)) is not None:
         bundler = _bundler(request, terminal, view)
-        document, code = _show_answer(known, request, terminal, view, bundler)
+        answered = _show_answer(known, request, terminal, view, bundler)
     else:
-        document, code = _vet(request, choices, terminal, view)
+        answered = _vet(request, choices, terminal, view)
     if json_to is not None:
-        write_document(terminal, json_to, document)
-    raise typer.Exit(code)
+        write_document(terminal, json_to, answered.to_json())
+    _write_reports(terminal, reports, answered, request, silent=silent)
+    raise typer.Exit(answered.code)
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """Each request with its answer, and the exit code."""
+
+    answers: Sequence[tuple[VetRequest, VetResult | ErrorRecord]]
+    code: int
+
+    def to_json(self) -> str:
+        """The document of the answer, or of all answers."""
+        documents = [document for _, document in self.answers]
+        if len(documents) == 1:
+            return documents[0].to_json()
+        return VetResults(schema="optvet.vets/1", results=documents).to_json()
+
+
+def _reports(
+    format: str | None, files: Sequence[str], json_to: str | None
+) -> Mapping[str, Reporter]:
+    """The reporter of each target, before the work; ``-`` is stdout.
+
+    Raises:
+        UsageError: There is no such reporter, or two documents would go to one place.
+    """
+    if format is None and not files:
+        return {}
+    from optvet.engine.discovery import Plugins
+
+    plugins = Plugins()
+    known = plugins.names("reporter")
+    found: dict[str, Reporter] = {}
+    for wanted in [*([f"{format}:-"] if format else []), *files]:
+        name, colon, target = wanted.partition(":")
+        if not colon or (name not in known and target != "-"):
+            name, target = fitting_reporter(plugins, wanted), wanted
+        reporter = plugins.reporter(name)
+        if target == json_to or target in found:
+            where = "stdout" if target == "-" else target
+            raise UsageError(f"two documents would be written to {where}; give each its own file")
+        check_file("--report", target, "text")
+        found[target] = reporter
+    return found
+
+
+def _write_reports(
+    terminal: Terminal,
+    reports: Mapping[str, Reporter],
+    answered: _Answered,
+    request: VetRequest,
+    *,
+    silent: bool,
+) -> None:
+    if not reports:
+        return
+    from optvet.engine.campaign.report import files_in, render_report, report_of_answers
+
+    made = report_of_answers(answered.answers, request.fail_on)
+    for target, reporter in reports.items():
+        document = render_report(reporter, made, partial(files_in, request.out or BUNDLES))
+        write_document(terminal, target, document.removesuffix("\n"))
+        if not silent:
+            terminal.show(text(f"wrote {target}"), soft_wrap=True)
 
 
 def _bundler(request: VetRequest, terminal: Terminal, view: _VetScreen) -> Bundler | None:
@@ -94,8 +187,8 @@ def _vet(
     choices: Mapping[str, Sequence[str]],
     terminal: Terminal,
     view: _VetScreen,
-) -> tuple[str, int]:
-    """The document of what has to be vetted, and the exit code."""
+) -> _Answered:
+    """The answers to what has to be vetted."""
     from optvet.engine.discovery import Plugins
     from optvet.engine.vetting import requests_for, vetted
 
@@ -120,13 +213,13 @@ def _show_answer(
     view: _VetScreen,
     bundler: Bundler | None,
     session: VetSession | None = None,
-) -> tuple[str, int]:
-    """The document of one model, and the exit code."""
+) -> _Answered:
+    """The answer about one model."""
     result = _named(result, request)
     view.show(result)
     if bundler is not None:
         result = bundler.write(request, result, session)
-    return result.to_json(), exit_code(result, request.fail_on)
+    return _Answered([(request, result)], exit_code(result, request.fail_on))
 
 
 def _named(result: VetResult, request: VetRequest) -> VetResult:
@@ -140,11 +233,10 @@ def _named(result: VetResult, request: VetRequest) -> VetResult:
 
 def _vet_several(
     requests: list[VetRequest], plugins: Plugins, terminal: Terminal, view: _VetScreen
-) -> tuple[str, int]:
-    """The document of several models, and the exit code that stands for all of theirs."""
+) -> _Answered:
+    """The answers about several models, and the exit code that stands for all of theirs."""
     from optvet.engine.vetting import vet_each
     from optvet.engine.work.sandbox import keep_servers
-    from optvet.spec.records import VetResults
 
     keep_servers()
     bundler = _bundler(requests[0], terminal, view)
@@ -163,8 +255,8 @@ def _vet_several(
                 report(answer.error, terminal)
             answers.append(answer)
     view.show_table(answers)
-    document = VetResults(schema="optvet.vets/1", results=[a.document() for a in answers])
-    return document.to_json(), worst(_code(a, requests[0].fail_on) for a in answers)
+    code = worst(_code(a, requests[0].fail_on) for a in answers)
+    return _Answered([(a.request, a.document()) for a in answers], code)
 
 
 def _code(answer: ModelAnswer, fail_on: Iterable[str]) -> int:
