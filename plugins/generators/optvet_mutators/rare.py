@@ -57,7 +57,9 @@ def training_info(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
 
 def equation_letters(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """One letter of an Einsum in place of another one, here or everywhere: a diagonal, a sum."""
-    found = [a for n in candidate.model.graph.node for a in n.attribute if a.name == "equation"]
+    texts = [a for n in candidate.model.graph.node for a in n.attribute if a.name == "equation"]
+    # An equation of scalars, as `,->`, or of dots alone has no letter to replace.
+    found = [a for a in texts if any(map(str.isalpha, a.s.decode()))]
     if not found:
         return False
     equation = random.choice(found)

@@ -17,6 +17,8 @@ from optvet import UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.make_candidates import complete
+from optvet.engine.hunt.vocabulary import PoolChoice, gather, read_vocabulary
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.graph import at_opset, candidate_of, join, types_of
 from optvet.graph.compose import fit_to_shape
 from optvet.plugin import Artifact, Candidate, Fragment, Pass, Pattern, PoolRequest, Vocabulary
@@ -36,6 +38,24 @@ g (float[n,3] x) => (float[n,2] y)
 @pytest.mark.parametrize("name", POOLS)
 def test_every_pool_conforms(name: str) -> None:
     check_pool(PLUGINS.pool(name))
+
+
+@pytest.mark.release
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers that overflow are wanted
+@pytest.mark.parametrize("name", POOLS)
+def test_every_mutator_takes_every_model_of_a_pool(name: str, tmp_path: Path) -> None:
+    runtime, choice = PLUGINS.reference_runtime(), PoolChoice(PLUGINS.pool(name), None)
+    with Sandbox(jobs=1, limits=Limits(writable=(str(tmp_path),))) as sandbox:
+        (file,) = gather(
+            [choice], [], runtime, runtime.options,
+            seed=0, sandbox=sandbox, folder=tmp_path, version="",
+        )  # fmt: skip
+    vocabulary = read_vocabulary((file,)).vocabulary
+    for number, fragment in enumerate(vocabulary.fragments):
+        for mutator in PLUGINS.mutators():
+            random = Random(number)
+            found = mutator.mutate(candidate_of(fragment, random), vocabulary, random)
+            assert found is None or isinstance(found, Candidate), (mutator.name, fragment.name)
 
 
 @pytest.mark.parametrize("mutator", PLUGINS.mutators(), ids=lambda m: str(m.name))
@@ -630,6 +650,14 @@ def test_each_letter_of_an_equation_is_replaced_by_each_other_one() -> None:
     made = every_edit("equation-letters", text, {"x": np.ones((2, 2), np.float32)})
     equations = {m.graph.node[0].attribute[0].s.decode() for m in made}
     assert equations == {"jj->ji", "ii->ji", "ij->ii", "ij->jj", "ii->ii", "jj->jj"}
+
+
+def test_an_equation_without_letters_is_left_as_it_is() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, float[2] z) => (float[2] y)
+        { y = Einsum<equation = "...,...->...">(x, z) }"""
+    mutator = next(m for m in PLUGINS.mutators() if m.name == "equation-letters")
+    candidate = Candidate(onnx.parser.parse_model(text), {})
+    assert mutator.mutate(candidate, Vocabulary([]), Random(0)) is None
 
 
 def test_lists_of_an_operation_that_do_not_fit_each_other_are_left_as_they_are() -> None:
