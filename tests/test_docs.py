@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -145,6 +146,8 @@ def place(
     ((_, forest), (_, net), *_) = blocks(ROOT / "docs" / "converters.md", "python")
     (tmp_path / "forest.py").write_text(forest)
     (tmp_path / "net.py").write_text(net)
+    ((_, segment), *_) = blocks(ROOT / "docs" / "how-to" / "export.md", "python")
+    (tmp_path / "segment.py").write_text(segment)
     ((_, plugin), *_) = blocks(ROOT / "docs" / "plugins.md", "python")
     (tmp_path / "optvet_tiny.py").write_text(plugin)
     (owner,) = (b for _, b in blocks(ROOT / "docs" / "plugins.md", "python") if "owner.py" in b)
@@ -311,6 +314,22 @@ def test_actions_of_the_workflow_are_pinned_by_commit() -> None:
 
 def test_every_other_command_is_left_out_for_a_reason() -> None:
     assert {c.words[0] for c in ALL} - {"optvet"} <= set(NOT_RUN)
+
+
+def test_the_picture_of_the_finds_shows_what_the_page_lists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    drawn = runpy.run_path(str(ROOT / "docs" / "images" / "draw_finds.py"))
+    page = (ROOT / "docs" / "finds.md").read_text()
+    picture = (ROOT / "docs" / "images" / "finds.svg").read_text()
+    assert drawn["picture"](page) == picture
+    total, wrong, programs = re.search(
+        r"(\d+) faults in released versions of (\d+) programs. (\d+)",
+        (ROOT / "README.md").read_text(),
+    ).group(1, 3, 2)  # type: ignore[union-attr]
+    assert f"{total} causes in {programs} programs" in picture
+    assert f"| all | {total} | {wrong} |" in page
 
 
 def test_readme_has_exactly_two_commands_to_set_up() -> None:

@@ -74,3 +74,5 @@ def test_no_page_asks_another_server(site: Path) -> None:
         requests = Requests()
         requests.feed(page.read_text())
         assert requests.foreign == []
+        # The theme's script asks GitHub about the repository that such an element names.
+        assert 'data-md-component="source"' not in page.read_text()

@@ -40,7 +40,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     markdown = _CONSOLE.sub(lambda block: f"```bash\n{_to_paste(block[1])}```", markdown)
     if "/" in page.file.src_uri:
         return markdown
-    return _OUTSIDE.sub(rf"]({config.repo_url}/blob/main/\1)", markdown)
+    return _OUTSIDE.sub(rf"]({config.extra['repository']}/blob/main/\1)", markdown)
 
 
 def on_post_build(config: Any) -> None:
