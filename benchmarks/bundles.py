@@ -44,7 +44,7 @@ from corpus import READERS, Case, Mode, judge_mode
 from optvet import OptvetError, Symptom, VetResult, vet
 from optvet.engine.bundle import Bundle, read_arrays, replay_bundle, write_bundles
 from optvet.engine.discovery import Plugins
-from optvet.plugin import UsesLibraries
+from optvet.spec.extras import PluginExtras, extras
 from optvet.spec.request import VetRequest
 
 LIBRARIES = ("onnx", "numpy", "onnxruntime")
@@ -78,7 +78,7 @@ def fresh_python(folder: Path, optimizer: str) -> Path:
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     plugin = Plugins().optimizer(optimizer)
-    libraries = plugin.libraries if isinstance(plugin, UsesLibraries) else [plugin.name]
+    libraries = extras(plugin, PluginExtras).libraries or [plugin.name]
     names = [name for name in dict.fromkeys((*LIBRARIES, *libraries)) if is_installed(name)]
     wanted = [f"{name}=={metadata.version(name)}" for name in names]
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]

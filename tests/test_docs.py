@@ -35,6 +35,8 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.plugin import Comparison
 from optvet.spec import hooks
+from optvet.spec.contract import CONTRACTS
+from optvet.spec.provides import members_of
 from optvet.spec.request import OnBad
 from optvet.testing import check_comparator
 
@@ -413,13 +415,18 @@ def test_every_hook_is_in_the_guide_for_plugin_authors() -> None:
     assert missing == []
 
 
-def test_every_optional_capability_is_in_the_table_of_the_guide() -> None:
+def test_the_table_of_contracts_is_that_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "tools")
+    made = importlib.import_module("contract")
+    assert made.PAGE.read_text() == made.page(), "run: python docs/tools/contract.py"
+    # Every optional member that plugins import is told in a row.
     source = (ROOT / "core" / "optvet" / "plugin.py").read_text()
-    _, _, optional = source.partition("# Optional capabilities")
-    names = re.findall(r'"(\w+)"', optional.partition("    # ")[0])
-    table = (ROOT / "docs" / "plugins.md").read_text().partition("\n## Optional capabilities\n")[2]
-    assert len(names) > 30
-    assert names == [n for n in names if f"| `{n}` |" in table]
+    optional = source.partition("# Optional members")[2].partition("    # ")[0]
+    names = re.findall(r'"(\w+)"', optional)
+    rows = made.table()
+    kinds = [k for c in CONTRACTS.values() for k in (*c.may, *c.sets, *c.parts)]
+    assert {*names} <= {"PluginExtras", *(k.__name__ for k in kinds)}
+    assert all(f"`{member}" in rows for k in kinds for member in members_of(k))
 
 
 def test_every_option_of_vet_is_documented(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ most processes need few of them.
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -17,46 +18,39 @@ _MODULES = {
     "campaigns": "Campaign",
     "spec.bench": "BenchRequest",
     "spec.bisect": "BisectRequest",
+    "spec.comparators": "Comparator ComparatorExtras Decodes Feeds Run",
     "spec.convert": "ConvertRequest",
     "spec.converters": """
-        ConversionStage Converter ConvertsOnInputs CutsSource ExplainsConverter Factory LabelScores
-        MakesSources PartScript Perturbs RunsInDouble ScoresLabels ShowsInside SourceFacts
-        SourceInside SourceOperand SourceOperator SourcePart SourceStep SourceValue SplitsSource
-        TakesOperators TakesRegistered TellsLastOperators TellsSettings TellsSource
-        TellsSourceRisks
+        ConversionStage Converter ConverterExtras CutsSource Factory LabelScores MakesSources
+        PartScript SessionExtras SourceExtras SourceFacts SourceInside SourceOperand SourceOperator
+        SourcePart SourceStep SourceValue SplitsSource TellsSource
     """,
-    "spec.devices": "HasExactKernels KernelLaunch Meter Meters ProfilesKernels Reading",
+    "spec.devices": "KernelLaunch Meter ProfilesKernels Reading",
     "spec.environment": "Collision Installation Ran Unimportable Unmet",
     "spec.errors": """
         ContractError InfrastructureError InputError MissingLibrary NothingTested OptvetError
         PluginError
         UnknownName Unsupported UsageError
     """,
-    "spec.executor": "Executor Report WorkerLost Workers",
+    "spec.executor": "Executor Report WorkerLost Workers WorkersExtras",
+    "spec.extras": "EnvironmentExtras PluginExtras WorkerExtras",
     "spec.factory": "FactoryResult load_factory",
     "spec.files": "file_sha256 write_file",
     "spec.foreign": """
         check_file files_in load_model matching open_file open_text read_file read_text
     """,
     "spec.generators": """
-        Candidate Fragment Generator Mutator Pattern Pool PoolRequest Vocabulary
+        Candidate Fragment Generator Mutator MutatorExtras Pattern Pool PoolRequest Vocabulary
     """,
     "spec.hunt": "HuntRequest",
     "spec.marker": "hookimpl",
     "spec.memory": "announced_bytes check_size",
-    "spec.optimizer_protocols": """
-        CarriesFiles DependsOnModel DependsOnOptions Explains ExplainsSaved ExplainsSimply
-        ExplainsTogether LowersPrecision Optimizer QuickInHunts ReportsChanges Saves TakesFiles
-        TellsCode VariesInHunts
-    """,
+    "spec.optimizer_protocols": "LowersPrecision Optimizer OptimizerExtras TakesFiles",
     "spec.parsing": "parse_json read_json read_toml",
     "spec.protocols": """
-        Calibrates ChecksOptions Comparator Dataset Decodes Diagnoses Evaluates Feeds
-        FindingFiles ImportsOthers Logs ModelSource NeedsNetwork Pins Preferred Probe
-        Ragged Reporter Run RunsCode SetsEnvironment Suits TakesSuggestions TellsMetrics
-        TellsProvenance UsesLibraries Wants
+        Dataset DatasetExtras FindingFiles ModelSource ModelSourceExtras Probe Reporter
     """,
-    "spec.pythons": "FitsOtherPythons NeedsPython PythonEnvironment",
+    "spec.pythons": "PythonEnvironment",
     "spec.records.bench": "BenchResult BenchVariant",
     "spec.records.bisect": "BisectResult",
     "spec.records.bundle": "Replayed",
@@ -76,13 +70,10 @@ _MODULES = {
     "spec.records.placement": "Placement",
     "spec.records.timing": "Timing",
     "spec.records.vet": "Finding PassRecord VetResult WarningRecord",
-    "spec.releases": "HasReleases ReleasedPackage",
+    "spec.releases": "ReleasedPackage",
     "spec.repair": "RepairRequest",
     "spec.request": "VetRequest",
-    "spec.runtime_protocols": """
-        ChecksOperands DeclaresLoss ExplainsRuntime ExplainsRuntimeSimply LoadsFiles Profiles
-        ReadsFiles Runtime Session TellsInnerValues TellsWhatItReads
-    """,
+    "spec.runtime_protocols": "ReadsFiles Runtime RuntimeExtras Session",
     "spec.sensitive": "Harmless Sensitive",
     "spec.parts": "APART OutputPart parts_of_outputs",
     "spec.significance": "KEPT_BITS may_be_rounded",
@@ -114,3 +105,18 @@ def find(name: str) -> Any:
     """
     module, spelled = _RENAMED.get(name) or (_HOMES[name], name)
     return getattr(import_module(f"optvet.{module}"), spelled)
+
+
+def former_name(name: str) -> Any:
+    """What stands for a protocol that is gone, so that its plugin loads; None for other names."""
+    if name.startswith("_"):  # Python asks for ``__path__`` at each import
+        return None
+    from optvet.spec.contract import FORMER_NAMES
+
+    if name not in FORMER_NAMES:
+        return None
+    extras = FORMER_NAMES[name].__name__
+    words = f"optvet.plugin.{name} is a part of {extras} now: leave it out, or write {extras}"
+    warnings.warn(words, DeprecationWarning, stacklevel=3)
+    members = {"former": name, "__class_getitem__": classmethod(lambda cls, _: cls)}
+    return type(name, (), members)

@@ -1,29 +1,28 @@
 """What plugins import: protocols first, then what they take and return, then what is optional.
 
-A plugin is an object with the attributes of one protocol, returned by a function that ``hookimpl``
-marks; see docs/plugins.md. An optional capability is a protocol that it has as well.
+A plugin is an object with the members of one protocol, returned by a function that ``hookimpl``
+marks; see docs/plugins.md. Optional members stand in classes of extras, such as
+``OptimizerExtras``, of which a plugin gives any, and in protocols of members that come together.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from optvet.names import find
+from optvet.names import find, former_name
 
 if TYPE_CHECKING:
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
+    from optvet.spec.comparators import Comparator, ComparatorExtras, Decodes, Feeds, Run
     from optvet.spec.converters import (
         ConversionStage,
         Converter,
-        ConvertsOnInputs,
+        ConverterExtras,
         CutsSource,
-        ExplainsConverter,
         Factory,
         LabelScores,
         MakesSources,
         PartScript,
-        Perturbs,
-        RunsInDouble,
-        ScoresLabels,
-        ShowsInside,
+        SessionExtras,
+        SourceExtras,
         SourceFacts,
         SourceInside,
         SourceOperand,
@@ -32,18 +31,11 @@ if TYPE_CHECKING:
         SourceStep,
         SourceValue,
         SplitsSource,
-        TakesOperators,
-        TakesRegistered,
-        TellsLastOperators,
-        TellsSettings,
         TellsSource,
-        TellsSourceRisks,
     )
     from optvet.spec.devices import (
-        HasExactKernels,
         KernelLaunch,
         Meter,
-        Meters,
         ProfilesKernels,
         Reading,
     )
@@ -60,7 +52,8 @@ if TYPE_CHECKING:
         Unsupported,
         UsageError,
     )
-    from optvet.spec.executor import Executor, Report, WorkerLost, Workers
+    from optvet.spec.executor import Executor, Report, WorkerLost, Workers, WorkersExtras
+    from optvet.spec.extras import EnvironmentExtras, PluginExtras, WorkerExtras
     from optvet.spec.factory import FactoryResult, load_factory
     from optvet.spec.files import file_sha256, write_file
     from optvet.spec.foreign import (
@@ -78,6 +71,7 @@ if TYPE_CHECKING:
         Fragment,
         Generator,
         Mutator,
+        MutatorExtras,
         Pattern,
         Pool,
         PoolRequest,
@@ -86,54 +80,23 @@ if TYPE_CHECKING:
     from optvet.spec.marker import hookimpl
     from optvet.spec.memory import announced_bytes, check_size
     from optvet.spec.optimizer_protocols import (
-        CarriesFiles,
-        DependsOnModel,
-        DependsOnOptions,
-        Explains,
-        ExplainsSaved,
-        ExplainsSimply,
-        ExplainsTogether,
         LowersPrecision,
         Optimizer,
-        QuickInHunts,
-        ReportsChanges,
-        Saves,
+        OptimizerExtras,
         TakesFiles,
-        TellsCode,
-        VariesInHunts,
     )
     from optvet.spec.parsing import parse_json, read_json, read_toml
     from optvet.spec.parts import APART, OutputPart, parts_of_outputs
     from optvet.spec.protocols import (
-        Calibrates,
-        ChecksOptions,
-        Comparator,
         Dataset,
-        Decodes,
-        Diagnoses,
-        Evaluates,
-        Feeds,
+        DatasetExtras,
         FindingFiles,
-        ImportsOthers,
-        Logs,
         ModelSource,
-        NeedsNetwork,
-        Pins,
-        Preferred,
+        ModelSourceExtras,
         Probe,
-        Ragged,
         Reporter,
-        Run,
-        RunsCode,
-        SetsEnvironment,
-        Suits,
-        TakesSuggestions,
-        TellsMetrics,
-        TellsProvenance,
-        UsesLibraries,
-        Wants,
     )
-    from optvet.spec.pythons import FitsOtherPythons, NeedsPython, PythonEnvironment
+    from optvet.spec.pythons import PythonEnvironment
     from optvet.spec.records.bench import BenchResult, BenchVariant
     from optvet.spec.records.charts import BarChart, Chart, IntervalChart, PointChart
     from optvet.spec.records.compare import AnswerContrast, ModelComparison
@@ -150,21 +113,9 @@ if TYPE_CHECKING:
     from optvet.spec.records.report_table import ReportTable
     from optvet.spec.records.timing import Timing
     from optvet.spec.records.vet import Finding, PassRecord, VetResult, WarningRecord
-    from optvet.spec.releases import HasReleases, ReleasedPackage
+    from optvet.spec.releases import ReleasedPackage
     from optvet.spec.request import VetRequest
-    from optvet.spec.runtime_protocols import (
-        ChecksOperands,
-        DeclaresLoss,
-        ExplainsRuntime,
-        ExplainsRuntimeSimply,
-        LoadsFiles,
-        Profiles,
-        ReadsFiles,
-        Runtime,
-        Session,
-        TellsInnerValues,
-        TellsWhatItReads,
-    )
+    from optvet.spec.runtime_protocols import ReadsFiles, Runtime, RuntimeExtras, Session
     from optvet.spec.sensitive import Harmless, Sensitive
     from optvet.spec.significance import KEPT_BITS, may_be_rounded
     from optvet.spec.studies import (
@@ -240,23 +191,12 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "ConversionFault", "StudiedConversion",
     "grouped", "variants", "AnswerContrast", "BenchResult", "BenchVariant", "DeviceUse",
     "KernelProfile", "Edit", "ModelComparison", "RepairResult", "PassRecord", "Placement", "Timing",
-    # Optional capabilities; docs/plugins.md says what each brings.
-    "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
-    "UsesLibraries", "ImportsOthers", "NeedsPython", "FitsOtherPythons", "HasReleases",
-    "TakesFiles", "ReportsChanges", "Saves",
-    "DependsOnOptions", "DependsOnModel", "VariesInHunts", "QuickInHunts", "LowersPrecision",
-    "Explains", "ExplainsSaved", "ExplainsSimply", "ExplainsTogether", "TellsCode", "CarriesFiles",
-    "Evaluates",
-    "LoadsFiles", "TellsWhatItReads", "ChecksOperands",
-    "ReadsFiles", "TellsInnerValues", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles",
-    "DeclaresLoss",
-    "Meters", "ProfilesKernels", "HasExactKernels", "Calibrates", "Decodes", "Ragged",
-    "TakesSuggestions",
-    "TellsMetrics", "Suits", "TellsProvenance", "NeedsNetwork", "RunsCode", "Pins",
-    "ConvertsOnInputs",
-    "ExplainsConverter", "TakesOperators", "TakesRegistered",
-    "TellsSource", "TellsSourceRisks", "Perturbs", "RunsInDouble", "ScoresLabels", "ShowsInside",
-    "SplitsSource", "CutsSource", "MakesSources", "TellsLastOperators", "TellsSettings",
+    # Optional members, those of a class of extras one by one, those of the others together.
+    "PluginExtras", "WorkerExtras", "EnvironmentExtras", "OptimizerExtras", "TakesFiles",
+    "LowersPrecision", "RuntimeExtras", "SourceExtras", "SessionExtras", "ReadsFiles",
+    "ProfilesKernels", "TellsSource", "SplitsSource", "CutsSource", "MakesSources",
+    "ComparatorExtras", "Decodes", "DatasetExtras", "ModelSourceExtras", "ConverterExtras",
+    "MutatorExtras", "WorkersExtras",
     # Files, which are untrusted, and text from models.
     "check_file", "check_size", "announced_bytes", "allow_reservations", "files_in", "matching",
     "open_file", "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json",
@@ -270,6 +210,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
 
 
 def __getattr__(name: str) -> Any:
+    if name not in __all__ and (former := former_name(name)):
+        return former
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = find(name)

@@ -44,7 +44,7 @@ class DepthComparator:
         return 1.0 if _TASK.search(model.task or "") else 0.0
 
     def metrics(self, options: DepthOptions) -> Sequence[str]:
-        """Names of the metrics of a summary, for ``--require`` (``TellsMetrics``)."""
+        """Names of the metrics of a summary, for ``--require``."""
         return [*WORST, *TOTALS]
 
     def compare(

@@ -21,10 +21,10 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.known.documents import read_fault, shipped, to_toml
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sidecar import Preprocessing, _Declared
-from optvet.engine.plugin_entries import Family
 from optvet.engine.vet.impact.comparator_options import options_for
 from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.spec.campaign import CampaignFile, JobSet
+from optvet.spec.contract import Family
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import OptvetError
 from optvet.spec.precision import PrecisionRequest

@@ -1,4 +1,4 @@
-"""Plugins that were written for the first contracts: named where they must change, else at work."""
+"""Plugins that were written for earlier contracts: named where they must change, else at work."""
 
 from __future__ import annotations
 
@@ -67,11 +67,6 @@ class Untyped(Planted):
         return Artifact("onnx", model)
 
 
-class Touching(Planted):
-    def touched(self, model: bytes, passes: Sequence[str], options: Any) -> Sequence[str] | None:
-        return None
-
-
 class Saving(Planted):
     def saved(self, data: bytes, passes: Sequence[str], options: Any) -> bytes:
         return data
@@ -88,7 +83,6 @@ class Renamed(Planted):
     ("optimizer", "problem"),
     [
         (Untyped(), "apply() takes 'model'"),
-        (Touching(), "it has touched(), which is called changing_passes() now: "),
         (Saving(), "saved() takes 'data'"),
         (Renamed(), None),
         (Planted(traits=Traits(ordered=False)), None),

@@ -113,7 +113,7 @@ def test_what_passes_raises_is_the_plugin_s_error() -> None:
         ("name", 3, "attribute 'name' is int, expected a text"),
         ("traits", {}, "attribute 'traits' is dict, expected Traits"),
         ("options", {}, "attribute 'options' is dict, expected a pydantic model with the defaults"),
-        ("preload", "onnx", "attribute 'preload' is str, expected a list of modules"),
+        ("preload", "onnx", "attribute 'preload' is str, expected a list of texts"),
         ("preference", "high", "attribute 'preference' is str, expected a whole number"),
         (
             "environment",

@@ -5,7 +5,8 @@ import pytest
 from optvet import UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.pipelines import parse_pipeline
-from optvet.plugin import DependsOnModel
+from optvet.spec.extras import given
+from optvet.spec.optimizer_protocols import OptimizerExtras
 
 PLUGINS = Plugins()
 
@@ -13,7 +14,7 @@ PLUGINS = Plugins()
 NAMES = [
     name
     for name in PLUGINS.names("optimizer")
-    if not isinstance(PLUGINS.optimizer_without_passes(name), DependsOnModel)
+    if not given(PLUGINS.optimizer_without_passes(name), OptimizerExtras.for_model)
 ]
 
 

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from optvet.engine.processes import LocalWorkers
-from optvet.spec.executor import NumberedWorkers, WorkerLost
+from optvet.spec.executor import WorkerLost
 
 
 def pid_of(report: Callable[[str], None]) -> int:
@@ -25,7 +25,6 @@ def say_and_wait(report: Callable[[str], None]) -> None:
 
 def test_a_worker_of_a_number_is_the_same_process_each_time() -> None:
     workers = LocalWorkers(2)
-    assert isinstance(workers, NumberedWorkers)
     try:
         first, second = (workers.submit_to(n, pid_of).result(60) for n in (0, 1))
         assert first != second

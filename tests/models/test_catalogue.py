@@ -16,7 +16,9 @@ from optvet import InfrastructureError, InputError, PluginError, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sidecar import Preprocessing
 from optvet.engine.models.sources import resolve_model
-from optvet.plugin import ModelCard, ModelSource, NeedsNetwork
+from optvet.plugin import ModelCard, ModelSource
+from optvet.spec.extras import extras
+from optvet.spec.protocols import ModelSourceExtras
 from optvet_catalogue import StudySource, catalogue
 
 TEXT = '<ir_version: 8, opset_import: ["" : 12]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
@@ -60,7 +62,7 @@ def test_the_source_keeps_the_protocol() -> None:
 
 
 def test_listing_needs_no_network() -> None:
-    assert not isinstance(StudySource(), NeedsNetwork)
+    assert not extras(StudySource(), ModelSourceExtras).needs_network
     cards = {card.name: card for card in StudySource().models()}
     card = cards["resnet50-v1-12-int8"]
     assert card.task == "image-classification"

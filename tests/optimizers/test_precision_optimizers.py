@@ -22,15 +22,9 @@ import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.engine.work.trials.calibration import write_inputs
-from optvet.plugin import (
-    Artifact,
-    DependsOnModel,
-    Explains,
-    LowersPrecision,
-    Optimizer,
-    Unsupported,
-    UsageError,
-)
+from optvet.plugin import Artifact, LowersPrecision, Optimizer, Unsupported, UsageError
+from optvet.spec.extras import extras
+from optvet.spec.optimizer_protocols import OptimizerExtras
 from optvet.spec.records.verified import function_of
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
@@ -68,9 +62,10 @@ def fitted(plugins: Plugins, name: str, model: onnx.ModelProto, **options: objec
     if name == "autocast_fp16" and find_spec("modelopt") is None:
         pytest.skip("needs optvet[autocast]")
     optimizer = plugins.optimizer(name)
-    assert isinstance(optimizer, DependsOnModel)
     source = Artifact("onnx", model.SerializeToString())
-    return optimizer.for_model(source, parse_options(name, optimizer.options, options))
+    return extras(optimizer, OptimizerExtras).for_model(
+        source, parse_options(name, optimizer.options, options)
+    )
 
 
 def applied(
@@ -307,14 +302,13 @@ def test_pasted_code_keeps_unnamed_nodes_in_a_process_without_optvet(
     model = onnx.parser.parse_model(_UNNAMED)
     onnx.save(model, tmp_path / "model.onnx")
     optimizer = fitted(plugins, name, model)
-    assert isinstance(optimizer, Explains)
     options = parse_options(name, optimizer.options, {})
     every = [p.name for p in optimizer.passes()]
     left_out = {"Cast_0", "Mul_0", "MatMul_0"}
     passes = [p for p in every if p not in left_out] or every
     if name == "onnxconverter_fp16":
         passes = [p for p in every if p != "Cast_0"]  # what a vet of this model verifies
-    code = function_of(optimizer.snippet(passes, options))
+    code = function_of(extras(optimizer, OptimizerExtras).snippet(passes, options))
     script = tmp_path / "script.py"
     paths = [p for p in sys.path if p and (Path(p) / "onnx").is_dir()]
     script.write_text(

@@ -34,12 +34,14 @@ def test_every_plugin_provides_what_isinstance_says(protocol: type) -> None:
 
 def test_a_method_that_is_none_is_absent_and_an_attribute_may_be() -> None:
     class Here:
-        preference: Any = None
-        check_options: Any = None
+        memory_factor: Any = None
+        apply_file: Any = None
 
-    assert provides.provides(Here(), protocols.Preferred)
-    assert not provides.provides(Here(), protocols.ChecksOptions)
-    assert not provides.provides(object(), protocols.Preferred)
+    here = Here()
+    assert not provides.provides(here, optimizer_protocols.TakesFiles)
+    here.apply_file = print
+    assert provides.provides(here, optimizer_protocols.TakesFiles)
+    assert not provides.provides(object(), optimizer_protocols.TakesFiles)
 
 
 def test_members_of_bases_count() -> None:

@@ -19,9 +19,11 @@ import typer
 from optvet import __version__
 from optvet.engine.work.cache.disk import cache_root
 from optvet.spec.errors import OptvetError
+from optvet.spec.extras import extras
 from optvet.spec.files import write_file
 from optvet.spec.foreign import matching
 from optvet.spec.parsing import read_json
+from optvet.spec.protocols import ModelSourceExtras
 
 Names = Mapping[str, Any]
 Completer = Callable[[typer.Context, str], list[str]]
@@ -64,7 +66,6 @@ def _packages_in(folder: Path) -> list[list[Any]]:
 
 def _list_names() -> dict[str, Any]:
     from optvet.engine.discovery import Plugins
-    from optvet.spec.protocols import NeedsNetwork
 
     plugins = Plugins()
     usable = [p for p in plugins.all() if p.problem is None]
@@ -84,8 +85,7 @@ def _list_names() -> dict[str, Any]:
     found["model"] = [
         f"{p.name}:{card.name}"
         for p in usable
-        if p.family == "model source"
-        and not (isinstance(p.plugin, NeedsNetwork) and p.plugin.needs_network)
+        if p.family == "model source" and not extras(p.plugin, ModelSourceExtras).needs_network
         for card in p.plugin.models()
     ]
     return found

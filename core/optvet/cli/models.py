@@ -23,9 +23,10 @@ from optvet.cli.terminal import Terminal
 from optvet.engine.contract import source_returns
 from optvet.engine.discovery import Plugins
 from optvet.plugin import Model, ModelCard, ValueInfo
+from optvet.spec.extras import extras
 from optvet.spec.files import file_sha256, replacing
 from optvet.spec.foreign import open_file
-from optvet.spec.protocols import NeedsNetwork
+from optvet.spec.protocols import ModelSourceExtras
 from optvet.spec.records import (
     ModelDescription,
     ModelDescriptions,
@@ -220,8 +221,7 @@ def _table(
 
 
 def _needs_network(plugins: Plugins, source: str) -> bool:
-    found = plugins.model_source(source)
-    return isinstance(found, NeedsNetwork) and found.needs_network
+    return extras(plugins.model_source(source), ModelSourceExtras).needs_network
 
 
 def _matches(card: ModelCard, tags: Sequence[str], name: str | None, opsets: range) -> bool:

@@ -213,6 +213,8 @@ def _list(found: list[Loaded], defaults: Set[tuple[str | None, str]]) -> Table:
             remarks.append(_trouble(plugin))
         elif (extra := wanted_extra(plugin)) is not None:
             remarks.append(text(f"can do more; install {extra}"))
+        if plugin.outdated:
+            remarks.append(text(f"works, but {plugin.outdated}", "not dim yellow"))
         shown = "" if family == before else family
         cells = (text(shown), text(plugin.name), text(plugin.version or "–"))
         table.add_row(*cells, Text("\n").join(remarks))
@@ -242,6 +244,8 @@ def _screen(plugin: Loaded) -> Iterator[RenderableType]:
     if plugin.problem is not None:
         yield text("cannot be used: ", "red").append_text(_trouble(plugin))
         return
+    if plugin.outdated:
+        yield text(f"works, but {plugin.outdated}", "yellow")
     described = _describe(plugin)
     yield Padding(_option_table(described), (1, 0, 1, 0))
     if plugin.family == "optimizer":

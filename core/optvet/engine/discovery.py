@@ -18,9 +18,7 @@ from optvet.engine.contract import optimizer_returns
 from optvet.engine.hook_calls import call_hooks, find_slips
 from optvet.engine.installed_plugins import entry_points
 from optvet.engine.plugin_entries import (
-    HOOKS,
     SELF,
-    Family,
     Loaded,
     entry_of,
     environments_of,
@@ -34,14 +32,16 @@ from optvet.engine.plugin_entries import (
 from optvet.engine.processes import LocalExecutor
 from optvet.engine.runtime_target import PREFIX, RuntimeTarget
 from optvet.engine.signatures import describe_unsendable
+from optvet.spec.contract import CONTRACTS, Family
 from optvet.spec.converters import Converter
 from optvet.spec.errors import OptvetError, PluginError, UnknownName, UsageError, absence_of
 from optvet.spec.executor import Executor
+from optvet.spec.extras import PluginExtras, extras
 from optvet.spec.generators import Mutator, Pool
 from optvet.spec.optimizer_protocols import Optimizer
-from optvet.spec.protocols import Comparator, Dataset, Evaluates, ModelSource, Preferred, Reporter
+from optvet.spec.protocols import Comparator, Dataset, ModelSource, Reporter
 from optvet.spec.provides import provides
-from optvet.spec.runtime_protocols import Runtime
+from optvet.spec.runtime_protocols import Runtime, RuntimeExtras
 from optvet.spec.studies import Study
 from optvet.spec.user_model import UserModel
 
@@ -63,7 +63,7 @@ class Plugins:
         if found is None:
             # The engine's own: whatever is not installed, campaigns can be run.
             own = Loaded(None, "", f"{processes.__name__} ({SELF})", built_in=True)
-            self._entries.append(entry_of("executor", Executor, LocalExecutor(), own))
+            self._entries.append(entry_of("executor", LocalExecutor(), own))
         self._entries = without_clashes(self._entries)
 
     def _load(self, point: EntryPoint) -> None:
@@ -81,13 +81,15 @@ class Plugins:
             problem = f"its import raised {words_of_error(error)}"
             self._entries.append(replace(base, problem=problem, absent=absence_of(error)))
             return
-        calls = call_hooks(module, {family: hook for family, (hook, _) in HOOKS.items()})
+        calls = call_hooks(
+            module, {family: contract.hook for family, contract in CONTRACTS.items()}
+        )
         for family, plugin in ((c.family, plugin) for c in calls for plugin in c.plugins):
-            entry = entry_of(family, HOOKS[family][1], plugin, base)
+            entry = entry_of(family, plugin, base)
             if not base.built_in and entry.problem is None:
                 entry = replace(entry, problem=describe_unsendable(family, plugin))
             self._entries.append(entry)
-        hooks_known = [hook for hook, _ in HOOKS.values()]
+        hooks_known = [contract.hook for contract in CONTRACTS.values()]
         problems = [c.problem for c in calls if c.problem] + find_slips(module, hooks_known)
         if problems:
             absent = next((c.absent for c in calls if c.absent), None)
@@ -98,7 +100,7 @@ class Plugins:
     def register(self, family: Family, plugin: Any) -> Plugins:
         """Add a plugin object without an entry point, for tests; returns this registry."""
         base = Loaded(None, "", f"{type(plugin).__module__} (registered by hand)")
-        entry = entry_of(family, HOOKS[family][1], plugin, base)
+        entry = entry_of(family, plugin, base)
         self._entries = without_clashes([*self._entries, entry])
         self.installed = False
         return self
@@ -126,7 +128,7 @@ class Plugins:
 
     def all(self) -> list[Loaded]:
         """Every plugin object and every failure, sorted by family and name."""
-        order = [*HOOKS, None]
+        order = [*CONTRACTS, None]
         return sorted(self._entries, key=lambda e: (order.index(e.family), e.name))
 
     def _of(self, family: Family) -> Mapping[str, Loaded]:
@@ -138,7 +140,7 @@ class Plugins:
         return sorted(n for n, e in self._of(family).items() if e.problem is None)
 
     def default(self, family: Family) -> str:
-        """Name of the plugin that is used if the user names none; see ``Preferred``.
+        """Name of the plugin that is used if the user names none; see ``preference``.
 
         A plugin whose library is absent can be the default; using it then says what to install.
 
@@ -165,7 +167,7 @@ class Plugins:
         return [
             self.runtime(e.name)
             for e in sorted(usable, key=lambda e: e.name)
-            if format in e.plugin.accepts and provides(e.plugin, Evaluates) and e.plugin.evaluates
+            if format in e.plugin.accepts and extras(e.plugin, RuntimeExtras).evaluates
         ]
 
     def _get(self, family: Family, name: str, *, checked: bool = True) -> Any:
@@ -314,4 +316,4 @@ def _find_preferred(family: Family, entries: Iterable[Loaded]) -> str:
 
 
 def _preference(entry: Loaded) -> int:
-    return entry.plugin.preference if provides(entry.plugin, Preferred) else 0
+    return extras(entry.plugin, PluginExtras).preference

@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 from optvet.engine.contract import checked_calls
 from optvet.engine.plugin_form import describe_missing, describe_wrong_attribute
 from optvet.engine.signatures import describe_wrong_signature
-from optvet.spec.converters import Converter
+from optvet.spec.contract import CONTRACTS, FORMER_MEMBERS, FORMER_NAMES, Family
 from optvet.spec.errors import MissingLibrary, absence_of
-from optvet.spec.executor import Executor
-from optvet.spec.generators import Generator
-from optvet.spec.optimizer_protocols import Optimizer
-from optvet.spec.protocols import Comparator, Dataset, ModelSource, Reporter, SetsEnvironment, Wants
+from optvet.spec.extras import EnvironmentExtras, PluginExtras, extras
 from optvet.spec.provides import provides
-from optvet.spec.pythons import FitsOtherPythons, NeedsPython
-from optvet.spec.runtime_protocols import Runtime
-from optvet.spec.studies import Study
-from optvet.spec.user_model import UserModel
-
-Family = Literal[
-    "optimizer",
-    "runtime",
-    "comparator",
-    "dataset",
-    "model source",
-    "executor",
-    "reporter",
-    "generator",
-    "converter",
-    "study",
-    "user model",
-]
-
-
-HOOKS: dict[Family, tuple[str, type]] = {
-    "optimizer": ("optvet_optimizers", Optimizer),
-    "runtime": ("optvet_runtimes", Runtime),
-    "comparator": ("optvet_comparators", Comparator),
-    "dataset": ("optvet_datasets", Dataset),
-    "model source": ("optvet_model_sources", ModelSource),
-    "executor": ("optvet_executors", Executor),
-    "reporter": ("optvet_reporters", Reporter),
-    "generator": ("optvet_generators", Generator),
-    "converter": ("optvet_converters", Converter),
-    "study": ("optvet_studies", Study),
-    "user model": ("optvet_user_models", UserModel),
-}
-
 
 SELF = "optvet"
 """The distribution whose plugins are built in."""
@@ -76,6 +40,7 @@ class Loaded:
         idle: The only problem is that the module has no plugin; nothing in it failed.
         built_in: Whether it comes with optvet.
         displaced: A built-in plugin has the same name, and is used instead.
+        outdated: What its author should change, in words: it was written for an earlier contract.
         elsewhere: The environment of its own that it needs, and that is not at hand; else empty.
     """
 
@@ -91,23 +56,24 @@ class Loaded:
     built_in: bool = False
     displaced: bool = False
     elsewhere: str = ""
+    outdated: str = ""
     distribution: str = SELF
 
 
-def entry_of(family: Family, protocol: type, plugin: Any, module: Loaded) -> Loaded:
+def entry_of(family: Family, plugin: Any, module: Loaded) -> Loaded:
     """One plugin object of ``module``, with the problem if it cannot be used."""
     name = getattr(plugin, "name", type(plugin).__name__)
     lacks: tuple[str, ...] = ()
     problem = version = absent = None
     elsewhere = ""
-    if not provides(plugin, protocol):
-        problem = describe_missing(protocol, plugin)
+    if not provides(plugin, CONTRACTS[family].must):
+        problem = describe_missing(CONTRACTS[family].must, plugin)
     else:
         problem = describe_wrong_attribute(family, plugin) or describe_wrong_signature(
-            family, protocol, plugin
+            family, plugin
         )
-    if problem is None and provides(plugin, Wants):
-        lacks = tuple(m for m in plugin.wants if find_spec(m) is None)
+    if problem is None:
+        lacks = tuple(m for m in extras(plugin, PluginExtras).wants if find_spec(m) is None)
     if problem is None:
         set_environment(plugin)
     if problem is None and hasattr(plugin, "version"):
@@ -116,8 +82,9 @@ def entry_of(family: Family, protocol: type, plugin: Any, module: Loaded) -> Loa
         except Exception as error:
             raised = "" if isinstance(error, ImportError) else "version() raised "
             problem, absent = raised + words_of_error(error), absence_of(error)
-            if isinstance(error, ImportError) and provides(plugin, NeedsPython):
-                elsewhere, absent = plugin.python_environment.name, None
+            own = extras(plugin, EnvironmentExtras).python_environment
+            if isinstance(error, ImportError) and own is not None:
+                elsewhere, absent = own.name, None
                 problem = (
                     f"it needs the environment {elsewhere!r}, which is missing; make it: "
                     f"optvet env make {elsewhere}"
@@ -134,15 +101,28 @@ def entry_of(family: Family, protocol: type, plugin: Any, module: Loaded) -> Loa
         absent=absent,
         lacks=lacks,
         elsewhere=elsewhere,
+        outdated="" if problem else describe_outdated(family, plugin),
     )
+
+
+def describe_outdated(family: Family, plugin: Any) -> str:
+    """What a plugin that works has of an earlier contract, and what to write; empty if nothing."""
+    members = FORMER_MEMBERS.get(family, {})
+    words = [f"{m}() is called {now} now" for m, now in members.items() if hasattr(plugin, m)]
+    module = sys.modules.get(type(plugin).__module__)
+    used = [n for n in FORMER_NAMES if hasattr(getattr(module, n, None), "former")]
+    words += [f"{n} is a part of {FORMER_NAMES[n].__name__} now" for n in used]
+    return f"{'; '.join(words)}; see {_CHANGES}" if words else ""
+
+
+_CHANGES = "docs/plugins.md#changes-of-the-contracts"
 
 
 def environments_of(plugin: Any) -> tuple[str, ...]:
     """The environments that a plugin can be used in, its own first."""
-    if not provides(plugin, NeedsPython):
-        return ()
-    others = plugin.other_environments if provides(plugin, FitsOtherPythons) else ()
-    return (plugin.python_environment.name, *others)
+    may = extras(plugin, EnvironmentExtras)
+    own = may.python_environment
+    return () if own is None else (own.name, *may.other_environments)
 
 
 def set_environment(*plugins: Any) -> None:
@@ -151,14 +131,13 @@ def set_environment(*plugins: Any) -> None:
     Variables that are already set are kept, since the user has set them.
     """
     for plugin in plugins:
-        if provides(plugin, SetsEnvironment):
-            for name, value in plugin.environment.items():
-                os.environ.setdefault(name, value)
+        for name, value in extras(plugin, PluginExtras).environment.items():
+            os.environ.setdefault(name, value)
 
 
 def no_plugin_from(module: Any) -> str:
     """Why ``module``, which has no plugin, has none."""
-    known = [hook for hook, _ in HOOKS.values()]
+    known = [contract.hook for contract in CONTRACTS.values()]
     empty = [name for name in known if hasattr(module, name)]
     if empty:
         return f"gives no plugin: {' and '.join(f'{n}()' for n in empty)} returned none"

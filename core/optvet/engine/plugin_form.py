@@ -8,24 +8,20 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping, Set
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
 
 from optvet.engine.contract.checked_calls import kind_of, mismatch
+from optvet.spec.comparators import ComparatorExtras
+from optvet.spec.contract import CONTRACTS, Family
+from optvet.spec.extras import PluginExtras, extras
 from optvet.spec.generators import Mutator, Pool
-from optvet.spec.protocols import (
-    Logs,
-    NeedsNetwork,
-    Preferred,
-    Ragged,
-    RunsCode,
-    SetsEnvironment,
-    TakesSuggestions,
-    Wants,
-)
 from optvet.spec.provides import members_of, provides
-from optvet.spec.runtime_protocols import TellsWhatItReads
+from optvet.spec.pythons import PythonEnvironment
+from optvet.spec.releases import ReleasedPackage
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.types import MODEL_PARTS, LogFormat, Suggestion, Traits
 
 
@@ -41,64 +37,61 @@ def describe_missing(protocol: type, plugin: Any) -> str:
     return f"does not provide {', '.join(missing)}{advice}"
 
 
-def describe_wrong_attribute(family: str, plugin: Any) -> str | None:
+def describe_wrong_attribute(family: Family, plugin: Any) -> str | None:
     """What is wrong with the attributes of a plugin that has all of them; None if nothing is."""
-    options = "a pydantic model with the defaults"
-    expected: dict[str, tuple[type | tuple[type, ...], str]] = {"name": (str, "a text")}
-    if family not in ("model source", "reporter", "generator", "study", "user model"):
-        expected["options"] = (BaseModel, options)
-    if family == "reporter":
-        expected["suffix"] = (str, "a text")
-    if family == "study":
-        expected["description"] = (str, "a text")
-    if family == "optimizer":
-        expected["traits"] = (Traits, "Traits")
-    if family == "runtime":
-        expected["deployed"] = (BaseModel, options)
-        expected["accepts"] = (Set, "a frozenset of formats")
-    if family == "generator":
-        if wrong := _no_generator(plugin):
-            return wrong
-        numbers = {"needs_argument": (bool, "True or False")}
-        expected |= numbers if provides(plugin, Pool) else {"weight": ((int, float), "a number")}
-    if family == "executor":
-        expected["shares_disk"] = (bool, "True or False")
-    if family == "converter":
-        expected["consumes"] = (Set, "a frozenset of formats")
-        expected["produces"] = (str, "a text")
-    if family in ("optimizer", "runtime", "converter"):
-        expected["preload"] = ((list, tuple), "a list of modules")
-    if provides(plugin, Preferred):
-        expected["preference"] = (int, "a whole number")
-    if provides(plugin, Wants):
-        expected["wants"] = ((list, tuple), "a list of modules")
-    if provides(plugin, Ragged):
-        expected["ragged"] = (bool, "True or False")
-    if provides(plugin, TakesSuggestions):
-        expected["suggestions"] = ((list, tuple), "a list of Suggestion")
-    if provides(plugin, NeedsNetwork):
-        expected["needs_network"] = (bool, "True or False")
-    if provides(plugin, RunsCode):
-        expected["runs_code"] = (bool, "True or False")
-    if provides(plugin, SetsEnvironment):
-        expected["environment"] = (Mapping, "a mapping to texts")
-    if provides(plugin, Logs):
-        expected["log_format"] = (LogFormat, "LogFormat")
-    if provides(plugin, TellsWhatItReads):
-        expected["reads"] = (Set, "a frozenset of parts of a model")
-    for name, (types, words) in expected.items():
-        wrong = mismatch(f"attribute {name!r}", getattr(plugin, name), types, words)
-        if wrong is not None:
-            return wrong.replace(" gave ", " is ", 1)
-    if provides(plugin, TakesSuggestions):
-        for item in plugin.suggestions:
-            if wrong := mismatch("attribute 'suggestions'", item, Suggestion, "Suggestion"):
-                return wrong.replace(" gave ", " holds ", 1)
-    if provides(plugin, TellsWhatItReads) and (unknown := sorted(plugin.reads - MODEL_PARTS)):
-        return f"attribute 'reads' holds {unknown[0]!r}, expected some of {sorted(MODEL_PARTS)}"
-    if provides(plugin, SetsEnvironment) and (wrong := _variables(plugin.environment)):
+    if family == "generator" and (wrong := _no_generator(plugin)):
         return wrong
-    return _describe_outdated(plugin) if family == "optimizer" else None
+    contract = CONTRACTS[family]
+    kinds = [contract.must, *(s for s in contract.sets if family == "generator")]
+    for kind in (*kinds, *contract.may, PluginExtras):
+        for name, form in _attributes(kind):
+            if not hasattr(plugin, name):
+                continue
+            types, words = _FORMS[form]
+            if wrong := mismatch(f"attribute {name!r}", getattr(plugin, name), types, words):
+                return wrong.replace(" gave ", " is ", 1)
+    return _wrong_items(plugin) or (_describe_outdated(plugin) if family == "optimizer" else None)
+
+
+_TEXTS = ((list, tuple), "a list of texts")
+_OPTIONS = (BaseModel, "a pydantic model with the defaults")
+_FORMS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "str": (str, "a text"),
+    "bool": (bool, "True or False"),
+    "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+    "OptionsT": _OPTIONS,
+    "BaseModel": _OPTIONS,
+    "Traits": (Traits, "Traits"),
+    "Sequence[str]": _TEXTS,
+    "Sequence[Suggestion]": ((list, tuple), "a list of Suggestion"),
+    "frozenset[str]": (Set, "a frozenset of texts"),
+    "frozenset[ModelPart]": (Set, "a frozenset of parts of a model"),
+    "Mapping[str, str]": (Mapping, "a mapping to texts"),
+    "Mapping[str, Sequence[str]]": (Mapping, "a mapping to lists of texts"),
+    "Mapping[str, Any]": (Mapping, "a mapping"),
+    "LogFormat | None": ((LogFormat, type(None)), "LogFormat"),
+    "PythonEnvironment | None": ((PythonEnvironment, type(None)), "PythonEnvironment"),
+    "ReleasedPackage | None": ((ReleasedPackage, type(None)), "ReleasedPackage"),
+}
+"""What is asked of an attribute, by its annotation."""
+
+
+@lru_cache(maxsize=64)
+def _attributes(kind: type) -> tuple[tuple[str, str], ...]:
+    """Attributes of a protocol or a class of extras with their annotations, as they are written."""
+    bases = [vars(base).get("__annotations__", {}) for base in reversed(kind.__mro__)]
+    return tuple((name, form) for own in bases for name, form in own.items() if name[0] != "_")
+
+
+def _wrong_items(plugin: Any) -> str | None:
+    """What is wrong inside of attributes that are of the right type."""
+    for item in extras(plugin, ComparatorExtras).suggestions:
+        if wrong := mismatch("attribute 'suggestions'", item, Suggestion, "Suggestion"):
+            return wrong.replace(" gave ", " holds ", 1)
+    if unknown := sorted(extras(plugin, RuntimeExtras).reads - MODEL_PARTS):
+        return f"attribute 'reads' holds {unknown[0]!r}, expected some of {sorted(MODEL_PARTS)}"
+    return _variables(extras(plugin, PluginExtras).environment)
 
 
 def _no_generator(plugin: Any) -> str | None:
@@ -124,11 +117,6 @@ def _describe_outdated(optimizer: Any) -> str | None:
     A method that takes the model as bytes would fail on every model when it is called with an
     artifact, and each failure would be a finding.
     """
-    if callable(getattr(optimizer, "touched", None)):
-        return (
-            "it has touched(), which is called changing_passes() now: the contract has changed, "
-            "see docs/plugins.md#changes-of-the-contracts"
-        )
     for method in ("apply", "saved"):
         try:
             parameters = inspect.signature(getattr(optimizer, method)).parameters

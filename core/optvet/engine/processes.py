@@ -100,7 +100,7 @@ class LocalWorkers:
         *arguments: Any,
         report: Report | None = None,
     ) -> Future[T]:
-        """Run ``function(*arguments, report)`` in one worker; see ``NumberedWorkers``."""
+        """Run ``function(*arguments, report)`` in one worker; see ``WorkersExtras``."""
         return self._add(_ProcessTask(function, arguments, report, number))
 
     def close(self) -> None:

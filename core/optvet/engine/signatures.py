@@ -13,80 +13,25 @@ from functools import lru_cache
 from types import FunctionType, MethodType
 from typing import Any
 
-from optvet.spec import (
-    comparators,
-    converters,
-    devices,
-    optimizer_protocols,
-    protocols,
-    runtime_protocols,
-)
-from optvet.spec.generators import Mutator, Pool
+from optvet.spec.contract import CONTRACTS, Family
+from optvet.spec.extras import PluginExtras, given
 from optvet.spec.provides import provides
-
-_OPTIONAL: dict[str, tuple[type, ...]] = {
-    "optimizer": (
-        optimizer_protocols.TakesFiles,
-        optimizer_protocols.ReportsChanges,
-        optimizer_protocols.Saves,
-        optimizer_protocols.DependsOnOptions,
-        optimizer_protocols.DependsOnModel,
-        optimizer_protocols.VariesInHunts,
-        optimizer_protocols.QuickInHunts,
-        optimizer_protocols.LowersPrecision,
-        optimizer_protocols.Explains,
-        optimizer_protocols.ExplainsSaved,
-        optimizer_protocols.ExplainsSimply,
-        optimizer_protocols.ExplainsTogether,
-        optimizer_protocols.TellsCode,
-        optimizer_protocols.CarriesFiles,
-    ),
-    "runtime": (
-        runtime_protocols.LoadsFiles,
-        runtime_protocols.ChecksOperands,
-        runtime_protocols.ExplainsRuntime,
-        runtime_protocols.ExplainsRuntimeSimply,
-        runtime_protocols.DeclaresLoss,
-        runtime_protocols.ReadsFiles,
-        runtime_protocols.TellsInnerValues,
-        runtime_protocols.Profiles,
-        devices.Meters,
-        devices.ProfilesKernels,
-        converters.TellsSource,
-        converters.Perturbs,
-        converters.RunsInDouble,
-        converters.ShowsInside,
-        converters.SplitsSource,
-        converters.CutsSource,
-        converters.MakesSources,
-        converters.TellsLastOperators,
-        converters.TellsSettings,
-    ),
-    "comparator": (comparators.TellsMetrics, comparators.Calibrates, comparators.Decodes),
-    "dataset": (protocols.Suits, protocols.TellsProvenance),
-    "model source": (protocols.Pins,),
-    "converter": (
-        converters.ConvertsOnInputs,
-        converters.ExplainsConverter,
-        converters.TakesOperators,
-        converters.TakesRegistered,
-    ),
-    "generator": (Pool, Mutator),
-}
-"""Optional capabilities with methods, by the family that may have them."""
-
-_EVERY_FAMILY = (protocols.ChecksOptions, protocols.Diagnoses)
 
 _SENT = ("optimizer", "runtime", "comparator", "dataset", "generator", "converter", "user model")
 """Families whose objects are sent to workers."""
 
 
-def describe_wrong_signature(family: str, protocol: type, plugin: Any) -> str | None:
-    """Which method of ``plugin`` cannot be called as its protocols say; None if all can."""
-    optional = (p for p in (*_OPTIONAL.get(family, ()), *_EVERY_FAMILY) if provides(plugin, p))
-    for kind in (protocol, *optional):
+def describe_wrong_signature(family: Family, plugin: Any) -> str | None:
+    """Which method of ``plugin`` cannot be called as its contract says; None if all can."""
+    contract = CONTRACTS[family]
+    for kind in (contract.must, *(s for s in contract.sets if provides(plugin, s))):
         for name, expected in _methods(kind):
             if wrong := _compare(name, getattr(plugin, name), expected):
+                return wrong
+    for kind in (PluginExtras, *contract.may):
+        for name, expected in _methods(kind):
+            own = given(plugin, getattr(kind, name))
+            if own is not None and (wrong := _compare(name, own, expected)):
                 return wrong
     return None
 

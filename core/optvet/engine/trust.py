@@ -14,11 +14,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.plugin_entries import Family
+from optvet.spec.contract import Family
 from optvet.spec.convert import parts_of
-from optvet.spec.converters import TellsSourceRisks
+from optvet.spec.converters import SourceExtras
 from optvet.spec.errors import InputError
-from optvet.spec.protocols import RunsCode
+from optvet.spec.extras import extras
+from optvet.spec.protocols import ModelSourceExtras
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.sensitive import sensitive_options
 from optvet.spec.types import ModelConfig
@@ -116,7 +117,7 @@ def _code_named_by(model: str, plugins: Plugins, request: Mapping[str, Any]) -> 
     while rest:  # The reference of one source may hold that of another.
         if scheme in plugins.names("model source"):
             source = plugins.model_source(scheme)
-            if isinstance(source, RunsCode) and source.runs_code:
+            if extras(source, ModelSourceExtras).runs_code:
                 return "that module"
         scheme, *rest = rest
     return ""
@@ -177,8 +178,7 @@ def check_source(model: str, suffix: str, runtimes: Iterable[Runtime], *, trust:
     if trust or suffix in (".onnx", ".py"):
         return
     for runtime in runtimes:
-        risks = runtime.source_risks if isinstance(runtime, TellsSourceRisks) else {}
-        if risk := risks.get(suffix, _UNKNOWN_RISK):
+        if risk := extras(runtime, SourceExtras).source_risks.get(suffix, _UNKNOWN_RISK):
             raise InputError(
                 f"{model}: loading it may run code: it {risk}; say --trust (in Python trust=True) "
                 "if you trust who made it, or give a model in ONNX"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,7 +19,7 @@ Run = Callable[[Feeds], Mapping[str, np.ndarray]]
 class Comparator(Protocol[OptionsT]):
     """Measures what a difference means for the model's task. It does not change the verdict.
 
-    It is called only if the shapes of all outputs agree, unless it is ``Ragged``.
+    It is called only if the shapes of all outputs agree, unless it is ``ragged``.
 
     Attributes:
         name: Unique among comparators.
@@ -68,46 +68,35 @@ class Comparator(Protocol[OptionsT]):
         ...
 
 
-@runtime_checkable
-class Ragged(Protocol):
-    """Optional part of a comparator of outputs that vary in size, such as detections and texts.
+class ComparatorExtras:
+    """Members that a comparator may give."""
 
-    Attributes:
-        ragged: Whether it can compare outputs of different shapes.
+    ragged: bool = False
+    """Whether it is also called where the outputs differ in shape, such as detections and texts."""
+
+    suggestions: Sequence[Suggestion] = ()
+    """The kinds of a catalogue's ``suggested_comparator`` that select it.
+
+    ``Suggestion("gaze", ("limit",))`` takes ``{"kind": "gaze", "limit": 3}``, and ``limit`` becomes
+    its option.
     """
 
-    ragged: bool
+    def metrics(self, options: Any) -> Sequence[str]:
+        """Names of its metrics, those that say most first; ``*`` in one stands for any text.
 
-
-@runtime_checkable
-class TellsMetrics(Protocol[OptionsT_contra]):
-    """Optional part of a comparator: the names of its metrics.
-
-    With it, a requirement on an unknown metric is an error before any trial, and a requirement on
-    a metric of another comparator is measured by that comparator.
-    """
-
-    def metrics(self, options: OptionsT_contra) -> Sequence[str]:
-        """Names of metrics, those that say most first: answers show them in this order.
-
-        ``*`` in a name stands for any text, such as a class number.
+        ``--require`` refuses unknown ones before any trial, and ``optvet plugins show`` lists them.
+        A requirement on a metric of another comparator is measured by that comparator. Answers show
+        metrics in this order.
         """
-        ...
-
-
-@runtime_checkable
-class Calibrates(Protocol[OptionsT]):
-    """Optional part of a comparator that needs one scale for all samples, such as a value range.
-
-    A scale that is inferred from each sample may differ between samples, and so may the metrics.
-    """
+        raise NotImplementedError
 
     def calibrated(
-        self, model: Model, references: Iterable[Mapping[str, np.ndarray]], options: OptionsT
-    ) -> OptionsT:
-        """``options`` with the values that the user left open set for all samples.
+        self, model: Model, references: Iterable[Mapping[str, np.ndarray]], options: Any
+    ) -> Any:
+        """``options`` with what the user left open set for all samples, such as a range.
 
-        Called once, before the first comparison.
+        Called once, before the first comparison. A scale that is inferred from each sample may
+        differ between samples, and so may the metrics.
 
         Args:
             model: The original model.
@@ -115,18 +104,7 @@ class Calibrates(Protocol[OptionsT]):
                 models are not included, since wrong values would change the scale.
             options: What the user set.
         """
-        ...
-
-
-@runtime_checkable
-class TakesSuggestions(Protocol):
-    """Optional part of a comparator: the suggestions of model catalogues that select it.
-
-    Attributes:
-        suggestions: The kinds of suggestion that it implements.
-    """
-
-    suggestions: Sequence[Suggestion]
+        return options
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -110,48 +110,6 @@ class Converter(Protocol[OptionsT]):
 
 
 @runtime_checkable
-class ConvertsOnInputs(Protocol[OptionsT_contra]):
-    """Optional part of a converter: inputs of the source tell it what it makes, such as ranges."""
-
-    def convert_on(
-        self,
-        source: Artifact,
-        options: OptionsT_contra,
-        folder: Path,
-        inputs: Sequence[Mapping[str, np.ndarray]],
-    ) -> Iterable[Artifact]:
-        """As ``convert``, which is then not called.
-
-        ``inputs`` are those that the source is meant for, under the names that ``source`` gives
-        them: the example first, no edge values and no other sizes.
-        """
-        ...
-
-
-@runtime_checkable
-class TakesRegistered(Protocol):
-    """Optional part of a converter: its library lets users register converters of their own.
-
-    Attributes:
-        registers: The functions of the library that register them, in words.
-    """
-
-    registers: str
-
-
-@runtime_checkable
-class TakesOperators(Protocol):
-    """Optional part of a converter: it refuses sources of other operators than it lists."""
-
-    def taken_operators(self) -> Collection[str]:
-        """Operators, as ``MakesSources`` names them: hunts make sources of these alone.
-
-        Called in a worker process; the library may name some that are no operators there.
-        """
-        ...
-
-
-@runtime_checkable
 class TellsSource(Protocol[OptionsT_contra]):
     """Optional part of a runtime: it runs sources of converters, and tells how they are called.
 
@@ -170,45 +128,6 @@ class TellsSource(Protocol[OptionsT_contra]):
         ...
 
 
-@runtime_checkable
-class TellsSourceRisks(Protocol):
-    """Optional part of a runtime: which files of sources hold data alone, and which may hold code.
-
-    A file whose suffix is not listed may hold code, and needs ``--trust``; a ``.py`` file is code,
-    and is executed since the user names a function of it.
-
-    Attributes:
-        source_risks: By suffix, what loading such a file may do, as the end of a sentence "it …";
-            empty where the file holds data alone.
-    """
-
-    source_risks: Mapping[str, str]
-
-
-@runtime_checkable
-class Perturbs(Protocol[OptionsT_contra]):
-    """Optional part of a runtime: it measures what rounding may change of a source's outputs."""
-
-    def load_perturbed(
-        self, artifact: Artifact, options: OptionsT_contra, seed: int, inside: bool
-    ) -> Session:
-        """As ``load``, with every weight moved by at most a unit in its last place.
-
-        With ``inside``, the result of every operator is moved by its own rounding instead. What is
-        exact stays: whole numbers among weights, and results that ``may_be_rounded`` denies.
-        """
-        ...
-
-
-@runtime_checkable
-class RunsInDouble(Protocol[OptionsT_contra]):
-    """Optional part of a runtime: it computes in float64, as a measure of its own rounding."""
-
-    def load_double(self, artifact: Artifact, options: OptionsT_contra) -> Session:
-        """As ``load``; its session takes the same inputs, and gives outputs in float64."""
-        ...
-
-
 @dataclass(frozen=True)
 class LabelScores:
     """The scores from which a source chooses labels: the class of the largest is the label.
@@ -222,19 +141,6 @@ class LabelScores:
     scores: np.ndarray
     classes: np.ndarray
     output: str = ""
-
-
-@runtime_checkable
-class ScoresLabels(Protocol):
-    """Optional part of the session of a source: by which numbers it chooses its labels."""
-
-    def label_scores(self, feeds: Mapping[str, np.ndarray]) -> Mapping[str, LabelScores]:
-        """The scores of each output that names classes, as far as they are known.
-
-        Called in a worker process where a converted model gives other labels: rounding decides
-        between classes whose scores are as good as equal.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -315,24 +221,6 @@ class SourceInside:
     values: tuple[SourceValue, ...]
     outputs: tuple[int | None, ...] = ()
     parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-
-@runtime_checkable
-class ShowsInside(Protocol[OptionsT_contra]):
-    """Optional part of a runtime: what a source computes on the way to its outputs."""
-
-    def inside(
-        self,
-        artifact: Artifact,
-        feeds: Mapping[str, np.ndarray],
-        options: OptionsT_contra,
-        seed: int | None,
-    ) -> SourceInside:
-        """The values of one run; with a ``seed``, of one moved as ``load_perturbed`` moves.
-
-        Called in a worker process, to find where a conversion breaks. No verdict depends on it.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -468,15 +356,6 @@ class CutsSource(Protocol[OptionsT_contra]):
         ...
 
 
-@runtime_checkable
-class ExplainsConverter(Protocol[OptionsT_contra]):
-    """Optional part of a converter that takes ONNX: how its library is called, for bug reports."""
-
-    def part_script(self, options: OptionsT_contra) -> PartScript:
-        """Converts ``model``, an ``onnx.ModelProto``; its ``source`` is left empty."""
-        ...
-
-
 @dataclass(frozen=True)
 class SourceStep:
     """One operator of a source that is made for a hunt.
@@ -485,7 +364,7 @@ class SourceStep:
         operator: As the framework calls it.
         dtype: Element type of its sample inputs, as numpy calls it.
         sample: Which of its sample inputs are used: any number; they are counted through.
-        without: Settings that it has not, of those that ``TellsSettings`` tells.
+        without: Settings that it has not, of those that ``source_settings`` tells.
     """
 
     operator: str
@@ -533,25 +412,101 @@ class MakesSources(Protocol):
         ...
 
 
-@runtime_checkable
-class TellsSettings(Protocol):
-    """Optional part of a runtime that makes sources: their steps have settings.
+class ConverterExtras:
+    """Members that a converter may give."""
 
-    A hunt leaves out those that a fault does not need, and takes what is left for its cause.
+    registers: str = ""
+    """The functions of its library that register converters of the user, in words."""
+
+    def convert_on(
+        self,
+        source: Artifact,
+        options: Any,
+        folder: Path,
+        inputs: Sequence[Mapping[str, np.ndarray]],
+    ) -> Iterable[Artifact]:
+        """As ``convert``, which is then not called, with inputs, such as for ranges.
+
+        They are those that the source is meant for, under the names that ``source`` gives them: the
+        example first, no edge values and no other sizes.
+        """
+        raise NotImplementedError
+
+    def part_script(self, options: Any) -> PartScript:
+        """A script that converts ``model``, an ``onnx.ModelProto``, without optvet.
+
+        Of a converter that takes ONNX, beside a reduced source. Its ``source`` is left empty.
+        """
+        raise NotImplementedError
+
+    def taken_operators(self) -> Collection[str]:
+        """The only operators that it takes, of which hunts make sources.
+
+        As ``MakesSources`` names them. Called in a worker process; the library may name some that
+        are no operators there.
+        """
+        raise NotImplementedError
+
+
+class SourceExtras:
+    """Members that a runtime of sources (``TellsSource``) may give."""
+
+    source_risks: Mapping[str, str] = {}
+    """By suffix, what loading such a file may do; other files need ``--trust``.
+
+    The end of a sentence "it …"; empty where the file holds data alone. A ``.py`` file is code, and
+    is executed since the user names a function of it.
     """
 
-    def source_settings(self, steps: Sequence[SourceStep]) -> Sequence[Mapping[str, str]]:
-        """For each step, what is not usual about it, as a script says it, by name.
+    def load_perturbed(self, artifact: Artifact, options: Any, seed: int, inside: bool) -> Session:
+        """As ``load``, with every weight moved by at most a unit in its last place: its noise.
 
-        Those in ``SourceStep.without`` are not there any more. Called in a worker process.
+        With ``inside``, the result of every operator is moved by its own rounding instead. What is
+        exact stays: whole numbers among weights, and results that ``may_be_rounded`` denies.
         """
-        ...
+        raise NotImplementedError
 
+    def load_double(self, artifact: Artifact, options: Any) -> Session:
+        """As ``load``, in float64, to measure its rounding: it takes the same inputs."""
+        raise NotImplementedError
 
-@runtime_checkable
-class TellsLastOperators(Protocol):
-    """Optional part of a runtime that makes sources: some operators can only be the last step."""
+    def inside(
+        self,
+        artifact: Artifact,
+        feeds: Mapping[str, np.ndarray],
+        options: Any,
+        seed: int | None,
+    ) -> SourceInside:
+        """The inner values of one run, to find where a conversion breaks.
+
+        With a ``seed``, of one moved as ``load_perturbed`` moves. Called in a worker process. No
+        verdict depends on it.
+        """
+        raise NotImplementedError
+
+    def source_settings(self, steps: Sequence[SourceStep]) -> Sequence[Mapping[str, str]]:
+        """What is not usual about each step of a made source, by name, as a script says it.
+
+        Hunts leave out what a fault does not need; what is left tells causes apart. Those in
+        ``SourceStep.without`` are not there any more. Called in a worker process.
+        """
+        raise NotImplementedError
 
     def last_operators(self) -> Collection[str]:
-        """Operators whose results no other reads. Called in a worker process."""
-        ...
+        """Operators of made sources whose results no other reads, such as a classifier.
+
+        Called in a worker process.
+        """
+        return ()
+
+
+class SessionExtras:
+    """Members that the session of a converter's source may give."""
+
+    def label_scores(self, feeds: Mapping[str, np.ndarray]) -> Mapping[str, LabelScores]:
+        """The scores by which outputs that name classes choose labels, as far as they are known.
+
+        A label is undecided only where these are tied. Called in a worker process where a converted
+        model gives other labels.
+        """
+        return {}

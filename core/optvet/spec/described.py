@@ -1,4 +1,4 @@
-"""What the fields of options and requests mean: the texts below them in the source.
+"""What the fields of options, requests and extras mean: the texts below them in the source.
 
 pydantic's ``use_attribute_docstrings`` reads the same, when a class is made; that takes longer than
 all else in it, and few commands show help.
@@ -23,6 +23,11 @@ def descriptions(kind: type[BaseModel]) -> Mapping[str, str]:
         if base is not BaseModel and issubclass(base, BaseModel):
             below |= _texts(base.__module__).get(base.__qualname__, {})
     return {n: f.description or below.get(n, "") for n, f in kind.model_fields.items()}
+
+
+def below(kind: type) -> Mapping[str, str]:
+    """The texts below the attributes of any class, by attribute."""
+    return _texts(kind.__module__).get(kind.__qualname__, {})
 
 
 @cache

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from optvet.spec.generics import OptionsT, OptionsT_contra
+from optvet.spec.generics import OptionsT_contra
 
 
 @dataclass(frozen=True)
@@ -61,27 +61,6 @@ class Meter(Protocol):
 
     def read(self) -> Reading:
         """What the device tells now. Called every 10 ms, so it must take less."""
-        ...
-
-
-@runtime_checkable
-class HasExactKernels(Protocol[OptionsT]):
-    """Optional part of a runtime whose default 8-bit kernels are not exact on some processors."""
-
-    def exact_options(self, options: OptionsT) -> OptionsT:
-        """The same options, with kernels whose integer sums do not overflow or saturate."""
-        ...
-
-
-@runtime_checkable
-class Meters(Protocol[OptionsT_contra]):
-    """Optional part of a runtime that uses devices: it gives a meter for the one in use."""
-
-    def meter(self, options: OptionsT_contra) -> Meter | str:
-        """A meter of the device that models run on; or why there is none, in one line.
-
-        Called in a worker process. An empty text means that no device is used.
-        """
         ...
 
 

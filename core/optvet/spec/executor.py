@@ -53,9 +53,8 @@ class Workers(Protocol):
         ...
 
 
-@runtime_checkable
-class NumberedWorkers(Workers, Protocol):
-    """Workers with numbers: a worker that ran one job has loaded what similar jobs need."""
+class WorkersExtras:
+    """Members that workers may give."""
 
     def submit_to(
         self,
@@ -65,8 +64,11 @@ class NumberedWorkers(Workers, Protocol):
         *arguments: Any,
         report: Report | None = None,
     ) -> Future[T]:
-        """As ``submit``, in the worker of this number, from 0 and below ``count``."""
-        ...
+        """As ``submit``, in the worker of this number, from 0 and below ``count``.
+
+        A worker that ran one job has loaded what similar jobs need.
+        """
+        raise NotImplementedError
 
 
 @runtime_checkable

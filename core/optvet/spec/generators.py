@@ -145,20 +145,6 @@ class Pool(Generator, Protocol):
 
 
 @runtime_checkable
-class Prepares(Protocol):
-    """A mutator that may say that models which it has changed are worth changing further.
-
-    Single changes find most around models whose wrong results show: with equal dimensions a wrong
-    axis is no error of shapes, with different weights a wrong order is no equal result.
-
-    Attributes:
-        prepares: Whether it is one; then its models are kept as seeds.
-    """
-
-    prepares: bool
-
-
-@runtime_checkable
 class Mutator(Generator, Protocol):
     """One kind of change of a model.
 
@@ -179,3 +165,14 @@ class Mutator(Generator, Protocol):
         ``random``, ``randrange`` and ``sample`` are also driven through all that they can give.
         """
         ...
+
+
+class MutatorExtras:
+    """Members that a mutator may give."""
+
+    prepares: bool = False
+    """Whether models that it has changed are worth changing further: they are kept as seeds.
+
+    Single changes find most around models whose wrong results show: with equal dimensions a wrong
+    axis is no error of shapes, with different weights a wrong order is no equal result.
+    """

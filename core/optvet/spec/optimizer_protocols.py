@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from optvet.spec.generics import OptionsT, OptionsT_contra
+from optvet.spec.releases import ReleasedPackage
 from optvet.spec.types import Artifact, Pass, Traits
-
-if TYPE_CHECKING:
-    # Documents take a fifth of a second to import, which workers would spend for nothing.
-    pass
 
 
 @runtime_checkable
@@ -52,6 +49,107 @@ class Optimizer(Protocol[OptionsT]):
         ...
 
 
+class OptimizerExtras:
+    """Members that an optimizer may give. No verdict rests on them.
+
+    Those that explain are called when a bundle is written. Bodies of functions are Python that uses
+    the optimizer's own library only.
+    """
+
+    rare_options: Mapping[str, Any] = {}
+    """Options under which hunts try one model in twenty, unless the user sets them.
+
+    Another way to get a model, say, such as a file with its weights in another one.
+    """
+
+    quick_options: Mapping[str, Any] = {}
+    """Options under which hunts suspect models: the same passes in less time.
+
+    Machine code that is not optimized, say. Not used if the user sets one of them; what is
+    suspected is vetted without them.
+    """
+
+    released: ReleasedPackage | None = None
+    """Its library, for ``optvet bisect --package``; ``version()`` gives the release's version.
+
+    A release is installed without its dependencies into a folder of its own, which is put first on
+    the path of a fresh process. The plugin must work with all releases that are to be tried.
+    """
+
+    def configured(self, options: Any) -> Optimizer:
+        """The same optimizer under ``options``, if its passes or traits depend on them.
+
+        Called once, before every other method.
+        """
+        return cast(Optimizer, self)
+
+    def for_model(self, source: Artifact, options: Any) -> Optimizer:
+        """The same optimizer for ``source``, if passes are parts of the model, such as its nodes.
+
+        Without a model, ``passes()`` is empty. Called once, after ``configured`` and before
+        ``passes``. A pass of this model whose part another model lacks has no effect there: parts
+        disappear when a finding is reduced.
+        """
+        return cast(Optimizer, self)
+
+    def changing_passes(
+        self, source: Artifact, passes: Sequence[str], options: Any
+    ) -> Sequence[str] | None:
+        """Passes that may have changed ``source``, by its own log; None if unknown. Saves trials.
+
+        Called in a worker process, when a culprit is searched. The answer narrows the search; it is
+        never evidence.
+        """
+        return None
+
+    def saved(self, source: Artifact, passes: Sequence[str], options: Any) -> Artifact:
+        """The result of ``apply`` in ONNX, if the artifact hides it: place of a fault, ``--save``.
+
+        An artifact of format "onnx". Called in a worker process.
+        """
+        raise NotImplementedError
+
+    def snippet(self, passes: Sequence[str], options: Any) -> str:
+        """Body of ``def optimize(model)`` that applies exactly ``passes``, for ``repro.py``.
+
+        ``model`` is an ``onnx.ModelProto``. The body returns a ``ModelProto``, a serialized model,
+        or another object that the runtime's snippet takes in place of a model, such as a session.
+        ``check_optimizer`` compares its result with that of ``apply``.
+        """
+        raise NotImplementedError
+
+    def simple_snippets(self, passes: Sequence[str], options: Any) -> Sequence[str]:
+        """Shorter calls that may show the same, simplest first, for ``ISSUE.md``.
+
+        By default, at a level, and so on; they may apply more than ``passes``. The first that
+        agrees with ``snippet`` is used.
+        """
+        return ()
+
+    def run_snippets(self, passes: Sequence[str], options: Any) -> Sequence[str]:
+        """Bodies of ``def run(model, feeds, optimized)``, if it optimizes while a runtime loads.
+
+        Simplest first. They return outputs by name: of the original where ``optimized`` is False.
+        """
+        return ()
+
+    def saved_snippet(self, passes: Sequence[str], options: Any) -> str:
+        """Body of ``def optimize(model)`` that returns what ``saved`` gives, for ``--save``."""
+        return ""
+
+    def carried(self, options: Any) -> Mapping[str, bytes]:
+        """The user's files that the snippet imports, contents by name, put beside the script."""
+        return {}
+
+    def code_of(self, name: str, options: Any) -> Sequence[str]:
+        """Modules with the Python code of the pass ``name``: suspected lines in ``ISSUE.md``.
+
+        Hunts edit models that ran new lines of them. Empty if unknown. Called in a worker process.
+        Lines that also run without the pass, or on its result, are left out.
+        """
+        return ()
+
+
 @runtime_checkable
 class TakesFiles(Protocol[OptionsT_contra]):
     """Optional part of an optimizer: it reads a large model from a file.
@@ -75,79 +173,6 @@ class TakesFiles(Protocol[OptionsT_contra]):
         The result is written to ``folder``, which is empty, with its weights inside the model or in
         files beside it; ``path`` of the artifact is the model's file. If the artifact is only an
         instruction for the runtime, its ``path`` is that of ``source``.
-        """
-        ...
-
-
-@runtime_checkable
-class ReportsChanges(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer: it reports which passes changed the model."""
-
-    def changing_passes(
-        self, source: Artifact, passes: Sequence[str], options: OptionsT_contra
-    ) -> Sequence[str] | None:
-        """Those of ``passes`` that may have changed ``source``; None if that is not known.
-
-        Called in a worker process, when a culprit is searched. The answer narrows the search; it is
-        never evidence.
-        """
-        ...
-
-
-@runtime_checkable
-class Saves(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer whose artifact is not ONNX: it can export the result."""
-
-    def saved(self, source: Artifact, passes: Sequence[str], options: OptionsT_contra) -> Artifact:
-        """The result of ``apply`` as an artifact of format "onnx".
-
-        Called in a worker process, to show where a fault is, and to write the model to a file. No
-        verdict on the optimizer depends on it.
-        """
-        ...
-
-
-@runtime_checkable
-class DependsOnOptions(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer whose passes or traits depend on its options."""
-
-    def configured(self, options: OptionsT_contra) -> Optimizer:
-        """The same optimizer under ``options``; called once, before every other method."""
-        ...
-
-
-@runtime_checkable
-class VariesInHunts(Protocol):
-    """Optional part of an optimizer that takes a model in more than one way.
-
-    Attributes:
-        rare_options: Options under which hunts try one model in twenty, unless the user set them.
-    """
-
-    rare_options: Mapping[str, Any]
-
-
-@runtime_checkable
-class QuickInHunts(Protocol):
-    """Optional part of an optimizer that can make the same of a model in less time.
-
-    Attributes:
-        quick_options: Options under which hunts suspect models, unless the user set them; what is
-            suspected is vetted without them. The passes are the same ones.
-    """
-
-    quick_options: Mapping[str, Any]
-
-
-@runtime_checkable
-class DependsOnModel(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer whose passes are parts of the model, such as its nodes."""
-
-    def for_model(self, source: Artifact, options: OptionsT_contra) -> Optimizer:
-        """The same optimizer with the passes that it has for ``source``.
-
-        Called once, after ``configured`` and before ``passes``. A pass of this model whose part
-        another model lacks has no effect there: parts disappear when a finding is reduced.
         """
         ...
 
@@ -195,78 +220,5 @@ class LowersPrecision(Protocol[OptionsT]):
         An argument of the library's call, with the argument's name as title; or a whole text, such
         as a script or a command for another tool, which ends with a line break. The titles do not
         depend on ``kept``, which may be empty.
-        """
-        ...
-
-
-@runtime_checkable
-class Explains(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer: its call of the library as source code, for bug reports."""
-
-    def snippet(self, passes: Sequence[str], options: OptionsT_contra) -> str:
-        """Body of ``def optimize(model)``; called when a bundle is written.
-
-        It applies exactly ``passes`` to ``model``, an ``onnx.ModelProto``, with the optimizer's own
-        library only, and returns a ``ModelProto``, a serialized model, or another object that the
-        runtime's snippet takes in place of a model, such as a session.
-        """
-        ...
-
-
-@runtime_checkable
-class ExplainsSimply(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer that explains: shorter calls that may show the same fault."""
-
-    def simple_snippets(self, passes: Sequence[str], options: OptionsT_contra) -> Sequence[str]:
-        """Bodies of ``def optimize(model)``, simplest first: by default, at a level, and so on.
-
-        They may apply more than ``passes``. Each is tried, and the first that does what the snippet
-        does stands in the text of an issue.
-        """
-        ...
-
-
-@runtime_checkable
-class ExplainsTogether(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer that works while a runtime loads the model."""
-
-    def run_snippets(self, passes: Sequence[str], options: OptionsT_contra) -> Sequence[str]:
-        """Bodies of ``def run(model, feeds, optimized)``, simplest first; see ``ExplainsSimply``.
-
-        They return outputs by name: of the original where ``optimized`` is False.
-        """
-        ...
-
-
-@runtime_checkable
-class TellsCode(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer whose passes are in Python: where their code is."""
-
-    def code_of(self, name: str, options: OptionsT_contra) -> Sequence[str]:
-        """Names of the modules that have the code of the pass ``name``; empty if it is not known.
-
-        Called in a worker process when a bundle is written, whose issue names the lines of these
-        modules that rewrite the model; and by hunts, which edit models that ran new lines.
-        """
-        ...
-
-
-@runtime_checkable
-class ExplainsSaved(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer that saves its result: the code that does so; see ``Saves``."""
-
-    def saved_snippet(self, passes: Sequence[str], options: OptionsT_contra) -> str:
-        """Body of ``def optimize(model)`` that returns what ``saved`` gives; see ``Explains``."""
-        ...
-
-
-@runtime_checkable
-class CarriesFiles(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer that explains: files of the user's that its snippet needs."""
-
-    def carried(self, options: OptionsT_contra) -> Mapping[str, bytes]:
-        """Contents by file name, such as a file of passes that an option names.
-
-        They are put beside the script, and code in the snippet can import them from there.
         """
         ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -23,17 +22,3 @@ class ReleasedPackage:
     module: str
     probe: str = ""
     beside: tuple[str, ...] = ()
-
-
-@runtime_checkable
-class HasReleases(Protocol):
-    """Optional part of an optimizer: its library, for ``optvet bisect --package``.
-
-    A release is installed without its dependencies into a folder of its own, which is put first on
-    the path of a fresh process. The plugin must work with all releases that are to be tried.
-
-    Attributes:
-        released: The distribution.
-    """
-
-    released: ReleasedPackage

@@ -12,7 +12,7 @@ def may_be_rounded(values: np.ndarray) -> np.ndarray:
     """Which of ``values`` rounding may have made; the others are exact and have no noise.
 
     Whole numbers, halves and the like have few significant bits, as next to no rounded value has.
-    What measures the noise of a source must leave them alone (see ``Perturbs``): a step away from
+    What measures the noise of a source must leave them alone (``load_perturbed``): a step away from
     the 1 of a mask turns ``(1 - mask) * -1e9`` from 0 into 60, an error that no kernel makes.
 
     Args:

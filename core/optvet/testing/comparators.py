@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from optvet.engine.vet.impact.bounded_details import MAX_DETAIL_BYTES
+from optvet.spec.comparators import ComparatorExtras
 from optvet.spec.errors import InputError
-from optvet.spec.protocols import Calibrates, Comparator, Decodes, TellsMetrics
+from optvet.spec.extras import given
+from optvet.spec.protocols import Comparator, Decodes
 from optvet.spec.types import Comparison, Model, ModelConfig, Sample, Summary, ValueInfo
 from optvet.testing.conformance import check_form, require
 
@@ -206,8 +208,8 @@ def _compare(
             dict(comparator.decode(model, sample, lambda _, side=side: side, options))  # type: ignore[misc]
             for side in sides
         ]
-    if isinstance(comparator, Calibrates):
-        settled = comparator.calibrated(model, iter([reference]), options)
+    if calibrated := given(comparator, ComparatorExtras.calibrated):
+        settled = calibrated(model, iter([reference]), options)
         fits = type(settled) is type(options)
         require(comparator, fits, f"calibrated() gives its options, not {settled!r}")
         options = settled
@@ -241,8 +243,8 @@ def _summarise(comparator: Comparator, comparisons: list[Comparison]) -> None:
     is_line = isinstance(words, str) and words.strip() == words != "" and "\n" not in words
     require(comparator, is_line, f"the headline must be one line of text, not {words!r}")
     _check_metrics(comparator, summary.metrics)
-    if isinstance(comparator, TellsMetrics):
-        names = comparator.metrics(comparator.options)
+    if metrics := given(comparator, ComparatorExtras.metrics):
+        names = metrics(comparator.options)
         untold = [m for m in summary.metrics if not any(fnmatchcase(m, n) for n in names)]
         require(comparator, not untold, f"metrics() does not tell {', '.join(untold)}")
 

@@ -14,14 +14,8 @@ import onnx.parser
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.errors import Unsupported
-from optvet.spec.optimizer_protocols import (
-    DependsOnModel,
-    DependsOnOptions,
-    Explains,
-    ExplainsSimply,
-    ExplainsTogether,
-    Optimizer,
-)
+from optvet.spec.extras import extras, given
+from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.types import Artifact, Pass
 from optvet.testing.conformance import FEEDS, LIMITS, check_common, require, tiny_models, value_of
 
@@ -31,8 +25,7 @@ UNKNOWN_PASS = "no_such_pass_of_any_optimizer"
 def check_optimizer(optimizer: Optimizer) -> None:
     """Check that ``optimizer`` keeps the contract; raises AssertionError where it does not."""
     check_common(optimizer, Optimizer, "an optimizer")
-    if isinstance(optimizer, DependsOnOptions):
-        optimizer = optimizer.configured(optimizer.options)
+    optimizer = extras(optimizer, OptimizerExtras).configured(optimizer.options)
     require(
         optimizer,
         optimizer.traits.consumes == "onnx",
@@ -103,7 +96,7 @@ def _check_application(optimizer: Optimizer, sandbox: Sandbox) -> None:
             )
             _check_artifacts(optimizer, title, [*first, *other])
     data = tiny_models()["affine"]
-    if isinstance(optimizer, Explains):
+    if given(optimizer, OptimizerExtras.snippet):
         _check_snippets(optimizer, data, sandbox)
     outcome = sandbox.call(_apply_twice, optimizer, data, (*required, UNKNOWN_PASS))
     require(
@@ -115,8 +108,8 @@ def _check_application(optimizer: Optimizer, sandbox: Sandbox) -> None:
 
 
 def _check_snippets(optimizer: Optimizer, data: bytes, sandbox: Sandbox) -> None:
-    if isinstance(optimizer, DependsOnModel):
-        optimizer = optimizer.for_model(Artifact("onnx", data), optimizer.options)
+    for_model = extras(optimizer, OptimizerExtras).for_model
+    optimizer = for_model(Artifact("onnx", data), optimizer.options)
     required = tuple(p.name for p in optimizer.passes() if p.required)
     for passes in (required, tuple(optimizer.pipelines()["default"])):
         _check_snippet(optimizer, data, passes, sandbox)
@@ -125,9 +118,9 @@ def _check_snippets(optimizer: Optimizer, data: bytes, sandbox: Sandbox) -> None
 def _check_snippet(
     optimizer: Optimizer, data: bytes, passes: Sequence[str], sandbox: Sandbox
 ) -> None:
-    assert isinstance(optimizer, Explains)
+    may = extras(optimizer, OptimizerExtras)
     title = f"snippet({list(passes)})"
-    code = optimizer.snippet(passes, optimizer.options)
+    code = may.snippet(passes, optimizer.options)
     require(
         optimizer,
         "optvet" not in code,
@@ -144,12 +137,10 @@ def _check_snippet(
         (artifact, _) = value_of(optimizer, title, applied)
         same = _with_sorted_nodes(again) == _with_sorted_nodes(artifact.data)
         require(optimizer, same, f"{title} make different models; the snippet must do the same")
-    simple = optimizer.simple_snippets if isinstance(optimizer, ExplainsSimply) else None
-    for code in simple(passes, optimizer.options) if simple else ():
+    for code in may.simple_snippets(passes, optimizer.options):
         what = f"simple_snippets({list(passes)}): {code!r}"
         value_of(optimizer, what, sandbox.call(_run_snippet, code, data, fresh=True))
-    together = optimizer.run_snippets if isinstance(optimizer, ExplainsTogether) else None
-    for code in together(passes, optimizer.options) if together else ():
+    for code in may.run_snippets(passes, optimizer.options):
         what = f"run_snippets({list(passes)}): {code!r}"
         calls = (sandbox.call(_run_as, code, data, value, fresh=True) for value in (False, True))
         original, optimized = (value_of(optimizer, what, call) for call in calls)

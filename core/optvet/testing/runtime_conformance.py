@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from optvet.engine.contract import runtime_returns
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.trials.server_modules import preload_for
-from optvet.spec.runtime_protocols import ExplainsRuntime, Profiles, Runtime
+from optvet.spec.extras import extras, given
+from optvet.spec.runtime_protocols import Runtime, RuntimeExtras
 from optvet.spec.types import Artifact, Profile
 from optvet.testing.conformance import (
     FEEDS,
@@ -74,9 +75,9 @@ def check_runtime(
             for model in FEEDS:
                 _check_runs(runtime, options, convert, model, sandbox)
             _check_refusals(runtime, options, convert, sandbox)
-            if isinstance(runtime, ExplainsRuntime) and "onnx" in accepts:
+            if given(runtime, RuntimeExtras.snippet) and "onnx" in accepts:
                 _check_runtime_snippet(runtime, options, sandbox)
-            if isinstance(runtime, Profiles) and "onnx" in accepts:
+            if given(runtime, RuntimeExtras.profile) and "onnx" in accepts:
                 _check_profile(runtime, options, sandbox)
 
 
@@ -94,16 +95,16 @@ def _check_profile(runtime: Runtime, options: BaseModel, sandbox: Sandbox) -> No
 def _profile(
     runtime: Runtime, options: BaseModel, model: str, feeds: Mapping[str, np.ndarray]
 ) -> Profile:
-    assert isinstance(runtime, Profiles)
     with tempfile.TemporaryDirectory() as folder:
         artifact = Artifact("onnx", tiny_models()[model])
-        found = runtime.profile(artifact, [feeds, feeds], options, Path(folder))
+        found = extras(runtime, RuntimeExtras).profile(
+            artifact, [feeds, feeds], options, Path(folder)
+        )
     return runtime_returns.profile(runtime, found)
 
 
 def _check_runtime_snippet(runtime: Runtime, options: BaseModel, sandbox: Sandbox) -> None:
-    assert isinstance(runtime, ExplainsRuntime)
-    code = runtime.snippet(options)
+    code = extras(runtime, RuntimeExtras).snippet(options)
     for model, expected in _EXPECTED.items():
         title = f"snippet({options!r}) on model {model!r}"
         outcome = sandbox.call(_run_by, code, tiny_models()[model], FEEDS[model], fresh=True)

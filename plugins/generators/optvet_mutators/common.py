@@ -26,7 +26,7 @@ Change = Callable[[Candidate, Vocabulary, Random], bool]
 
 @dataclass
 class FunctionMutator:
-    """A mutator made of a function; see ``Mutator`` and ``Prepares``."""
+    """A mutator made of a function; see ``Mutator`` and ``prepares``."""
 
     name: str
     change: Change

@@ -20,9 +20,10 @@ from optvet.engine.scripts import comparing
 from optvet.engine.scripts.parts import onnx_part
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import ExplainsConverter
+from optvet.spec.converters import ConverterExtras
+from optvet.spec.extras import extras
 from optvet.spec.records.convert import ConversionResult
-from optvet.spec.runtime_protocols import ExplainsRuntime
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.testing import check_converter
 
 LIBRARIES = {"openvino": "openvino", "tvm": "tvm"}
@@ -122,15 +123,15 @@ def test_the_script_of_a_part_in_onnx_runs_the_converted_model(
         pytest.skip(f"needs {library}")
     onnxruntime = Plugins().runtime("onnxruntime")
     converter = Plugins().converter(via)
-    assert isinstance(converter, ExplainsConverter)
-    assert isinstance(onnxruntime, ExplainsRuntime)
+    snippet = extras(onnxruntime, RuntimeExtras).snippet(onnxruntime.options)
+    part_script = extras(converter, ConverterExtras).part_script
     onnx.save(onnx.parser.parse_model(MODEL), tmp_path / PART)
     rng = np.random.default_rng(0)
     feeds = {n: rng.normal(size=s).astype(np.float32) for n, s in (("b", (3, 4)), ("a", (2, 3)))}
     np.savez(tmp_path / INPUTS, **feeds)  # type: ignore[arg-type]  # numpy types a keyword of it
-    (tmp_path / "part.py").write_text(onnx_part(onnxruntime.snippet(onnxruntime.options)))
-    script = replace(converter.part_script(converter.options), source=EXPECTED)
-    snippets = [onnxruntime.snippet(onnxruntime.options)]
+    (tmp_path / "part.py").write_text(onnx_part(snippet))
+    script = replace(part_script(converter.options), source=EXPECTED)
+    snippets = [snippet]
     # No error is as small as the second: the script has to show one.
     said = last_lines(tmp_path, script, snippets, (0.1, -1.0))
     assert said == [("the fault is not there", "0"), (comparing.SAID, "1")]

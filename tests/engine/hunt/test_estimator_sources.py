@@ -15,13 +15,8 @@ from tests.needs import needs
 from optvet.engine.discovery import Plugins
 from optvet.engine.scripts.parts import PART_SCRIPT, part_files
 from optvet.plugin import Artifact, Factory, Feeds, Runtime, SourceStep, SplitsSource
-from optvet.spec.converters import (
-    MakesSources,
-    TakesOperators,
-    TellsLastOperators,
-    TellsSettings,
-    TellsSource,
-)
+from optvet.spec.converters import ConverterExtras, MakesSources, SourceExtras, TellsSource
+from optvet.spec.extras import extras
 
 needs("skl2onnx", reason="needs optvet[estimators]")
 
@@ -95,18 +90,18 @@ def test_a_setting_that_is_left_out_is_gone_and_the_table_stays(
     runtime: Runtime, tmp_path: Path
 ) -> None:
     assert isinstance(runtime, MakesSources)
-    assert isinstance(runtime, TellsSettings)
+    settings_of = extras(runtime, SourceExtras).source_settings
 
     def text(step: SourceStep) -> str:
         return (tmp_path / (runtime.make_source([step], False, tmp_path) or "")).read_text()
 
     steps = [SourceStep("DecisionTreeClassifier", "float32", n) for n in range(20)]
-    told = {step: runtime.source_settings([step])[0] for step in steps}
+    told = {step: settings_of([step])[0] for step in steps}
     names = {name for settings in told.values() for name in settings}
     assert names > {"gaps", "classes", "labels", "max_depth"}
     for step, settings in told.items():
         plain = replace(step, without=frozenset(settings))
-        assert runtime.source_settings([plain]) == [{}]
+        assert settings_of([plain]) == [{}]
         assert "DecisionTreeClassifier(random_state=0)" in text(plain)
         assert re.findall(r"default_rng.*", text(plain)) == re.findall("default_rng.*", text(step))
         assert ("nan" in text(step).rpartition("y =")[0]) == ("gaps" in settings)
@@ -120,8 +115,7 @@ def test_steps_that_do_not_fit_give_no_source(runtime: Runtime, tmp_path: Path) 
 
 
 def test_what_cannot_transform_ends_a_pipeline(runtime: Runtime) -> None:
-    assert isinstance(runtime, TellsLastOperators)
-    last = set(runtime.last_operators())
+    last = set(extras(runtime, SourceExtras).last_operators())
     assert last >= {"LinearSVC", "Ridge"}
     assert not last & {"StandardScaler", "KMeans"}
 
@@ -136,16 +130,19 @@ def test_converters_take_the_estimators_that_they_list(runtime: Runtime) -> None
     pytest.importorskip("onnxmltools")
     plugins = Plugins()
     trees, others = plugins.converter("onnxmltools"), plugins.converter("skl2onnx")
-    assert isinstance(trees, TakesOperators)
-    assert isinstance(others, TakesOperators)
     assert isinstance(runtime, MakesSources)
     made = set(runtime.source_operators())
     boosted = {f"LGBM{kind}" for kind in ("Classifier", "Regressor")}
     boosted |= {f"XGB{kind}" for kind in ("Classifier", "Regressor")}
     boosted |= {f"XGBRF{kind}" for kind in ("Classifier", "Regressor")}
-    assert made & set(trees.taken_operators()) == boosted
-    assert set(others.taken_operators()) >= {"KMeans", "LinearSVC", "Pipeline", "StandardScaler"}
-    assert not set(others.taken_operators()) & {"Birch", *boosted}
+    assert made & set(extras(trees, ConverterExtras).taken_operators()) == boosted
+    assert set(extras(others, ConverterExtras).taken_operators()) >= {
+        "KMeans",
+        "LinearSVC",
+        "Pipeline",
+        "StandardScaler",
+    }
+    assert not set(extras(others, ConverterExtras).taken_operators()) & {"Birch", *boosted}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.bisect import BisectRequest
 from optvet.spec.convert import parts_of
 from optvet.spec.errors import NoneTried, PluginError, UnknownName, UsageError
-from optvet.spec.protocols import UsesLibraries
+from optvet.spec.extras import PluginExtras, extras
+from optvet.spec.optimizer_protocols import OptimizerExtras
 from optvet.spec.records import ErrorRecord
 from optvet.spec.records.bisect import (
     BisectResult,
@@ -46,7 +47,7 @@ from optvet.spec.records.bisect import (
     Shown,
     TriedRelease,
 )
-from optvet.spec.releases import HasReleases, ReleasedPackage
+from optvet.spec.releases import ReleasedPackage
 from optvet.spec.requirement import parse_requirement
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import Symptom
@@ -126,8 +127,8 @@ def released_packages(plugins: Plugins) -> dict[str, list[tuple[str, ReleasedPac
     """Optimizers by the package whose releases they can be tried with."""
     found: dict[str, list[tuple[str, ReleasedPackage]]] = {}
     for entry in plugins.all():
-        if entry.family == "optimizer" and isinstance(entry.plugin, HasReleases):
-            released = entry.plugin.released
+        released = extras(entry.plugin, OptimizerExtras).released
+        if entry.family == "optimizer" and released is not None:
             found.setdefault(released.distribution, []).append((entry.name, released))
     return found
 
@@ -166,8 +167,8 @@ def _library_of(
     libraries = {
         distribution: (entry.name, ReleasedPackage(distribution, module))
         for entry in plugins.all()
-        if not entry.elsewhere and isinstance(entry.plugin, UsesLibraries)
-        for distribution, module in entry.plugin.libraries.items()
+        if not entry.elsewhere
+        for distribution, module in extras(entry.plugin, PluginExtras).libraries.items()
     }
     if request.package not in libraries:
         raise UnknownName("package", request.package, {*known, *libraries})

@@ -16,7 +16,7 @@ from types import CodeType
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.code_of_passes import files_of_passes, tracing
-from optvet.spec.optimizer_protocols import Optimizer, TellsCode
+from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.types import Artifact
 
 MOST = 100
@@ -28,10 +28,12 @@ Place = tuple[CodeType, int]
 def suspected_lines(build_spec: BuildSpec) -> str:
     """The lines with their numbers, by file; empty if none is known. Called in a worker."""
     optimizer = build_spec.optimizer
-    if not isinstance(optimizer, TellsCode) or build_spec.scratch is not None:
+    if optimizer is None or build_spec.scratch is not None:
         return ""
     enter("build")
     files = files_of_passes(optimizer, build_spec.passes, build_spec.options)
+    if not files:
+        return ""
     source = read_model(build_spec.blob, build_spec.digest, private=True)
     ran, result = _traced(optimizer, source, build_spec, build_spec.passes, files)
     looking, _ = _traced(optimizer, source, build_spec, (), files)

@@ -15,10 +15,10 @@ from optvet.engine.campaign.versions import check_versions, is_folder, optimizer
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
-from optvet.engine.plugin_entries import Family
 from optvet.engine.precision.run import check_accumulation, choose_optimizer
 from optvet.engine.trust import check_request, locate
 from optvet.spec.campaign import CampaignFile, JobKind, JobSet
+from optvet.spec.contract import Family
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError, OptvetError, UsageError, near_names
 from optvet.spec.parsing import read_bytes, read_toml

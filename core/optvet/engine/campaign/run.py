@@ -43,7 +43,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.spec.campaign import STORE_BYTES, JobRequest
 from optvet.spec.errors import OptvetError
-from optvet.spec.executor import NumberedWorkers, WorkerLost, Workers
+from optvet.spec.executor import WorkerLost, Workers, WorkersExtras
+from optvet.spec.extras import given
 from optvet.spec.records import ErrorRecord
 from optvet.spec.records.error import ErrorSource
 
@@ -146,11 +147,9 @@ class _Runner:
 
             bundling = self.bundling if job.bundles else None
             payload = None if self.bundling.folder is not None else pack_model(request)
-            submit = (
-                partial(self.workers.submit_to, slot)
-                if isinstance(self.workers, NumberedWorkers)
-                else self.workers.submit
-            )
+            submit: Callable[..., Future[JobAnswer]] = self.workers.submit
+            if submit_to := given(self.workers, WorkersExtras.submit_to):
+                submit = partial(submit_to, slot)
             future = submit(run_job, request, bundling, payload, report=report)
             self.running[future] = _Running(job, slot, time.monotonic())
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from optvet.engine.contract.checked_calls import ask, blame, mismatch
-from optvet.spec.protocols import Calibrates, Comparator, Decodes
+from optvet.spec.protocols import Comparator, Decodes
 from optvet.spec.types import Comparison, Summary
 
 
@@ -32,7 +32,7 @@ def comparison(comparator: Comparator, value: Any) -> Comparison:
 
 
 def check_calibrated(
-    comparator: Calibrates, call: Callable[[], Any], options: BaseModel
+    comparator: Comparator, call: Callable[[], Any], options: BaseModel
 ) -> BaseModel:
     """What ``call``, a call of ``calibrated``, gives; ContractError if it is no such options."""
     kind: type[BaseModel] = type(options)

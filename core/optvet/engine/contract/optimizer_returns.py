@@ -9,7 +9,8 @@ from typing import Any
 
 from optvet.engine.contract.checked_calls import ask, blame, kind_of, mismatch, plain_text
 from optvet.spec.errors import ContractError
-from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges, Saves, TellsCode
+from optvet.spec.extras import extras
+from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.types import Artifact, Pass
 
 
@@ -78,7 +79,7 @@ def artifact(optimizer: Optimizer, value: Any) -> Artifact:
     return Artifact(plain_text(value.format), data, value.handle, fingerprint, names, path)
 
 
-def changing_passes(optimizer: ReportsChanges, value: Any) -> tuple[str, ...]:
+def changing_passes(optimizer: Optimizer, value: Any) -> tuple[str, ...]:
     """``value``, which ``changing_passes`` gave; ContractError if these are no names."""
     wrong = _names("changing_passes()", value, "")
     if wrong is not None:
@@ -86,10 +87,10 @@ def changing_passes(optimizer: ReportsChanges, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def modules_of(optimizer: TellsCode, name: str, options: Any) -> tuple[str, ...]:
+def modules_of(optimizer: Optimizer, name: str, options: Any) -> tuple[str, ...]:
     """What ``code_of`` gives for a pass; ContractError if these are no names of modules."""
     expected = "names of modules"
-    call = partial(optimizer.code_of, name, options)
+    call = partial(extras(optimizer, OptimizerExtras).code_of, name, options)
     value = ask("optimizer", optimizer, "code_of", call, (list, tuple), expected)
     for item in value:
         if wrong := mismatch("code_of()", item, str, expected):
@@ -97,7 +98,7 @@ def modules_of(optimizer: TellsCode, name: str, options: Any) -> tuple[str, ...]
     return tuple(value)
 
 
-def check_saved(optimizer: Saves, value: Any) -> Artifact:
+def check_saved(optimizer: Optimizer, value: Any) -> Artifact:
     """``value``, which ``saved`` gave; ContractError if it is no model in ONNX."""
     wrong = mismatch("saved()", value, Artifact, "an Artifact")
     wrong = wrong or mismatch("saved()", value.data, bytes, "bytes as the Artifact's data")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from optvet.engine.contract.checked_calls import ask, blame, list_items, mismatch
-from optvet.spec.protocols import Dataset, ModelSource, Pins
+from optvet.spec.extras import extras
+from optvet.spec.protocols import Dataset, ModelSource, ModelSourceExtras
 from optvet.spec.types import Deferred, ModelCard, Sample
 
 
@@ -73,7 +75,5 @@ def files(source: ModelSource, reference: str, cache: Path) -> list[Path]:
 
 def check_pinned(source: ModelSource, reference: str, cache: Path) -> str:
     """What ``pinned`` of ``source`` gives for ``reference``; ContractError if it is no text."""
-    assert isinstance(source, Pins)
-    return ask(
-        "model source", source, "pinned", lambda: source.pinned(reference, cache), str, "a text"
-    )
+    call = partial(extras(source, ModelSourceExtras).pinned, reference, cache)
+    return ask("model source", source, "pinned", call, str, "a text")

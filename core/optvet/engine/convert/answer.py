@@ -22,7 +22,8 @@ from optvet.engine.judge.sample import STATES, SampleVerdict
 from optvet.engine.work.sandbox.messages import cut
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.spec.converters import TakesRegistered
+from optvet.spec.converters import ConverterExtras
+from optvet.spec.extras import extras
 from optvet.spec.files import refuse_links_in, replacing, write_file
 from optvet.spec.foreign import open_file
 from optvet.spec.records.convert import (
@@ -277,11 +278,12 @@ def _why_refused(conversion: Conversion, answer: ConversionEvidence) -> str:
     refusing = [link.converter for link in conversion.links for _ in link.stages][index]
     every = [refusing, *map(plugins.converter, plugins.names("converter"))]
     for converter in every:
-        if converter.consumes & refusing.consumes and isinstance(converter, TakesRegistered):
+        registers = extras(converter, ConverterExtras).registers
+        if converter.consumes & refusing.consumes and registers:
             via = "" if converter is refusing else f" --via {converter.name}"
             return (
                 f"{words}. Convert it with a converter of your own: a function calls "
-                f"{converter.registers}, and{via} --register FILE.py:FUNCTION --trust runs it"
+                f"{registers}, and{via} --register FILE.py:FUNCTION --trust runs it"
             )
     return words
 

@@ -9,7 +9,8 @@ from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.session import Conversion
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.spec.runtime_protocols import loss_declared_by
+from optvet.spec.extras import extras
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.types import Artifact
 
 
@@ -46,6 +47,6 @@ def see_as_shipped(
     if not all(seen[s.id].right for s in samples):
         return {}
     observed = conversion.observe(shipped, artifact, samples)
-    lost = loss_declared_by(shipped.runtime, shipped.options)
+    lost = extras(shipped.runtime, RuntimeExtras).declared_loss(shipped.options)
     found = judge.see(observed, samples, lost)
     return {n: v for n, v in found.items() if not v.right and not v.unexplained}

@@ -11,8 +11,8 @@ from optvet.engine.discovery import Plugins
 from optvet.spec.convert import parts_of
 from optvet.spec.converters import Converter, TellsSource
 from optvet.spec.errors import InputError, SeveralFit, UsageError
+from optvet.spec.extras import PluginExtras, extras
 from optvet.spec.foreign import read_file
-from optvet.spec.protocols import Preferred, UsesLibraries
 
 _ONNX = "onnx"
 
@@ -56,7 +56,7 @@ def explain_choice(model: str, plugins: Plugins, chosen: str) -> str:
 
 
 def _preference(converter: Converter) -> int:
-    return converter.preference if isinstance(converter, Preferred) else 0
+    return extras(converter, PluginExtras).preference
 
 
 def _fitting(model: str, plugins: Plugins) -> list[Converter]:
@@ -104,7 +104,7 @@ def _sources(plugins: Plugins) -> list[TellsSource]:
 
 
 def _modules(plugin: object) -> set[str]:
-    return set(plugin.libraries.values()) if isinstance(plugin, UsesLibraries) else set()
+    return set(extras(plugin, PluginExtras).libraries.values())
 
 
 def _imports(model: str) -> set[str]:

@@ -15,13 +15,14 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values, unfold_run
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of
-from optvet.spec.converters import ShowsInside, SourceInside, SourceOperand, SourceValue
+from optvet.spec.converters import SourceExtras, SourceInside, SourceOperand, SourceValue
+from optvet.spec.extras import extras, given
 from optvet.spec.types import Artifact
 
 
 def shows_inside(config: RuntimeConfig, source: Artifact) -> bool:
     """Whether ``inside_of`` works for this source."""
-    return source.format == "onnx" or isinstance(config.runtime, ShowsInside)
+    return source.format == "onnx" or given(config.runtime, SourceExtras.inside) is not None
 
 
 def inside_of(
@@ -30,8 +31,7 @@ def inside_of(
     """The inner values of one run; with a ``seed``, of a run perturbed by rounding."""
     if source.format == "onnx":
         return _of_onnx(config, source, feeds, seed)
-    assert isinstance(config.runtime, ShowsInside)
-    return config.runtime.inside(source, feeds, config.options, seed)
+    return extras(config.runtime, SourceExtras).inside(source, feeds, config.options, seed)
 
 
 def _of_onnx(

@@ -38,7 +38,8 @@ from optvet.graph.text import node_text, short_value
 from optvet.graph.unfold import Unfolded, exchange_branches
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, reads, schema_of
 from optvet.graph.weights import constants_of
-from optvet.spec.converters import ShowsInside, SourceInside, SourceValue
+from optvet.spec.converters import SourceExtras, SourceInside, SourceValue
+from optvet.spec.extras import extras
 from optvet.spec.records.convert import ConversionPlace, DifferingParameter
 from optvet.spec.types import Artifact, Sample
 
@@ -405,9 +406,8 @@ def _text(value: Any) -> str:
 
 def target_inside(config: RuntimeConfig, artifact: Artifact, sample: Sample) -> SourceInside:
     """A converted model's inner values, from its own runtime. Called in a worker."""
-    assert isinstance(config.runtime, ShowsInside)
     enter("run")
-    return config.runtime.inside(artifact, sample.feeds, config.options, None)
+    return extras(config.runtime, SourceExtras).inside(artifact, sample.feeds, config.options, None)
 
 
 def locate_in(

@@ -22,7 +22,8 @@ from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.numerics.texts import is_text
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer, open_session
-from optvet.spec.converters import LabelScores, ScoresLabels
+from optvet.spec.converters import LabelScores, SessionExtras
+from optvet.spec.extras import extras
 from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample
 
@@ -105,9 +106,8 @@ def moved_labels(
 
 
 def _scores(session: Session, feeds: Mapping[str, np.ndarray]) -> Mapping[str, LabelScores]:
-    if isinstance(session, ScoresLabels):
-        with contextlib.suppress(ArithmeticError, ValueError, RuntimeError, IndexError):
-            return session.label_scores(feeds)
+    with contextlib.suppress(ArithmeticError, ValueError, RuntimeError, IndexError):
+        return extras(session, SessionExtras).label_scores(feeds)
     return {}
 
 

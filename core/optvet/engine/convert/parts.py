@@ -32,6 +32,7 @@ from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import CutsSource, PartScript, SourcePart, SplitsSource
 from optvet.spec.errors import OptvetError, UsageError
+from optvet.spec.extras import given
 from optvet.spec.files import refuse_links_in, write_file
 from optvet.spec.records.convert import (
     ConversionFinding,
@@ -40,7 +41,7 @@ from optvet.spec.records.convert import (
     ConversionWitness,
     ReducedSource,
 )
-from optvet.spec.runtime_protocols import ExplainsRuntime
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Sample
 
@@ -257,10 +258,14 @@ def _snippets(conversion: Conversion) -> list[str]:
     """How models in ONNX are run here, the best way first, each by its library."""
     best = conversion.runtime_for("onnx", last=True)
     configs = [] if best is None else [best, *conversion.others(best, "onnx")]
-    explained = [(c.runtime, c.options) for c in configs if isinstance(c.runtime, ExplainsRuntime)]
+    explained = [
+        (c.runtime, functools.partial(snippet, c.options))
+        for c in configs
+        if (snippet := given(c.runtime, RuntimeExtras.snippet))
+    ]
     return [
-        checked_calls.ask("runtime", r, "snippet", functools.partial(r.snippet, o), str, "a text")
-        for r, o in explained[:_WAYS]
+        checked_calls.ask("runtime", runtime, "snippet", call, str, "a text")
+        for runtime, call in explained[:_WAYS]
     ]
 
 

@@ -29,7 +29,8 @@ from optvet.engine.convert.place_by_message import (
 from optvet.engine.convert.session import Conversion
 from optvet.engine.work.sandbox.outcome import Outcome, describe
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.spec.converters import ShowsInside, SourceInside
+from optvet.spec.converters import SourceExtras, SourceInside
+from optvet.spec.extras import given
 from optvet.spec.records.convert import ConversionPlace
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -77,7 +78,7 @@ def locate_fault(
     wrong = [i for i, n in enumerate(conversion.output_names) if n in seen.outputs] or [0]
     if artifact.format == "onnx" and artifact.data:
         outcome = _in_onnx(conversion, config, artifact, sample, wrong)
-    elif isinstance(config.runtime, ShowsInside):
+    elif given(config.runtime, SourceExtras.inside):
         outcome = _elsewhere(conversion, config, artifact, sample, wrong)
     else:
         return _among_operators(conversion, sample)

@@ -37,8 +37,9 @@ from optvet.engine.work.trials.library_warnings import warnings_in
 from optvet.engine.work.trials.trial_runner import refuse_misuse
 from optvet.graph.interface import interface_of
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import Converter, ConvertsOnInputs, SourceFacts
+from optvet.spec.converters import Converter, ConverterExtras, SourceFacts
 from optvet.spec.errors import InfrastructureError, InputError, PluginError
+from optvet.spec.extras import given
 from optvet.spec.foreign import read_file
 from optvet.spec.protocols import Feeds
 from optvet.spec.runtime_protocols import Runtime
@@ -202,7 +203,7 @@ class Conversion:
         """The artifacts of one converter, made in a process of its own if that is to be fresh."""
         place = self.folder / f"{number}-{link.converter.name}"
         place.mkdir()
-        examples = inputs if isinstance(link.converter, ConvertsOnInputs) else ()
+        examples = inputs if given(link.converter, ConverterExtras.convert_on) else ()
         about = (link.converter, source, link.options, place, examples)
         registered = [in_full(function) for function in self.request.registered]
         # What is registered lasts as long as the process.

@@ -28,7 +28,8 @@ from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.graph.structure import draws_random
-from optvet.spec.converters import Perturbs, SourceFacts
+from optvet.spec.converters import SourceExtras, SourceFacts
+from optvet.spec.extras import given
 from optvet.spec.types import Artifact, Failure, Sample
 
 SEEDS = range(5)
@@ -172,7 +173,7 @@ class NoiseMeter:
     ) -> dict[str, list[Outputs]]:
         """What moving the converted model's weights does, as moved outputs of the source."""
         loose = isinstance(ulps, perturb.Share)  # of which sources know nothing
-        perturbs = isinstance(self.config.runtime, Perturbs) and not loose
+        perturbs = given(self.config.runtime, SourceExtras.load_perturbed) and not loose
         measured = perturbs or self.source.format == "onnx"
         if self.converted is None or measured:
             return {}

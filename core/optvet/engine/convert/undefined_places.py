@@ -13,7 +13,8 @@ from optvet.engine.convert.guilty_stage import Blame
 from optvet.engine.convert.session import Conversion
 from optvet.engine.convert.undefined_inputs import OpenOperation, find_open_operations
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.spec.converters import ShowsInside
+from optvet.spec.converters import SourceExtras
+from optvet.spec.extras import given
 from optvet.spec.records.convert import ConversionPlace
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.symptoms import Symptom
@@ -53,7 +54,7 @@ def _find_at(
     samples: Sequence[Sample],
 ) -> dict[str, str]:
     runtime: Runtime = config.runtime
-    if not operator or not samples or not isinstance(runtime, ShowsInside):
+    if not operator or not samples or not given(runtime, SourceExtras.inside):
         return {}
     about = (config, artifact, samples)
     outcome = conversion.sandbox_of(runtime).call(find_open_operations, *about, role="judging")

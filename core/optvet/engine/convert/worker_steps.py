@@ -36,13 +36,13 @@ from optvet.graph.tidy import tidy
 from optvet.graph.walk import is_onnx, nodes_of
 from optvet.spec.converters import (
     Converter,
-    ConvertsOnInputs,
-    Perturbs,
-    RunsInDouble,
+    ConverterExtras,
+    SourceExtras,
     SourceFacts,
     TellsSource,
 )
 from optvet.spec.errors import InfrastructureError, PluginError, UsageError
+from optvet.spec.extras import given
 from optvet.spec.factory import call_registering
 from optvet.spec.foreign import load_model
 from optvet.spec.protocols import Feeds
@@ -189,12 +189,11 @@ def _artifacts(
     folder: Path,
     inputs: Sequence[Feeds],
 ) -> Iterable[Artifact]:
-    if not isinstance(converter, ConvertsOnInputs):
+    convert_on = given(converter, ConverterExtras.convert_on)
+    if convert_on is None:
         return other_returns.check_artifacts(converter, converter.convert(source, options, folder))
     fed = [fed_to(source, feeds) for feeds in inputs]
-    return other_returns.check_artifacts(
-        converter, converter.convert_on(source, options, folder, fed)
-    )
+    return other_returns.check_artifacts(converter, convert_on(source, options, folder, fed))
 
 
 def _refusal(error: BaseException) -> Failure:
@@ -298,8 +297,8 @@ def run_perturbed(
     moved: dict[str, list[Outputs]] = {s.id: [] for s in samples}
     for seed in seeds:
         enter("load")
-        if isinstance(runtime, Perturbs):
-            session = runtime.load_perturbed(artifact, config.options, seed, inside)
+        if perturbed := given(runtime, SourceExtras.load_perturbed):
+            session = perturbed(artifact, config.options, seed, inside)
         elif artifact.format == "onnx" and inside:
             session = load(config, Artifact("onnx", injected_bytes(artifact.data, seed)))
         elif artifact.format == "onnx":
@@ -383,8 +382,8 @@ def run_in_float64(
     truth: dict[str, Outputs] = {}
     if artifact.format == "onnx":
         session: Session = _Exact(artifact.data)
-    elif isinstance(runtime, RunsInDouble):
-        session = runtime.load_double(artifact, config.options)
+    elif load_double := given(runtime, SourceExtras.load_double):
+        session = load_double(artifact, config.options)
     else:
         return {}
     enter("run")

@@ -233,6 +233,10 @@ def check_plugins(plugins: Sequence[Loaded], pip: str) -> list[Check]:
             cure = "reinstall or uninstall its distribution"
             status: Status = "warning" if plugin.idle or plugin.displaced else "broken"
             checks.append(Check(name="plugins", status=status, message=words, cure=cure))
+        elif plugin.outdated:
+            words = f"{who} ({plugin.origin}) works, but {plugin.outdated}"
+            cure = "write its members as the contract names them now"
+            checks.append(Check(name="plugins", status="warning", message=words, cure=cure))
         elif (more := wanted_extra(plugin)) is not None:
             wanted.setdefault(more, []).append(who)
     for extra in sorted(absent.keys() | wanted.keys()):

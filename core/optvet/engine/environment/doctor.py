@@ -1,7 +1,7 @@
 """``optvet doctor``: the environment of optvet, its problems, and what to do.
 
 The engine makes checks that apply to every package. Checks of a particular library are made by its
-plugin (``UsesLibraries``, ``Diagnoses``). Nothing is changed, except for a probe file in the cache
+plugin (``libraries``, ``diagnose``). Nothing is changed, except for a probe file in the cache
 folder.
 """
 
@@ -26,7 +26,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.environment import Installation, Ran, Unimportable
 from optvet.spec.errors import OptvetError
-from optvet.spec.protocols import Diagnoses, ImportsOthers, UsesLibraries
+from optvet.spec.extras import PluginExtras, extras, given
 from optvet.spec.records.doctor import STATUSES, Check, Diagnosis
 
 IMPORT_S = 120.0
@@ -120,7 +120,7 @@ def merge(general: Iterable[Check], by_plugins: Sequence[Check]) -> list[Check]:
 
 
 def _modules_with_libraries(plugins: Iterable[Loaded]) -> set[str]:
-    declaring = (p.plugin for p in plugins if isinstance(p.plugin, UsesLibraries))
+    declaring = (p.plugin for p in plugins if extras(p.plugin, PluginExtras).libraries)
     return {type(plugin).__module__ for plugin in declaring}
 
 
@@ -128,8 +128,8 @@ def declared_libraries(plugins: Iterable[Loaded]) -> dict[str, str]:
     """Modules of the libraries that plugins declare, by distribution."""
     modules: dict[str, str] = {}
     for plugin in plugins:
-        if isinstance(plugin.plugin, UsesLibraries):
-            modules |= {canonical(n): m for n, m in plugin.plugin.libraries.items()}
+        libraries = extras(plugin.plugin, PluginExtras).libraries
+        modules |= {canonical(n): m for n, m in libraries.items()}
     return modules
 
 
@@ -137,9 +137,8 @@ def _imported_along(plugins: Iterable[Loaded]) -> dict[str, set[str]]:
     """What libraries import, by what plugins say, though they do not require it."""
     found: dict[str, set[str]] = {}
     for plugin in plugins:
-        if isinstance(plugin.plugin, ImportsOthers):
-            for name, others in plugin.plugin.imports.items():
-                found.setdefault(canonical(name), set()).update(map(canonical, others))
+        for name, others in extras(plugin.plugin, PluginExtras).imports.items():
+            found.setdefault(canonical(name), set()).update(map(canonical, others))
     return found
 
 
@@ -149,7 +148,7 @@ def ask_plugins(
     """The checks of plugins, including plugins whose library is absent or broken."""
     checks: list[Check] = []
     for entry in plugins:
-        if isinstance(entry.plugin, Diagnoses) and not entry.displaced:
+        if given(entry.plugin, PluginExtras.diagnose) and not entry.displaced:
             progress(f"{entry.family} {entry.name}", 0, None)
             checks += [c for c in _diagnosis_of(entry, installation) if c not in checks]
     return checks

@@ -27,7 +27,8 @@ from optvet.engine.environment.child_process import run_below
 from optvet.engine.plugin_entries import Loaded, environments_of
 from optvet.engine.work.sandbox import Interpreter
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
-from optvet.spec.pythons import NeedsPython, PythonEnvironment
+from optvet.spec.extras import EnvironmentExtras, extras
+from optvet.spec.pythons import PythonEnvironment
 from optvet.spec.records import EnvironmentEntry
 from optvet.spec.removal import remove_folder
 from optvet.spec.scratch import folder_beside
@@ -57,8 +58,8 @@ def declared_environments(plugins: Iterable[Loaded]) -> dict[str, PythonEnvironm
     """The environments that plugins declare, each with what all of these require."""
     found: dict[str, PythonEnvironment] = {}
     for entry in plugins:
-        if isinstance(entry.plugin, NeedsPython) and not entry.displaced:
-            one = entry.plugin.python_environment
+        one = extras(entry.plugin, EnvironmentExtras).python_environment
+        if one is not None and not entry.displaced:
             known = found.get(one.name, one).requirements
             every = tuple(dict.fromkeys((*known, *one.requirements)))
             modules = tuple(dict.fromkeys((*found.get(one.name, one).modules, *one.modules)))

@@ -48,8 +48,9 @@ from optvet.engine.runtime_target import lacks_kernel
 from optvet.graph.digest import contents_of
 from optvet.graph.mend import find_mends
 from optvet.spec.errors import REFUSALS
-from optvet.spec.optimizer_protocols import Saves
-from optvet.spec.runtime_protocols import parts_read_by
+from optvet.spec.extras import extras, given
+from optvet.spec.optimizer_protocols import OptimizerExtras
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, ModelPart
 
@@ -370,10 +371,11 @@ class _QuickTrial:
     def _graph(self, artifact: Artifact, passes: tuple[str, ...]) -> Artifact:
         """The optimized model as ONNX, if the optimizer exports it; the source if that fails."""
         tested = self._tested
-        if artifact.format == "onnx" or not isinstance(tested.optimizer, Saves):
+        saved = given(tested.optimizer, OptimizerExtras.saved)
+        if artifact.format == "onnx" or saved is None:
             return artifact
         try:
-            return tested.optimizer.saved(self._source, passes, tested.options)
+            return saved(self._source, passes, tested.options)
         except Exception as error:
             self.complaint = complaint_about(tested, "saved", error)
             return self._source  # what can be shown of it does not decide
@@ -445,7 +447,7 @@ class _QuickTrial:
             except Exception as error:
                 self._suspect(passes, verdict_on_error("check", error), rewrite)
             return
-        reads = parts_read_by(self._tested.candidate.runtime)
+        reads = extras(self._tested.candidate.runtime, RuntimeExtras).reads
         if not self._alike:
             self._alike.add(_read(self._plain, reads))
         read = _read(artifact, reads)

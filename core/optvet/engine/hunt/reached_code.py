@@ -11,7 +11,8 @@ from optvet.engine.hunt.rewrites import complaint_about
 from optvet.engine.hunt.suspicions import Complaint
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.work.trials.code_of_passes import files_of_passes, tracing
-from optvet.spec.optimizer_protocols import TellsCode
+from optvet.spec.extras import given
+from optvet.spec.optimizer_protocols import OptimizerExtras
 
 _EACH = 4
 """One model in so many is watched: that makes all Python code slower by half."""
@@ -30,7 +31,7 @@ class ReachedCode:
         self._noted: dict[str, set[int]] = defaultdict(set)
         self.complaint: Complaint | None = None
         optimizer, names = tested.optimizer, dict.fromkeys((*tested.each, *tested.whole))
-        if known is not None and isinstance(optimizer, TellsCode):
+        if known is not None and given(optimizer, OptimizerExtras.code_of):
             try:
                 self._files = files_of_passes(optimizer, names, tested.options)
             except Exception as error:  # the hunt goes on without, and tells it

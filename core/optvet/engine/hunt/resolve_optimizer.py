@@ -12,8 +12,9 @@ from optvet.engine.options import parse_options
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
 from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.extras import extras, given
 from optvet.spec.hunt import HuntRequest
-from optvet.spec.optimizer_protocols import Optimizer, QuickInHunts, ReportsChanges, VariesInHunts
+from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Pass
 
@@ -83,8 +84,7 @@ def _find_arbiter(
 
 def _under_rare_options(tested: TestedOptimizer) -> TestedOptimizer | None:
     """The optimizer under its rare options; None if it has none, or the user set one of them."""
-    optimizer = tested.optimizer
-    rare = optimizer.rare_options if isinstance(optimizer, VariesInHunts) else {}
+    rare = extras(tested.optimizer, OptimizerExtras).rare_options
     if not rare or rare.keys() & tested.given.keys():
         return None
     return replace(_with_options(tested, rare), given={**tested.given, **rare})
@@ -92,8 +92,7 @@ def _under_rare_options(tested: TestedOptimizer) -> TestedOptimizer | None:
 
 def _quickened(tested: TestedOptimizer) -> TestedOptimizer:
     """The optimizer under its quick options, which no suspicion is vetted with."""
-    optimizer = tested.optimizer
-    quick = optimizer.quick_options if isinstance(optimizer, QuickInHunts) else {}
+    quick = extras(tested.optimizer, OptimizerExtras).quick_options
     if not quick or quick.keys() & tested.given.keys():
         return tested
     rare = None if tested.rare is None else _quickened(tested.rare)
@@ -129,6 +128,6 @@ def hunted_passes(tested: TestedOptimizer) -> list[str]:
 
 def seen_passes(tested: TestedOptimizer) -> list[str]:
     """Passes whose changes of a model are visible; only these may count as never changing."""
-    if not isinstance(tested.optimizer, ReportsChanges):
+    if not given(tested.optimizer, OptimizerExtras.changing_passes):
         return list(tested.each)
     return hunted_passes(tested)

@@ -11,7 +11,8 @@ from onnx import ModelProto, NodeProto
 from optvet.engine.hunt.suspicions import Complaint, Rewrite
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.graph.walk import nodes_of
-from optvet.spec.optimizer_protocols import ReportsChanges, Saves
+from optvet.spec.extras import extras, given
+from optvet.spec.optimizer_protocols import OptimizerExtras
 from optvet.spec.types import Artifact
 
 _TOLD = 12
@@ -26,8 +27,9 @@ def rewrite_of(tested: TestedOptimizer, data: bytes, label: str) -> Rewrite | No
         plain = tested.apply(source, tested.base)
         names = (*tested.base, label) if alone else tested.whole
         artifact = tested.apply(source, names)
-        if artifact.format != "onnx" and isinstance(tested.optimizer, Saves):
-            artifact = tested.optimizer.saved(source, names, tested.options)
+        saved = given(tested.optimizer, OptimizerExtras.saved)
+        if artifact.format != "onnx" and saved:
+            artifact = saved(source, names, tested.options)
     except Exception:  # an optimizer raises what it likes; then nothing is seen to fire
         return None
     if content_of(artifact) == content_of(plain):
@@ -74,11 +76,9 @@ def changing_passes(
     Returns:
         The passes, and a complaint if the plugin raised an exception.
     """
-    optimizer = tested.optimizer
-    if not isinstance(optimizer, ReportsChanges):
-        return (), None
+    changing = extras(tested.optimizer, OptimizerExtras).changing_passes
     try:
-        found = optimizer.changing_passes(Artifact("onnx", data), passes, tested.options)
+        found = changing(Artifact("onnx", data), passes, tested.options)
     except Exception as error:
         return (), complaint_about(tested, "changing_passes", error)
     return tuple(found) if found and len(found) <= _TOLD else (), None

@@ -43,8 +43,9 @@ from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.participants import check_options
 from optvet.spec.errors import InfrastructureError, OptvetError, PluginError, UsageError
+from optvet.spec.extras import extras
 from optvet.spec.files import folder_without_links
-from optvet.spec.generators import Mutator, Prepares
+from optvet.spec.generators import Mutator, MutatorExtras
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntFinding, HuntSummary
 from optvet.spec.scratch import temporary_folder
@@ -241,7 +242,7 @@ class _Hunter:
             mutators={m.name: m.weight for m in mutators},
         )
         tested = replace(self.tested, together=passes_together(state, self.tested))
-        prepared = frozenset(m.name for m in mutators if isinstance(m, Prepares) and m.prepares)
+        prepared = frozenset(m.name for m in mutators if extras(m, MutatorExtras).prepares)
         known, settled = covered_rewrites(state, self.tested), settled_keys(state)
         avoided, tried = avoided_passes(state, self.tested), frozenset(state.tried)
         operators = operators_of_seeds(state)

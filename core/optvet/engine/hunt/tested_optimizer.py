@@ -12,8 +12,9 @@ from pydantic import BaseModel
 
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.mend import mend
+from optvet.spec.extras import given
 from optvet.spec.mends import Mend
-from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges
+from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact
 
@@ -116,7 +117,7 @@ class TestedOptimizer:
         The same process then finds the passes whose removal cures a model.
         """
         traits = self.optimizer.traits
-        reports = isinstance(self.optimizer, ReportsChanges)
+        reports = given(self.optimizer, OptimizerExtras.changing_passes) is not None
         return reports and not (traits.ordered or traits.single) and len(self.whole) > 1
 
     @property

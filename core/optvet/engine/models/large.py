@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from optvet.spec.errors import InfrastructureError, InputError
+from optvet.spec.extras import given
 from optvet.spec.memory import in_units
 from optvet.spec.optimizer_protocols import Optimizer, TakesFiles
 from optvet.spec.removal import remove_folder
-from optvet.spec.runtime_protocols import LoadsFiles, Runtime
+from optvet.spec.runtime_protocols import Runtime, RuntimeExtras
 from optvet.spec.types import Model
 
 LARGE_BYTES = 512 << 20
@@ -92,7 +93,7 @@ def check_size(
             "optimizer that reads files"
         )
     for runtime in others if size_bytes > PROTOBUF_LIMIT else ():
-        if not isinstance(runtime, LoadsFiles):
+        if not given(runtime, RuntimeExtras.load_file):
             raise InputError(
                 f"{source}: the model has {size_bytes:,} bytes; runtime {runtime.name!r} loads at "
                 f"most {PROTOBUF_LIMIT:,}: it is given a model as one protobuf message. Choose "

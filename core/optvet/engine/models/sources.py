@@ -11,9 +11,11 @@ from pathlib import Path
 from optvet.engine.contract import source_returns
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model, refuse_beyond_protobuf
+from optvet.spec.comparators import ComparatorExtras
 from optvet.spec.errors import InfrastructureError, UnknownName
+from optvet.spec.extras import extras, given
 from optvet.spec.files import private_folder
-from optvet.spec.protocols import Pins, TakesSuggestions
+from optvet.spec.protocols import ModelSourceExtras
 from optvet.spec.types import Model
 
 
@@ -34,7 +36,7 @@ def resolve_model(
         source = plugins.model_source(scheme)
         _make_room(cache_dir / "models")
         files = source_returns.files(source, rest, cache_dir / "models")
-        if isinstance(source, Pins):
+        if given(source, ModelSourceExtras.pinned):
             reference = source_returns.check_pinned(source, rest, cache_dir / "models")
     elif colon and scheme.isalpha() and len(scheme) > 1 and not os.path.exists(reference):
         raise UnknownName("model source", scheme, plugins.names("model source"))
@@ -57,8 +59,7 @@ def with_suggestion(model: Model, plugins: Plugins) -> Model:
     claims = [
         (suggestion, name)
         for name in plugins.names("comparator")
-        if isinstance(comparator := plugins.comparator(name), TakesSuggestions)
-        for suggestion in comparator.suggestions
+        for suggestion in extras(plugins.comparator(name), ComparatorExtras).suggestions
         if suggestion.kind == config.suggestion.get("kind")
         if re.search(suggestion.tasks or "", config.task or "", re.IGNORECASE)
     ]

@@ -13,8 +13,9 @@ from optvet.engine.precision.setting import PrecisionSetting
 from optvet.engine.vet.assemble import model_record, optimizer_record, runtime_record
 from optvet.engine.vet.require.gauges import RequirementReading
 from optvet.graph.walk import name_nodes
+from optvet.spec.extras import given
 from optvet.spec.foreign import load_model, read_file
-from optvet.spec.optimizer_protocols import Explains, LowersPrecision
+from optvet.spec.optimizer_protocols import LowersPrecision, OptimizerExtras
 from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.precision import (
     CurvePoint,
@@ -86,12 +87,11 @@ def document_of(
 def _code(setting: PrecisionSetting, answer: FoundPrecision, kept: Sequence[str]) -> str:
     """The library's call that keeps ``kept``, where the optimizer can write it down."""
     case = setting.plain.case
-    if answer.verdict not in ("found", "nothing-to-keep") or not isinstance(
-        case.optimizer, Explains
-    ):
+    snippet = given(case.optimizer, OptimizerExtras.snippet)
+    if answer.verdict not in ("found", "nothing-to-keep") or snippet is None:
         return ""
     passes = [name for name in case.passes.pipeline if name not in kept]
-    return case.optimizer.snippet(passes, case.options)
+    return snippet(passes, case.options)
 
 
 def _read(measure: Measure, kept: Sequence[str]) -> list[PrecisionReading]:

@@ -19,10 +19,10 @@ from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.trials.participants import configure, fit_to_model
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import BudgetSpent, InputError, UnknownName, UsageError
+from optvet.spec.extras import PluginExtras, extras
 from optvet.spec.foreign import read_file
 from optvet.spec.optimizer_protocols import LowersPrecision, Optimizer
 from optvet.spec.precision import PrecisionRequest
-from optvet.spec.protocols import Preferred
 from optvet.spec.records.precision import (
     PrecisionResult,
 )
@@ -127,7 +127,7 @@ def choose_optimizer(plugins: Plugins, precision: str, name: str | None) -> Opti
 
 
 def _preference(optimizer: Optimizer) -> float:
-    return optimizer.preference if isinstance(optimizer, Preferred) else 0
+    return extras(optimizer, PluginExtras).preference
 
 
 def _open(request: PrecisionRequest, plugins: Plugins) -> Model:

@@ -37,11 +37,12 @@ from optvet.engine.scripts.parts import PART as PART_SOURCE
 from optvet.engine.scripts.parts import onnx_part
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import ExplainsConverter, PartScript
+from optvet.spec.converters import ConverterExtras, PartScript
 from optvet.spec.errors import OptvetError
+from optvet.spec.extras import given
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import ConversionFinding, ConversionResult, ReducedSource
-from optvet.spec.runtime_protocols import ExplainsRuntime
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.types import Artifact
 
 PART, INPUTS = "part.onnx", "inputs.npz"
@@ -143,15 +144,15 @@ def _write_script(conversion: Conversion, fault: ConversionFinding, folder: Path
     if more or fault.kind == "target-runtime":
         return False
     converter = link.converter
-    if not isinstance(converter, ExplainsConverter) or not isinstance(runtime, ExplainsRuntime):
+    part_script = given(converter, ConverterExtras.part_script)
+    snippet = given(runtime, RuntimeExtras.snippet)
+    if part_script is None or snippet is None:
         return False
-    ask = partial(converter.part_script, link.options)
+    ask = partial(part_script, link.options)
     script = checked_calls.ask(
         "converter", converter, "part_script", ask, PartScript, "a PartScript"
     )
-    run = checked_calls.ask(
-        "runtime", runtime, "snippet", partial(runtime.snippet, options), str, "a text"
-    )
+    run = checked_calls.ask("runtime", runtime, "snippet", partial(snippet, options), str, "a text")
     write_file(folder / PART_SOURCE, onnx_part(run), advice="choose another folder with --reduce")
     declared = max((t for t in _tolerances(fault, link) if t is not None), default=None)
     write_script(conversion, replace(script, source=EXPECTED), fault, folder, declared)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from optvet.spec.optimizer_protocols import CarriesFiles, Explains, Optimizer
+from optvet.spec.extras import extras, given
+from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.requirement import Required, Tolerance
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.symptoms import ScriptCheck, Stage, Symptom
@@ -120,8 +121,7 @@ class ReproContext:
     @property
     def carried(self) -> Mapping[str, bytes]:
         """Files of the user's that the call imports, by name."""
-        optimizer = self.optimizer
-        return optimizer.carried(self.options) if isinstance(optimizer, CarriesFiles) else {}
+        return extras(self.optimizer, OptimizerExtras).carried(self.options)
 
     @property
     def seconds(self) -> str:
@@ -160,9 +160,8 @@ class ReproContext:
         traits = self.optimizer.traits
         own = self.runtime.options.model_copy(update=dict(traits.runtime_options))
         as_given = not traits.optimizes_on_load or self.runtime_options == own
-        if not as_given or not isinstance(self.optimizer, Explains):
-            return False
-        return bool(self.optimizer.snippet(self.passes, self.options))
+        snippet = given(self.optimizer, OptimizerExtras.snippet)
+        return as_given and snippet is not None and bool(snippet(self.passes, self.options))
 
     @property
     def optimize(self) -> str:
@@ -175,8 +174,8 @@ class ReproContext:
         return "return model" if self.takes_original else self._apply(())
 
     def _apply(self, passes: Sequence[str]) -> str:
-        if self.is_explained and isinstance(self.optimizer, Explains):
-            return self.optimizer.snippet(passes, self.options)
+        if self.is_explained:
+            return extras(self.optimizer, OptimizerExtras).snippet(passes, self.options)
         return f"""
 from optvet.plugin import Artifact
 from optvet.engine.discovery import Plugins

@@ -26,10 +26,10 @@ from optvet.engine.scripts.literals import array_code, arrays_code
 from optvet.engine.scripts.rendering import indented, render
 from optvet.engine.work.cache.modified_installs import owners_of
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.spec.optimizer_protocols import Explains, ExplainsSimply, ExplainsTogether
-from optvet.spec.protocols import UsesLibraries
+from optvet.spec.extras import PluginExtras, extras, given
+from optvet.spec.optimizer_protocols import OptimizerExtras
 from optvet.spec.requirement import Requirement
-from optvet.spec.runtime_protocols import ExplainsRuntime, ExplainsRuntimeSimply
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.scratch import temporary_folder
 
 MAX_LINES = 100
@@ -119,9 +119,10 @@ def standalone(
     if context.random:
         return None  # distributions are compared by modules of the folder
     draft = _draft(context, model, feeds, expected)
-    if draft is None or not isinstance(context.optimizer, Explains):
+    snippet = given(context.optimizer, OptimizerExtras.snippet)
+    if draft is None or snippet is None:
         return None
-    exact = context.optimizer.snippet(context.passes, context.options)
+    exact = snippet(context.passes, context.options)
     for run in _ways_to_run(draft):
         code = script(draft, _apart(exact, run))
         if "optvet" in code:
@@ -166,10 +167,9 @@ def _ways_to_run(draft: _Draft) -> Iterator[str]:
         return
     if context.optimizer.traits.produces == "onnx":
         yield _REFERENCE
-    if isinstance(context.runtime, ExplainsRuntime):
-        if isinstance(context.runtime, ExplainsRuntimeSimply):
-            yield from context.runtime.simple_snippets(context.runtime_options)
-        yield context.runtime.snippet(context.runtime_options)
+    if snippet := given(context.runtime, RuntimeExtras.snippet):
+        yield from extras(context.runtime, RuntimeExtras).simple_snippets(context.runtime_options)
+        yield snippet(context.runtime_options)
 
 
 def _blames_no_other(draft: _Draft, exact: str, run: str, printed: str) -> bool:
@@ -182,9 +182,10 @@ def _blames_no_other(draft: _Draft, exact: str, run: str, printed: str) -> bool:
     if context.takes_original:
         code, _ = _run(script(draft, _apart(_UNCHANGED, run)), context)
         return code == 0
-    if not isinstance(context.runtime, ExplainsRuntime):
+    snippet = given(context.runtime, RuntimeExtras.snippet)
+    if snippet is None:
         return True
-    full = context.runtime.snippet(context.runtime_options)
+    full = snippet(context.runtime_options)
     return run == full or _try_script(script(draft, _apart(exact, full)), context) == printed
 
 
@@ -201,17 +202,13 @@ def _shorter(draft: _Draft, exact: str, run: str, printed: str) -> str | None:
 
 def _simpler(draft: _Draft, exact: str, run: str) -> Iterator[_Calls]:
     """Calls that may show the same, simplest first."""
-    optimizer, passes, options = (
-        draft.context.optimizer,
-        draft.context.passes,
-        draft.context.options,
-    )
-    if draft.runs and draft.context.takes_original and isinstance(optimizer, ExplainsTogether):
-        yield from map(_together, optimizer.run_snippets(passes, options))
-    if isinstance(optimizer, ExplainsSimply):
-        for call in optimizer.simple_snippets(passes, options):
-            if len(call) < len(exact):
-                yield _apart(call, run)
+    context = draft.context
+    may = extras(context.optimizer, OptimizerExtras)
+    if draft.runs and context.takes_original:
+        yield from map(_together, may.run_snippets(context.passes, context.options))
+    for call in may.simple_snippets(context.passes, context.options):
+        if len(call) < len(exact):
+            yield _apart(call, run)
 
 
 def _try_script(code: str, context: ReproContext) -> str | None:
@@ -316,8 +313,7 @@ def _requirements(context: ReproContext, code: str) -> str:
     """The packages that the script needs, with the installed versions."""
     roots = set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE)) | {"onnx"}
     names = {name for root in roots for name in owners_of(root)}
-    if isinstance(context.optimizer, UsesLibraries):
-        names |= context.optimizer.libraries.keys()
+    names |= extras(context.optimizer, PluginExtras).libraries.keys()
     found = {}
     for name in sorted(names):
         try:

@@ -15,9 +15,9 @@ from optvet.engine.scripts import drawing
 from optvet.engine.scripts.context import ReproContext
 from optvet.engine.scripts.rendering import render
 from optvet.engine.work.trials.inference import graph_output_of
-from optvet.spec.protocols import SetsEnvironment
+from optvet.spec.extras import PluginExtras, extras, given
 from optvet.spec.requirement import Requirement
-from optvet.spec.runtime_protocols import ExplainsRuntime
+from optvet.spec.runtime_protocols import RuntimeExtras
 
 _IMPORT = re.compile(r"^from optvet\.engine\.judge\.(?=distribution |dependence )", re.MULTILINE)
 _TEST_MODULES = (drawing, distribution, dependence)
@@ -35,13 +35,14 @@ def modules_beside(context: ReproContext) -> Mapping[str, str]:
 def script(context: ReproContext) -> str:
     """The text of ``repro.py``."""
     plugins = (context.optimizer, context.runtime)
-    wanted = [p.environment for p in plugins if isinstance(p, SetsEnvironment)]
+    wanted = [extras(p, PluginExtras).environment for p in plugins]
+    run = given(context.runtime, RuntimeExtras.snippet)
     return render(
         "repro.py",
         context=context,
         environment=sorted({k: v for each in wanted for k, v in each.items()}.items()),
-        run=context.runtime.snippet(context.runtime_options)
-        if context.is_explained and isinstance(context.runtime, ExplainsRuntime)
+        run=run(context.runtime_options)
+        if run and context.is_explained
         else _run_by_plugin(context),
         looks=PROOF,
         metric=isinstance(context.required, Requirement),

@@ -20,7 +20,8 @@ from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.graph.structure import Facts
-from optvet.spec.optimizer_protocols import Explains, LowersPrecision
+from optvet.spec.extras import given
+from optvet.spec.optimizer_protocols import LowersPrecision, OptimizerExtras
 from optvet.spec.records import (
     Finding,
     FixedTolerance,
@@ -196,9 +197,10 @@ def _safe_code(session: VetSession, safe: tuple[str, ...]) -> str:
     case = session.case
     if case.model.size_bytes > large.PROTOBUF_LIMIT:
         return ""
-    if not safe or not isinstance(case.optimizer, Explains):
+    snippet = given(case.optimizer, OptimizerExtras.snippet)
+    if not safe or snippet is None:
         return ""
-    return case.optimizer.snippet(case.passes.complete(safe), case.options)
+    return snippet(case.passes.complete(safe), case.options)
 
 
 def _changing_passes(session: VetSession, records: Sequence[PassRecord]) -> list[str] | None:

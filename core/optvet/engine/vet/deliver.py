@@ -31,7 +31,8 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.graph.outline import digest_of
 from optvet.spec.errors import InfrastructureError, UsageError
-from optvet.spec.optimizer_protocols import ExplainsSaved, Optimizer, Saves
+from optvet.spec.extras import extras, given
+from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.records import VetResult
 from optvet.spec.records.saved import Saved, SavedFile
 from optvet.spec.types import Model, Pass, Traits
@@ -58,7 +59,7 @@ def check_savable(optimizer: Optimizer, model: Model, option: str) -> None:
     if isinstance(optimizer, RuntimeTarget):
         raise UsageError(f"{option}: {optimizer.name} changes no model; leave it out")
     made = optimizer.traits.produces
-    if made != "onnx" and (not isinstance(optimizer, Saves) or is_large(model)):
+    if made != "onnx" and (not given(optimizer, OptimizerExtras.saved) or is_large(model)):
         words = f"{option}: {optimizer.name} makes {made}, which is no ONNX file"
         raise UsageError(f"{words} here; leave it out, and paste the code that the answer gives")
 
@@ -85,9 +86,7 @@ def _code_of(session: VetSession, result: VetResult) -> str:
     case = session.case
     if case.optimizer.traits.produces == "onnx":
         return result.safe_code
-    if not isinstance(case.optimizer, ExplainsSaved):
-        return ""
-    return case.optimizer.saved_snippet(result.safe_pipeline, case.options)
+    return extras(case.optimizer, OptimizerExtras).saved_snippet(result.safe_pipeline, case.options)
 
 
 def deliver(

@@ -36,8 +36,9 @@ from optvet.engine.hunt.sources.target import TestedConverter
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.server_modules import preload_for
-from optvet.spec.converters import MakesSources, TakesOperators, TellsLastOperators, TellsSettings
+from optvet.spec.converters import ConverterExtras, MakesSources, SourceExtras
 from optvet.spec.errors import InfrastructureError, UsageError
+from optvet.spec.extras import given
 from optvet.spec.removal import remove_folder
 
 _BATCH_S = 600.0
@@ -96,7 +97,7 @@ class Looker:
         """
         converter = self.tested.converter
         made = self._ask(self.maker, steps.operators_of, self.tested.maker.runtime)
-        if isinstance(converter, TakesOperators):
+        if given(converter, ConverterExtras.taken_operators):
             home = self.sandboxes[self.tested.converter_home]
             taken = self._ask(home, steps.taken_operators_of, converter)
             made = {name: types for name, types in made.items() if name in taken}
@@ -107,14 +108,14 @@ class Looker:
     def last_operators(self) -> frozenset[str]:
         """Those that can only be the last step of a source."""
         maker = self.tested.maker.runtime
-        if not isinstance(maker, TellsLastOperators):
+        if not given(maker, SourceExtras.last_operators):
             return frozenset()
         return self._ask(self.maker, steps.last_operators_of, maker)
 
     @property
     def tells_settings(self) -> bool:
         """Whether steps of its sources have settings."""
-        return isinstance(self.tested.maker.runtime, TellsSettings)
+        return given(self.tested.maker.runtime, SourceExtras.source_settings) is not None
 
     def settings(self, recipe: SourceRecipe) -> list[dict[str, str]]:
         """What is not usual about each step, in words by name; nothing where that is not told."""

@@ -44,15 +44,15 @@ from optvet.engine.work.trials.inference import Outputs, RuntimeConfig, infer, o
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.converters import (
     Converter,
+    ConverterExtras,
     Factory,
     MakesSources,
+    SourceExtras,
     SourceFacts,
     SourceStep,
-    TakesOperators,
-    TellsLastOperators,
-    TellsSettings,
 )
 from optvet.spec.errors import InputError, OptvetError
+from optvet.spec.extras import extras
 from optvet.spec.foreign import read_text
 from optvet.spec.protocols import Feeds
 from optvet.spec.runtime_protocols import Runtime
@@ -346,20 +346,17 @@ def operators_of(maker: Runtime) -> dict[str, list[str]]:
 
 def last_operators_of(maker: Runtime) -> frozenset[str]:
     """Operators that can only be the last step of a source."""
-    assert isinstance(maker, TellsLastOperators)
-    return frozenset(maker.last_operators())
+    return frozenset(extras(maker, SourceExtras).last_operators())
 
 
 def settings_of(maker: Runtime, steps: Sequence[SourceStep]) -> list[dict[str, str]]:
     """What is not usual about each step."""
-    assert isinstance(maker, TellsSettings)
-    return [dict(settings) for settings in maker.source_settings(steps)]
+    return [dict(settings) for settings in extras(maker, SourceExtras).source_settings(steps)]
 
 
 def taken_operators_of(converter: Converter) -> frozenset[str]:
     """Operators that a converter lists."""
-    assert isinstance(converter, TakesOperators)
-    return frozenset(converter.taken_operators())
+    return frozenset(extras(converter, ConverterExtras).taken_operators())
 
 
 def write_source(

@@ -18,10 +18,10 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.undefined_values import reason_to_refuse
 from optvet.graph import structure
-from optvet.spec.devices import HasExactKernels
 from optvet.spec.errors import Unsupported
+from optvet.spec.extras import extras, given
 from optvet.spec.records import CrossCheck, Finding
-from optvet.spec.runtime_protocols import ChecksOperands, Runtime
+from optvet.spec.runtime_protocols import Runtime, RuntimeExtras
 from optvet.spec.symptoms import ScriptCheck, Symptom
 from optvet.spec.types import Failure, Sample
 
@@ -105,7 +105,9 @@ def _until_decided(
     refused = _refuses_operands(tested.runtime, finding.message)
     if refused:
         runtime = session.plugins.runtime
-        names = sorted(names, key=lambda name: not isinstance(runtime(name), ChecksOperands))
+        names = sorted(
+            names, key=lambda name: not given(runtime(name), RuntimeExtras.refuses_operands)
+        )
     for name in names:
         answer = _answer(session, name, finding, sample)
         yield answer
@@ -115,7 +117,7 @@ def _until_decided(
 
 def _refuses_operands(runtime: Runtime, message: str) -> bool:
     """Whether a runtime says that operands of the original are not as they must be."""
-    checks = isinstance(runtime, ChecksOperands) and runtime.refuses_operands(message)
+    checks = extras(runtime, RuntimeExtras).refuses_operands(message)
     return checks and not lacks_kernel("", message)
 
 
@@ -165,9 +167,7 @@ def _check_kernels(session: VetSession, samples: Sequence[Sample]) -> None:
     by_id = {s.id: s for s in samples}
     for i, finding in enumerate(session.ledger.findings):
         config = session.runner_of(finding).case.candidate
-        if not isinstance(config.runtime, HasExactKernels):
-            return
-        exact = config.runtime.exact_options(config.options)
+        exact = extras(config.runtime, RuntimeExtras).exact_options(config.options)
         if exact == config.options:
             return
         sample = by_id.get(finding.witness.sample) if finding.witness else None

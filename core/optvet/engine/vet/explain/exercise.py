@@ -29,7 +29,8 @@ from optvet.engine.work.trials.inner_values import session_with
 from optvet.graph.decisions import Decision, Region, name_of, rewritten_regions, unseen
 from optvet.graph.types import inferred_types
 from optvet.graph.walk import reads
-from optvet.spec.optimizer_protocols import LowersPrecision, Saves
+from optvet.spec.extras import given
+from optvet.spec.optimizer_protocols import LowersPrecision, OptimizerExtras
 from optvet.spec.records.vet import Exercise, UnexercisedRegion
 from optvet.spec.runtime_protocols import Session
 from optvet.spec.types import Artifact, Sample
@@ -63,7 +64,7 @@ def exercise(
     """What ``samples`` leave untried of what ``passes`` rewrite; None if they rewrite nothing."""
     runner, case = session.runner, session.case
     whole = case.optimizer.traits.produces == "onnx"
-    hidden = not whole and not isinstance(case.optimizer, Saves)
+    hidden = not whole and not given(case.optimizer, OptimizerExtras.saved)
     original = runner.build_spec(None)
     if not set(passes) - case.passes.required or hidden or original.scratch is not None:
         return None

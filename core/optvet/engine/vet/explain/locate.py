@@ -38,10 +38,11 @@ from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph import structure
 from optvet.graph.interface import align
+from optvet.spec.extras import given
 from optvet.spec.memory import in_units
-from optvet.spec.optimizer_protocols import Saves
+from optvet.spec.optimizer_protocols import OptimizerExtras
 from optvet.spec.records import Divergence, ModelComparison
-from optvet.spec.runtime_protocols import TellsInnerValues
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Sample
 
@@ -75,8 +76,9 @@ def explain(
     if not symptom.info.located:
         return None
     produced = runner.case.optimizer.traits.produces
-    tells_inside = isinstance(runner.case.candidate.runtime, TellsInnerValues)
-    if produced != "onnx" and not tells_inside and not isinstance(runner.case.optimizer, Saves):
+    tells_inside = given(runner.case.candidate.runtime, RuntimeExtras.artifact_values)
+    saves = given(runner.case.optimizer, OptimizerExtras.saved)
+    if produced != "onnx" and not tells_inside and not saves:
         return Divergence(
             differs=_outer_values(runner, symptom, outputs, passes, sample),
             note=f"{runner.case.optimizer.name} makes {produced}, whose inner values are hidden",

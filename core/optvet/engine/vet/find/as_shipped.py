@@ -32,7 +32,8 @@ from optvet.engine.work.trials import from_file
 from optvet.engine.work.trials.building import make_onnx
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.spec.runtime_protocols import loss_declared_by
+from optvet.spec.extras import extras
+from optvet.spec.runtime_protocols import RuntimeExtras
 
 CONTROL = "as shipped"
 RuntimePasses = Callable[[bytes | None], Sequence[str]]
@@ -60,7 +61,9 @@ def shipped_examiner(runner: TrialRunner, detected: Detected, ledger: FindingsLe
     What is excused in the clean room is so in any session. What the session is documented to lose
     is no fault of it, nor of a pass.
     """
-    lost = loss_declared_by(runner.case.candidate.runtime, runner.case.candidate.options)
+    lost = extras(runner.case.candidate.runtime, RuntimeExtras).declared_loss(
+        runner.case.candidate.options
+    )
 
     def tolerance(passes: Sequence[str]) -> float | None:
         declared = runner.case.passes.tolerance(passes), lost
@@ -99,7 +102,7 @@ def judge_as_shipped(
         found = examiner.examine(runner.fresh(safe, samples), samples)
     if found.observation is None:
         config = runner.case.candidate
-        lost = loss_declared_by(config.runtime, config.options)
+        lost = extras(config.runtime, RuntimeExtras).declared_loss(config.options)
         within = (
             f", within the {lost:g} that {config.runtime.name}'s defaults may lose" if lost else ""
         )

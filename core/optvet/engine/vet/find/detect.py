@@ -19,7 +19,8 @@ from optvet.engine.work.trials.inputs import Inputs
 from optvet.engine.work.trials.trial_results import Trial, is_late
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.errors import InfrastructureError, InputError, NothingTested
-from optvet.spec.protocols import Evaluates
+from optvet.spec.extras import extras
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.types import Failure, Sample
 
 _COMPLAINT_CHARS = 200
@@ -153,7 +154,7 @@ def _run_unchecked(
     invalid = f"{session.case.model.source}: not a valid ONNX model: {words}"
     if failure is not None:
         raise InputError(f"{invalid}; nor does {runtime.name} load it: {describe(failure)}")
-    if isinstance(runtime, Evaluates) and runtime.evaluates:
+    if extras(runtime, RuntimeExtras).evaluates:
         raise InputError(
             f"{invalid}; that {runtime.name} evaluates it does not make it valid: choose another "
             "runtime, or repair the model"

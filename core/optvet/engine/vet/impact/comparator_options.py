@@ -15,7 +15,9 @@ from optvet.engine.contract import checked_calls, comparator_returns
 from optvet.engine.options import parse_options
 from optvet.engine.trust import options_from
 from optvet.engine.work.trials.trial_runner import TrialRunner
-from optvet.spec.protocols import Calibrates, Comparator, TellsMetrics
+from optvet.spec.comparators import ComparatorExtras
+from optvet.spec.extras import given
+from optvet.spec.protocols import Comparator
 from optvet.spec.request import VetRequest
 from optvet.spec.requirement import select
 from optvet.spec.types import Failure, Model, Sample
@@ -48,10 +50,11 @@ def options_for(comparator: Comparator, model: Model, request: VetRequest) -> Ba
 
 
 def metrics_of(comparator: Comparator, options: BaseModel) -> list[str] | None:
-    """Names of its metrics; None if it is not ``TellsMetrics``."""
-    if not isinstance(comparator, TellsMetrics):
+    """Names of its metrics; None if it does not tell them."""
+    metrics = given(comparator, ComparatorExtras.metrics)
+    if metrics is None:
         return None
-    call = lambda: comparator.metrics(options)  # noqa: E731  # one expression, of one type
+    call = partial(metrics, options)
     return checked_calls.list_items("comparator", comparator, "metrics", call, str)
 
 
@@ -75,7 +78,7 @@ def calibrate_options(
     references: Iterable[Mapping[str, np.ndarray]],
     output: str | None = None,
 ) -> BaseModel:
-    """``options`` with the scale that all samples share, if ``comparator`` is ``Calibrates``.
+    """``options`` with the scale that all samples share, if ``comparator`` has one.
 
     Args:
         comparator: The comparator.
@@ -84,10 +87,11 @@ def calibrate_options(
         references: Outputs of the original on all samples, which are made when they are read.
         output: The only output that is compared, or the part of one; None for all.
     """
-    if not isinstance(comparator, Calibrates):
+    calibrated = given(comparator, ComparatorExtras.calibrated)
+    if calibrated is None:
         return options
     selected = (select(output, run) for run in references)
-    call = partial(comparator.calibrated, model, selected, options)
+    call = partial(calibrated, model, selected, options)
     return comparator_returns.check_calibrated(comparator, call, options)
 
 

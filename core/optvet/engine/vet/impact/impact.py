@@ -21,8 +21,10 @@ from optvet.engine.vet.impact.comparator_options import in_declared_order
 from optvet.engine.vet.impact.comparisons import pack_comparison
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import Outputs
+from optvet.spec.comparators import ComparatorExtras
 from optvet.spec.errors import ContractError, InputError, OptvetError
-from optvet.spec.protocols import Comparator, Ragged
+from optvet.spec.extras import extras
+from optvet.spec.protocols import Comparator
 from optvet.spec.records import ComparisonRecord, Impact
 from optvet.spec.types import Comparison, Failure, Model, Sample, Summary
 
@@ -177,8 +179,9 @@ class Assessment:
                 self._failures.add(sample.id, first, second)
                 return None
             reference, candidate = first, second
-        ragged = isinstance(comparator, Ragged) and comparator.ragged
-        if not ragged and not _same_layout(reference, candidate):
+        if not extras(comparator, ComparatorExtras).ragged and not _same_layout(
+            reference, candidate
+        ):
             shapes = {n: [list(v.shape), list(candidate[n].shape)] for n, v in reference.items()}
             self._reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
             return None

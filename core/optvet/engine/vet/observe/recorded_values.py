@@ -19,7 +19,8 @@ from optvet.graph.interface import graph_inputs
 from optvet.graph.randomness import seed_operators
 from optvet.graph.structure import draws_random
 from optvet.spec.errors import UsageError
-from optvet.spec.runtime_protocols import TellsInnerValues
+from optvet.spec.extras import given
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.types import Artifact, Inner
 
 Values = Mapping[str, np.ndarray]
@@ -44,10 +45,11 @@ def told_values(
     None if the runtime reports none. ``known`` are value names of the original model. Called in a
     worker; raises what the runtime raises.
     """
-    if not isinstance(config.runtime, TellsInnerValues):
+    values_of = given(config.runtime, RuntimeExtras.artifact_values)
+    if values_of is None:
         return None
     enter("run")
-    inside = config.runtime.artifact_values(artifact, feeds, config.options)
+    inside = values_of(artifact, feeds, config.options)
     graph, values = as_graph(inside, known)
     return graph, RecordedValues(values)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from optvet.engine import numerics
 from optvet.engine.work.cache.modified_installs import modified_code_digest, owners_of
 from optvet.engine.work.sandbox import landlock
+from optvet.spec.extras import PluginExtras, extras
 from optvet.spec.optimizer_protocols import Optimizer
-from optvet.spec.protocols import UsesLibraries
 from optvet.spec.runtime_protocols import Runtime
 
 CODE_VERSION = 16
@@ -43,7 +43,7 @@ def numerics_digest() -> str:
 
 def about_plugin(plugin: Optimizer | Runtime) -> tuple[object, ...]:
     """Name, versions and builds of a plugin and its libraries; hashable."""
-    libraries = plugin.libraries if isinstance(plugin, UsesLibraries) else {}
+    libraries = extras(plugin, PluginExtras).libraries
     modules = modules_of(plugin)
     return (
         plugin.name,
@@ -56,7 +56,7 @@ def about_plugin(plugin: Optimizer | Runtime) -> tuple[object, ...]:
 
 def modules_of(plugin: Optimizer | Runtime) -> tuple[str, ...]:
     """Top-level modules of the libraries that a plugin uses, without optvet's own; sorted."""
-    libraries = plugin.libraries if isinstance(plugin, UsesLibraries) else {}
+    libraries = extras(plugin, PluginExtras).libraries
     names = (*plugin.preload, *libraries.values())
     return tuple(sorted({name.partition(".")[0] for name in names} - {"optvet"}))
 

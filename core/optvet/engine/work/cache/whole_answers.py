@@ -168,12 +168,14 @@ def _arguments(request: VetRequest) -> list[str]:
 
 def _is_stable(request: VetRequest, model: Model, plugins: Plugins) -> bool:
     """Whether the reference means one file, which holds the whole model, at any time."""
-    from optvet.spec.protocols import NeedsNetwork, Pins
+    from optvet.spec.extras import extras, given
+    from optvet.spec.protocols import ModelSourceExtras
 
     scheme, colon, _ = request.model.partition(":")
     if colon and scheme in plugins.names("model source"):
         source = plugins.model_source(scheme)
-        if isinstance(source, Pins) or (isinstance(source, NeedsNetwork) and source.needs_network):
+        listed_elsewhere = extras(source, ModelSourceExtras).needs_network
+        if listed_elsewhere or given(source, ModelSourceExtras.pinned):
             return False
     elif not Path(request.model).expanduser().is_file():
         return False

@@ -27,9 +27,11 @@ from optvet.engine.work.timing.profiled_run import JOB, ProfiledRun
 from optvet.engine.work.trials.inference import RuntimeConfig, align_feeds, load
 from optvet.engine.work.trials.trial import TrialSpec, alignment_of
 from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
-from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
+from optvet.spec.devices import KernelLaunch, Meter, ProfilesKernels, Reading
 from optvet.spec.errors import InputError
+from optvet.spec.extras import extras
 from optvet.spec.records.devices import DeviceUse, KernelProfile, KernelUse, Quantity
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.task_memory import allow_reservations
 from optvet.spec.types import Artifact, Sample
@@ -46,8 +48,7 @@ Readings = list[tuple[float, Reading]]
 
 def ask_meter(config: RuntimeConfig) -> Meter | str:
     """The runtime's meter of its device, or why there is none; "" if it uses none. In a worker."""
-    runtime = config.runtime
-    return runtime.meter(config.options) if isinstance(runtime, Meters) else ""
+    return extras(config.runtime, RuntimeExtras).meter(config.options)
 
 
 def find_use(

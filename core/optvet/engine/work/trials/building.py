@@ -20,9 +20,10 @@ from optvet.engine.work.trials.artifact_graph import OnnxGraph, identify
 from optvet.graph.mend import find_mends, mend
 from optvet.graph.outline import cut_weights, digest_of
 from optvet.spec.errors import InfrastructureError
+from optvet.spec.extras import extras, given
 from optvet.spec.foreign import load_model, read_file
 from optvet.spec.mends import Mend
-from optvet.spec.optimizer_protocols import Optimizer, ReportsChanges, Saves
+from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.types import Artifact
 
 
@@ -159,10 +160,10 @@ def saved_artifact(build_spec: BuildSpec) -> Artifact | None:
     Raises whatever the optimizer raises.
     """
     optimizer = build_spec.optimizer
-    if not isinstance(optimizer, Saves):
+    save = given(optimizer, OptimizerExtras.saved)
+    if optimizer is None or save is None:
         return None
-    assert build_spec.options is not None
-    saved = optimizer.saved(_source(build_spec), build_spec.passes, build_spec.options)
+    saved = save(_source(build_spec), build_spec.passes, build_spec.options)
     return optimizer_returns.check_saved(optimizer, saved)
 
 
@@ -189,11 +190,10 @@ def ask_changing_passes(build_spec: BuildSpec) -> list[str] | None:
     """Passes that changed the model, as the optimizer reports; None if it cannot."""
     enter("build")
     optimizer = build_spec.optimizer
-    assert isinstance(optimizer, ReportsChanges)
-    assert build_spec.options is not None
+    assert optimizer is not None
     if build_spec.scratch is not None:
         return None  # a hint is not worth loading a large model
-    changing_passes = optimizer.changing_passes(
+    changing_passes = extras(optimizer, OptimizerExtras).changing_passes(
         _source(build_spec), build_spec.passes, build_spec.options
     )
     if changing_passes is None:

@@ -10,10 +10,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 from optvet.engine.contract.optimizer_returns import modules_of
-from optvet.spec.optimizer_protocols import TellsCode
+from optvet.spec.optimizer_protocols import Optimizer
 
 
-def files_of_passes(optimizer: TellsCode, passes: Iterable[str], options: Any) -> dict[str, str]:
+def files_of_passes(optimizer: Optimizer, passes: Iterable[str], options: Any) -> dict[str, str]:
     """Files with the code of the passes, and the names of their modules. Called in a worker."""
     names = [name for p in passes for name in modules_of(optimizer, p, options)]
     return {path: name for name in names if (path := importlib.import_module(name).__file__)}

@@ -15,8 +15,9 @@ from optvet.engine.numerics import texts
 from optvet.engine.work.trials import from_file
 from optvet.graph.interface import Alignment
 from optvet.spec.errors import UsageError
+from optvet.spec.extras import given
 from optvet.spec.protocols import Feeds
-from optvet.spec.runtime_protocols import LoadsFiles, Runtime, Session
+from optvet.spec.runtime_protocols import Runtime, RuntimeExtras, Session
 from optvet.spec.types import Artifact
 
 Outputs = dict[str, np.ndarray]
@@ -38,10 +39,9 @@ def load(config: RuntimeConfig, artifact: Artifact) -> Session:
             f"runtime {config.runtime.name!r} runs {accepts}, not {artifact.format}; "
             "choose another with --runtime"
         )
-    if artifact.path is not None and isinstance(config.runtime, LoadsFiles):
-        return runtime_returns.session(
-            config.runtime, config.runtime.load_file(artifact, config.options)
-        )
+    load_file = given(config.runtime, RuntimeExtras.load_file)
+    if artifact.path is not None and load_file:
+        return runtime_returns.session(config.runtime, load_file(artifact, config.options))
     if artifact.path is not None:
         artifact = replace(artifact, data=from_file.whole(artifact.path), path=None)
     return runtime_returns.session(config.runtime, config.runtime.load(artifact, config.options))

@@ -25,9 +25,10 @@ from optvet.engine.options import parse_options
 from optvet.engine.trust import dataset_from, options_from
 from optvet.graph.types import element_bits
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
+from optvet.spec.extras import extras
 from optvet.spec.foreign import check_name
 from optvet.spec.memory import DEFAULT_BYTES, check_size, limit_memory
-from optvet.spec.protocols import Dataset, Probe, Suits, TellsProvenance
+from optvet.spec.protocols import Dataset, DatasetExtras, Probe
 from optvet.spec.records.vet import NOT_ASKED, DatasetRecord
 from optvet.spec.request import OnBad
 from optvet.spec.types import Deferred, Model, Sample, ValueInfo
@@ -152,9 +153,9 @@ class Inputs:
                 chosen_by=s.chosen_by,
                 options=s.options.model_dump(mode="json"),
                 samples=count,
-                provenance=dict(s.dataset.provenance(self._model, s.argument, s.options))
-                if isinstance(s.dataset, TellsProvenance)
-                else {},
+                provenance=dict(
+                    extras(s.dataset, DatasetExtras).provenance(self._model, s.argument, s.options)
+                ),
             )
             for s, count in zip(self._sources, self._counts, strict=True)
         ]
@@ -336,9 +337,8 @@ def _resolve_dataset(model: Model, plugins: Plugins, spec: str) -> tuple[str, st
     if not argument:
         raise UsageError("dataset 'auto' needs a folder; say --dataset auto:FOLDER")
     scores = {
-        n: dataset.suits(model, argument)
+        n: extras(plugins.dataset(n), DatasetExtras).suits(model, argument)
         for n in sorted(plugins.names("dataset"))
-        if isinstance(dataset := plugins.dataset(n), Suits)
     }
     best = max(scores, key=lambda n: scores[n], default=None)
     if best is None or scores[best] <= 0:

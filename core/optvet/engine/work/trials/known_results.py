@@ -35,8 +35,9 @@ from optvet.engine.work.trials.trial_results import (
     warned_run_from_bytes,
 )
 from optvet.graph.interface import align
+from optvet.spec.extras import extras
 from optvet.spec.files import file_sha256
-from optvet.spec.runtime_protocols import parts_read_by
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.sensitive import data_files
 from optvet.spec.types import Failure, ModelPart, Sample
 
@@ -122,7 +123,7 @@ class KnownResults:
     def _reads(self) -> tuple[frozenset[ModelPart], frozenset[ModelPart]]:
         """The same of optimized models and of the original: each key of a run asks for it."""
         configs = (self.case.candidate, self.case.reference)
-        optimized, original = (parts_read_by(c.runtime) for c in configs)
+        optimized, original = (extras(c.runtime, RuntimeExtras).reads for c in configs)
         return optimized, original
 
     # --- builds and runs ---------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from optvet.spec.protocols import Logs
+from optvet.spec.extras import WorkerExtras, extras
 from optvet.spec.symptoms import Stage
 from optvet.spec.types import LogFormat, Sample
 
@@ -48,7 +48,8 @@ class Warned:
 
 def formats_of(*plugins: object) -> dict[str, LogFormat]:
     """The log formats that ``plugins`` declare, by the plugin's name."""
-    return {str(getattr(p, "name", "")): p.log_format for p in plugins if isinstance(p, Logs)}
+    found = {str(getattr(p, "name", "")): extras(p, WorkerExtras).log_format for p in plugins}
+    return {name: form for name, form in found.items() if form is not None}
 
 
 def warnings_in(

@@ -13,25 +13,24 @@ from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.raised_errors import objection
 from optvet.spec.errors import InputError, PluginError, UsageError
+from optvet.spec.extras import WorkerExtras, given
 from optvet.spec.foreign import read_file
-from optvet.spec.optimizer_protocols import DependsOnModel, DependsOnOptions, Optimizer
-from optvet.spec.protocols import ChecksOptions
+from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Artifact, Model
 
 
 def configure(optimizer: Optimizer, options: BaseModel) -> Optimizer:
     """``optimizer`` configured by ``options``, if it depends on them."""
-    if isinstance(optimizer, DependsOnOptions):
-        return optimizer.configured(options.model_copy(deep=True))
-    return optimizer
+    configured = given(optimizer, OptimizerExtras.configured)
+    return configured(options.model_copy(deep=True)) if configured else optimizer
 
 
 def fit_to_model(optimizer: Optimizer, options: BaseModel, model: Model) -> Optimizer:
     """``optimizer`` with the passes that it has for ``model``, if they depend on it."""
-    if isinstance(optimizer, DependsOnModel):
+    if for_model := given(optimizer, OptimizerExtras.for_model):
         source = Artifact(model.format, read_file(model.blob))
-        return optimizer.for_model(source, options.model_copy(deep=True))
+        return for_model(source, options.model_copy(deep=True))
     return optimizer
 
 
@@ -93,7 +92,7 @@ def check_options(
     options: BaseModel,
     cache: Cache | None = None,
 ) -> None:
-    """Let ``plugin`` check ``options`` in a worker; see ``ChecksOptions``.
+    """Let ``plugin`` check ``options`` in a worker; see ``check_options``.
 
     If all are the defaults, an approval is kept in ``cache``, so that an answer from the cache
     needs no process. Others may name devices and files, which come and go.
@@ -102,7 +101,7 @@ def check_options(
         UsageError: The plugin refuses the options.
         PluginError: The check itself failed.
     """
-    if not isinstance(plugin, ChecksOptions):
+    if given(plugin, WorkerExtras.check_options) is None:
         return
     key = None
     chosen = options.model_dump(mode="json")

@@ -18,8 +18,9 @@ from optvet.engine.work.trials.inference import align_feeds
 from optvet.engine.work.trials.trial import TrialSpec, alignment_of
 from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.spec.errors import InputError, Unsupported
+from optvet.spec.extras import extras, given
 from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement
-from optvet.spec.runtime_protocols import LoadsFiles, Profiles
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Artifact, NodeTime, Profile, Sample
 
@@ -44,7 +45,7 @@ def find_placement(
     order = runner.order(build_spec, list(islice(cycle(samples), _RUNS)))
     assert order.config is not None
     runtime = order.config.runtime
-    if not isinstance(runtime, Profiles):
+    if not given(runtime, RuntimeExtras.profile):
         return f"runtime {runtime.name} does not report where it executes nodes"
     # Made and removed here: a worker that is killed removes nothing.
     with temporary_folder("optvet-profile-") as folder:
@@ -68,13 +69,13 @@ def profile(artifact: Artifact, order: TrialSpec, folder: Path) -> Profile:
     """The runtime's profile of ``artifact`` on the samples of ``order``. Called in a worker."""
     assert order.config is not None
     runtime, options = order.config.runtime, order.config.options
-    assert isinstance(runtime, Profiles)
     alignment = alignment_of(order, artifact)
     feeds = [align_feeds(sample.feeds, alignment) for sample in order.samples]
-    if artifact.path is not None and not isinstance(runtime, LoadsFiles):
+    if artifact.path is not None and not given(runtime, RuntimeExtras.load_file):
         artifact = replace(artifact, data=from_file.whole(artifact.path), path=None)
     enter("run")
-    return runtime_returns.profile(runtime, runtime.profile(artifact, feeds, options, folder))
+    profiled = extras(runtime, RuntimeExtras).profile(artifact, feeds, options, folder)
+    return runtime_returns.profile(runtime, profiled)
 
 
 def placement_of(profile: Profile) -> Placement:

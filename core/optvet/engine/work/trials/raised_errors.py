@@ -10,16 +10,16 @@ from pydantic import BaseModel
 from optvet.engine.work.sandbox import last_stage
 from optvet.engine.work.sandbox.messages import text_of, type_name
 from optvet.spec.errors import MissingLibrary, UsageError
-from optvet.spec.protocols import ChecksOptions
+from optvet.spec.extras import WorkerExtras, extras
 from optvet.spec.types import Failure, FailureKind
 
 
 def objection(
-    plugin: ChecksOptions, options: BaseModel
+    plugin: object, options: BaseModel
 ) -> UsageError | ModuleNotFoundError | MissingLibrary | None:
     """Why ``plugin`` refuses ``options``, or what is absent; None if it accepts them."""
     try:
-        plugin.check_options(options)
+        extras(plugin, WorkerExtras).check_options(options)
     except UsageError as error:
         return UsageError(str(error))
     except (ModuleNotFoundError, MissingLibrary) as error:

@@ -43,9 +43,10 @@ from optvet.engine.work.trials.trial_results import (
 from optvet.engine.work.trials.undefined_values import reason_to_refuse
 from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
+from optvet.spec.extras import extras, given
 from optvet.spec.mends import Mend
-from optvet.spec.optimizer_protocols import ReportsChanges
-from optvet.spec.runtime_protocols import parts_read_by
+from optvet.spec.optimizer_protocols import OptimizerExtras
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.types import Failure, LogFormat, Model, Sample
 
 _GUESS_S = 10.0
@@ -212,7 +213,7 @@ class TrialRunner:
     def changing_passes(self, passes: Sequence[str]) -> list[str] | None:
         """Passes that changed the model, as the optimizer reports; None if unknown. Cached."""
         known, name = self.known.memory.changing_passes, tuple(passes)
-        if not isinstance(self.case.optimizer, ReportsChanges):
+        if not given(self.case.optimizer, OptimizerExtras.changing_passes):
             return None
         if name not in known:
             known[name] = self.sandbox.call(ask_changing_passes, self.build_spec(name)).value
@@ -312,7 +313,7 @@ class TrialRunner:
 
     def are_equal(self, one: Trial, other: Trial) -> bool:
         """Whether the runtime of the optimized model reads nothing that differs between them."""
-        reads = parts_read_by(self.case.candidate.runtime)
+        reads = extras(self.case.candidate.runtime, RuntimeExtras).reads
         return one.build.contents.read_by(reads) == other.build.contents.read_by(reads)
 
     @property
