@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx.parser
 import pytest
 
 from optvet.engine.environment import scaffold
@@ -112,3 +117,52 @@ def test_all_is_written_or_nothing(
     assert ran.code == 3
     assert "No space left on device; make room" in " ".join(ran.err.split())
     assert list(tmp_path.iterdir()) == []
+
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4] x) => (float[4] y) {
+    z = Relu(x)
+    y = Neg(z)
+}
+"""
+
+
+@pytest.fixture
+def installed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new optimizer, one of whose passes makes Relu an Identity, and a new runtime."""
+    for family in ("optimizer", "runtime"):
+        assert run("plugins", "new", family, "gaze", "--out", family).code == 0
+        info = tmp_path / family / f"gaze_{family}-0.1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: gaze-{family}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[optvet]\ngaze = gaze_{family}\n")
+        monkeypatch.syspath_prepend(tmp_path / family)
+        monkeypatch.delitem(sys.modules, f"gaze_{family}", raising=False)
+    module = tmp_path / "optimizer" / "gaze_optimizer.py"
+    forgets = '        node.doc_string = ""\n'
+    wrong = '        node.op_type = node.op_type.replace("Relu", "Identity")\n'
+    assert forgets in module.read_text()
+    module.write_text(module.read_text().replace(forgets, forgets + wrong))
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_bundle_of_new_plugins_needs_no_optvet(run: Run, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+    words = ("--optimizer", "gaze", "--runtime", "gaze", "--reduce", "--out", "found", "--jobs", 1)
+    done = run("vet", "model.onnx", *words, "--no-cache")
+    assert done.code == 1, done.err
+    (bundle,) = (p.parent for p in (tmp_path / "found").rglob("repro.py"))
+    issue, script = (bundle / "ISSUE.md").read_text(), (bundle / "repro.py").read_text()
+    assert "def forget_texts" in issue
+    for text in (issue, script):
+        assert not re.search(r"^\s*(from|import) (optvet|gaze)", text, re.MULTILINE)
+    (code,) = re.findall(r"```python\n(.*?)```", issue, re.DOTALL)
+    (tmp_path / "pasted.py").write_text(code)
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "optvet.py").write_text("raise ImportError('optvet is not there')\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "first")}
+    for path in (tmp_path / "pasted.py", bundle / "repro.py"):
+        command = [sys.executable, str(path)]
+        ran = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert ran.returncode == 1, ran.stdout + ran.stderr
