@@ -24,7 +24,7 @@ from onnx import (
 )
 
 from optvet.engine.standard.call import OperatorCall
-from optvet.engine.standard.rules import AGREED, OF_ALL, RULES, wanted_values
+from optvet.engine.standard.rules import RULES, broken_rules, wanted_values
 from optvet.graph.functions import without_functions
 from optvet.graph.types import element_types, value_info
 from optvet.graph.walk import (
@@ -48,6 +48,12 @@ _MASKS = frozenset(
     """.split()
 )
 """Operators that masks of infinity are made with, and read by."""
+_CONSTANTS: Mapping[str, type] = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
 _LEARNED = "ai.onnx.ml"
 _PLAIN = "biuf"
 """Kinds of numbers that numpy has itself."""
@@ -88,6 +94,7 @@ def undefined_in(
         in_loops: Values in the bodies of Loops and Scans, likewise; their first axis is the
             iteration.
     """
+    # Of inlined functions all values are known that the graph's are.
     model = without_functions(model)
     known = {**_constants(model.graph), **feeds, **(inner or {})}
     versions = opset_versions(model)
@@ -118,6 +125,7 @@ def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
     loops = [node for node in model.graph.node if node.op_type in LOOPS]
     inside = [node for loop in loops for body in bodies_of(loop) for node in body.node]
     nodes = [node for node in (*model.graph.node, *inside) if node.op_type in RULES]
+    # Types are inferred only where it matters: that takes seconds for a large model.
     if all(name in known for node in nodes for name in node.input):
         return False
     types = element_types(model)
@@ -131,6 +139,7 @@ def _of_node(
         for iteration in _iterations(body, in_loops):
             inside = {**known, **_constants(body), **iteration}
             for inner in body.node:
+                # What a body computes is seen at the outputs of its node alone.
                 for found in _of_node(inner, inside, versions):
                     yield replace(found, values=tuple(node.output) if found.values else ())
     domain = domain_of(node)
@@ -140,16 +149,10 @@ def _of_node(
     results = [known.get(name) if name else None for name in node.output]
     opset = versions.get(_LEARNED if domain == _LEARNED else ONNX_DOMAIN, 1)
     call = OperatorCall(node, operands, results, opset)
-    for rule in (*RULES.get(node.op_type, ()), *OF_ALL):
-        try:
-            words = rule(call)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            continue  # Operands and attributes of other forms are for the checker to refuse.
-        if words:
-            name = rule.__name__.strip("_").replace("_", " ")
-            where = f"{node.op_type} {node.name or (node.output[0] if node.output else '')!r}"
-            values = () if rule in AGREED else tuple(node.output)
-            yield Undefined(f"{node.op_type}: {name}", where, words, values)
+    for rule, words in broken_rules(call):
+        where = f"{node.op_type} {node.name or (node.output[0] if node.output else '')!r}"
+        values = () if rule.agreed else tuple(node.output)
+        yield Undefined(f"{node.op_type}: {rule.name}", where, words, values)
 
 
 def _iterations(body: GraphProto, in_loops: Values) -> Iterator[Values]:
@@ -182,12 +185,10 @@ def _constants(graph: GraphProto | FunctionProto) -> dict[str, np.ndarray]:
         if isinstance(value, TensorProto):
             known[node.output[0]] = _array(value)
             continue
-        for name, kind in (("value_float", np.float32), ("value_int", np.int64)):
-            if (number := attribute_of(node, name)) is not None:
-                known[node.output[0]] = np.array(number, kind)
-        for name, kind in (("value_floats", np.float32), ("value_ints", np.int64)):
-            if (numbers := attribute_of(node, name)) is not None:
-                known[node.output[0]] = np.array(list(numbers), kind)
+        for given in node.attribute:
+            if given.name in _CONSTANTS:
+                numbers = helper.get_attribute_value(given)
+                known[node.output[0]] = np.array(numbers, _CONSTANTS[given.name])
     return known
 
 

@@ -15,7 +15,7 @@ from onnx import NodeProto
 
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.standard.call import OperatorCall, axes_of
-from optvet.engine.standard.rules import AGREED, RULES
+from optvet.engine.standard.rules import RULES
 from optvet.graph.walk import attribute_of
 
 _BY_ELEMENT = frozenset("Abs Add BitShift Cast CastLike Div Mod Mul Neg Pow Relu Sub".split())
@@ -59,15 +59,8 @@ def largest_of_numbers(node: NodeProto, value: np.ndarray) -> np.ndarray | None:
 
 def _rules_broken(call: OperatorCall) -> list[str]:
     """Names of the rules that a call breaks, but for those on which all kernels agree."""
-    broken = []
-    for rule in RULES.get(call.node.op_type, ()):
-        try:
-            words = rule not in AGREED and rule(call)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            continue
-        if words:
-            broken.append(rule.__name__)
-    return broken
+    rules = RULES.get(call.node.op_type, ())
+    return [rule.name for rule in rules if not rule.agreed and rule.explain(call)]
 
 
 def _only_order_is_open(call: OperatorCall) -> bool:
@@ -96,12 +89,14 @@ def _windows_with(call: OperatorCall, nan: np.ndarray) -> np.ndarray:
     """Which windows of a MaxPool hold NaN; all, where its padding is left to it."""
     result, rank = call.results[0], nan.ndim - 2
     assert result is not None
+    # How much padding lies on which side is for the kernel to find.
     if call.text("auto_pad", "NOTSET") != "NOTSET":
         return np.ones(1, bool)
     kernel = list(call.attribute("kernel_shape"))
     strides = list(call.attribute("strides") or [1] * rank)
     dilations = list(call.attribute("dilations") or [1] * rank)
     pads = list(call.attribute("pads") or [0] * 2 * rank)
+    # A window holds NaN if it does along one axis after the other.
     for i in range(rank):
         axis, size = i + 2, nan.shape[i + 2]
         starts = np.arange(result.shape[axis]) * strides[i] - pads[i]
@@ -122,6 +117,7 @@ def _by_element(call: OperatorCall, result: np.ndarray) -> np.ndarray:
     except ValueError:
         return np.ones(result.shape, bool)
     flat = [None if v is None else v.ravel() for v in wide]
+    # Halves of halves: a few open elements among a million take some forty calls.
     todo, calls = [(0, result.size)], 0
     while todo:
         start, end = todo.pop()
@@ -129,6 +125,7 @@ def _by_element(call: OperatorCall, result: np.ndarray) -> np.ndarray:
         calls += 1
         operands = [None if v is None else v[part] for v in flat]
         smaller = replace(call, operands=operands, results=[result.ravel()[part]])
+        # Past the limit, the rest counts as open: no wrong value is then accused for it.
         if calls < _CALLS and not _rules_broken(smaller):
             continue
         if end - start == 1 or calls >= _CALLS:

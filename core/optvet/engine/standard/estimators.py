@@ -1,4 +1,4 @@
-"""Rules about learned estimators, text and dictionaries; see ``rules``."""
+"""Rules about learned estimators, text and dictionaries."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from optvet.engine.numerics.floats import is_float
-from optvet.engine.standard.call import OperatorCall
-from optvet.engine.standard.numbers import is_integer, outside_of
+from optvet.engine.standard.call import Array, OperatorCall
+from optvet.engine.standard.numbers import outside_of
+from optvet.engine.standard.rule import Rules, is_integer
 
+rule = Rules()
+"""The rules of this module, in the order in which they are told."""
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)", re.I)
 _WHOLE = re.compile(r"\s*[+-]?\d+")
 _MODES = frozenset("BRANCH_LEQ BRANCH_LT BRANCH_GTE BRANCH_GT BRANCH_EQ BRANCH_NEQ LEAF".split())
 
 
-def text_of_number(call: OperatorCall) -> str:
-    """Text that is a number: a whole one of the type's range, where it becomes an integer."""
-    value, to, like = call.operand(0), call.attribute("to"), call.operand(1)
-    if value is None or value.dtype.kind not in "OUS":
+# --- text -----------------------------------------------------------------------------------------
+
+
+@rule("Cast CastLike")
+def _text_of_number(call: OperatorCall, value: Array, like: Array | None = None) -> str:
+    to = call.attribute("to")
+    if value.dtype.kind not in "OUS":
         return ""
     if call.node.op_type == "CastLike":
         if like is None or like.dtype.kind not in "biuf":
@@ -40,29 +46,29 @@ def text_of_number(call: OperatorCall) -> str:
     return "" if fits else f"a number that is no {limits.dtype}"
 
 
-def pattern(call: OperatorCall) -> str:
-    """A pattern without what RE2 does not know: references back, and looks around."""
-    text = call.text("pattern")
-    return "a pattern that is not of RE2" if re.search(r"\\[1-9]|\(\?<?[=!]", text) else ""
+@rule("RegexFullMatch", "a pattern that is not of RE2")
+def _pattern(*, pattern: str = "") -> object:
+    # RE2 knows no references back, and does not look around.
+    return re.search(r"\\[1-9]|\(\?<?[=!]", pattern)
 
 
-def rest_of_text(call: OperatorCall) -> str:
-    """A rest that no split was made in, without white space that is removed or kept."""
-    texts, splits = call.operand(0), call.attribute("maxsplit", None)
-    if texts is None or splits is None or call.text("delimiter"):
-        return ""
-    rests = (str(text).split(None, splits)[splits:] for text in texts.flat)
-    ends = any(rest != rest.strip() for each in rests for rest in each)
-    return "white space at the end of what is not split" if ends else ""
+@rule("StringSplit", "white space at the end of what is not split")
+def _rest_of_text(texts: Array, *, maxsplit: int | None = None, delimiter: str = "") -> bool:
+    # Kernels remove white space from a rest in which no split was made, or keep it.
+    if maxsplit is None or delimiter:
+        return False
+    rests = (str(text).split(None, maxsplit)[maxsplit:] for text in texts.flat)
+    return any(rest != rest.strip() for each in rests for rest in each)
 
 
-def grams(call: OperatorCall) -> str:
-    """N-grams in a pool: whole ones, each of them once, with a place and a weight for each."""
+@rule("TfIdfVectorizer")
+def _grams(call: OperatorCall) -> str:
     least, most = call.attribute("min_gram_length", 1), call.attribute("max_gram_length", 1)
     if not 1 <= least <= most or call.attribute("max_skip_count", 0) < 0:
         return f"lengths from {least} to {most}, or a negative number of skips"
     pool = call.attribute("pool_int64s") or call.attribute("pool_strings") or ()
     places, starts = call.attribute("ngram_indexes", ()), call.attribute("ngram_counts", ())
+    # The pool holds first all 1-grams, then all 2-grams and so on, each from its start.
     ends = [*starts[1:], len(pool)]
     found: list[Sequence[Any]] = []
     for length, (start, end) in enumerate(zip(starts, ends, strict=False), 1):
@@ -75,14 +81,16 @@ def grams(call: OperatorCall) -> str:
     return "an n-gram is twice in the pool" if len(set(found)) < len(found) else ""
 
 
-def long_grams(call: OperatorCall) -> str:
-    """No lengths of which the pool does not say where they start."""
-    most, starts = call.attribute("max_gram_length", 1), call.attribute("ngram_counts", ())
-    return f"{most}-grams, which have no start in the pool" if most > len(starts) else ""
+@rule("TfIdfVectorizer", "{max_gram_length}-grams, which have no start in the pool", agreed=True)
+def _long_grams(*, max_gram_length: int = 1, ngram_counts: Any = ()) -> bool:
+    return max_gram_length > len(ngram_counts)
 
 
-def pairs(call: OperatorCall) -> str:
-    """A value for each key."""
+# --- categories and features ----------------------------------------------------------------------
+
+
+@rule("LabelEncoder")
+def _pairs(call: OperatorCall) -> str:
     sizes: dict[str, int] = {}
     for given in call.node.attribute:
         side = given.name.partition("_")[0]
@@ -94,44 +102,39 @@ def pairs(call: OperatorCall) -> str:
     return f"{sizes['keys']} keys for {sizes['values']} values"
 
 
-def categories(call: OperatorCall) -> str:
-    """Each category once."""
+@rule("CategoryMapper OneHotEncoder ZipMap", "a category is listed twice")
+def _categories(call: OperatorCall) -> bool:
     value, names = call.operand(0), ["cats_strings", "cats_int64s"]
     if call.node.op_type == "ZipMap":
         names = ["classlabels_strings", "classlabels_int64s"]
     elif call.node.op_type == "CategoryMapper" and value is not None:
+        # Only the list that is looked up has to have each once.
         names = names[:1] if value.dtype.kind in "OUS" else names[1:]
-    lists = [call.attribute(name) or () for name in names]
-    return "a category is listed twice" if any(len({*c}) < len(c) for c in lists) else ""
+    return any(len({*c}) < len(c) for c in map(call.attribute, names) if c)
 
 
-def known_categories(call: OperatorCall) -> str:
-    """Categories that are known, where no zeros stand for others."""
-    value, known = call.operand(0), call.attribute("cats_int64s")
-    if value is None or call.attribute("zeros", 1) or known is None or value.dtype.kind not in "iu":
-        return ""
-    return "" if bool(np.isin(value, known).all()) else "a category that is not known"
+@rule("OneHotEncoder", "a category that is not known")
+def _known_categories(value: Array, *, cats_int64s: Any = None, zeros: int = 1) -> bool:
+    if zeros or cats_int64s is None or value.dtype.kind not in "iu":
+        return False
+    return not np.isin(value, cats_int64s).all()
 
 
-def whole_numbers(call: OperatorCall) -> str:
-    """Floats that can be cast to integers, as the text says of categories and places."""
-    for value in (call.operand(0), call.operand(1)):
-        if value is not None and is_float(value.dtype) and outside_of(value, np.dtype(np.int64)):
-            return "a float that is no int64"
-    return ""
+@rule("OneHot OneHotEncoder", "a float that is no int64")
+def _whole_numbers(x: Array | None = None, depth: Array | None = None) -> bool:
+    # Categories and places are cast to integers, as the text says.
+    floats = (v for v in (x, depth) if v is not None and is_float(v.dtype))
+    return any(outside_of(v, np.dtype(np.int64)) for v in floats)
 
 
-def features(call: OperatorCall) -> str:
-    """Features that the data have, counted from 0."""
-    data, given = call.operand(0), call.operand(1)
-    if data is None or given is None or not data.ndim:
-        return ""
-    wrong = bool(np.any((given < 0) | (given >= data.shape[-1])))
+@rule("ArrayFeatureExtractor", agreed=True)
+def _features(data: Array, given: Array) -> object:
+    wrong = data.ndim and np.any((given < 0) | (given >= data.shape[-1]))
     return f"a feature that is not one of the {data.shape[-1]}" if wrong else ""
 
 
-def vectors(call: OperatorCall) -> str:
-    """Sizes of all inputs."""
+@rule("FeatureVectorizer")
+def _vectors(call: OperatorCall) -> str:
     sizes = list(call.attribute("inputdimensions", ()))
     shapes = [None if o is None or not o.ndim else o.shape[-1] for o in call.operands]
     fits = len(sizes) == len(shapes) and all(
@@ -140,102 +143,109 @@ def vectors(call: OperatorCall) -> str:
     return "" if fits else f"inputdimensions are {sizes}"
 
 
-def imputed(call: OperatorCall) -> str:
-    """Values of the data's type to put in: one, or one for each feature."""
-    data = call.operand(0)
-    floats = call.attribute("imputed_value_floats") or ()
-    integers = call.attribute("imputed_value_int64s") or ()
-    if bool(floats) == bool(integers):
+@rule("Imputer")
+def _imputed(
+    data: Array | None = None, *, imputed_value_floats: Any = (), imputed_value_int64s: Any = ()
+) -> str:
+    if bool(imputed_value_floats) == bool(imputed_value_int64s):
         return "values to put in of both types or of none"
     if data is None or not data.ndim:
         return ""
-    values = floats if is_float(data.dtype) else integers
+    values = imputed_value_floats if is_float(data.dtype) else imputed_value_int64s
     fits = len(values) in (1, data.shape[-1])
     return "" if fits else f"{len(values)} values of the data's type to put in"
 
 
-def scaled(call: OperatorCall) -> str:
-    """As many offsets as scales: one, or one for each feature."""
-    data, sizes = call.operand(0), [len(call.attribute(n) or ()) for n in ("scale", "offset")]
-    features = data.shape[-1] if data is not None and data.ndim else sizes[0]
-    fits = sizes[0] == sizes[1] and sizes[0] in (0, 1, features)
-    return "" if fits else f"{sizes[0]} scales and {sizes[1]} offsets of {features} features"
+@rule("Scaler")
+def _scaled(data: Array | None = None, *, scale: Any = (), offset: Any = ()) -> str:
+    features = data.shape[-1] if data is not None and data.ndim else len(scale)
+    fits = len(scale) == len(offset) and len(scale) in (0, 1, features)
+    return "" if fits else f"{len(scale)} scales and {len(offset)} offsets of {features} features"
 
 
-def rows(call: OperatorCall) -> str:
-    """Data of one row or several."""
-    data = call.operand(0)
-    return "" if data is None or data.ndim in (1, 2) else f"data of {data.ndim} dimensions"
+@rule("Normalizer", "data of {data.ndim} dimensions")
+def _rows(data: Array) -> bool:
+    return data.ndim not in (1, 2)
 
 
-def targets(call: OperatorCall) -> str:
-    """Targets, with a coefficient for each feature, and one intercept, if there are any."""
-    data, number = call.operand(0), call.attribute("targets", 1)
-    size, added = (len(call.attribute(n) or ()) for n in ("coefficients", "intercepts"))
-    if number < 1 or added not in (0, number):
-        return f"{added} intercepts of {number} targets"
-    if data is None or not data.ndim or size == number * data.shape[-1]:
+@rule("LinearRegressor")
+def _targets(
+    data: Array | None = None, *, targets: int = 1, coefficients: Any = (), intercepts: Any = ()
+) -> str:
+    size, added = len(coefficients), len(intercepts)
+    if targets < 1 or added not in (0, targets):
+        return f"{added} intercepts of {targets} targets"
+    if data is None or not data.ndim or size == targets * data.shape[-1]:
         return ""
-    return f"{size} coefficients of {number} targets and {data.shape[-1]} features"
+    return f"{size} coefficients of {targets} targets and {data.shape[-1]} features"
 
 
-def linear_classes(call: OperatorCall) -> str:
-    """A coefficient for each class and feature, and an intercept for each class."""
-    data = call.operand(0)
-    labels = call.attribute("classlabels_ints") or call.attribute("classlabels_strings") or ()
-    size, added = (len(call.attribute(n) or ()) for n in ("coefficients", "intercepts"))
+@rule("LinearClassifier", agreed=True)
+def _linear_classes(
+    data: Array | None = None,
+    *,
+    classlabels_ints: Any = (),
+    classlabels_strings: Any = (),
+    coefficients: Any = (),
+    intercepts: Any = (),
+) -> str:
+    labels = classlabels_ints or classlabels_strings
+    size, added = len(coefficients), len(intercepts)
     fits = labels and not size % len(labels) and added in (0, len(labels))
     if fits and (data is None or not data.ndim or size == len(labels) * data.shape[-1]):
         return ""
     return f"{size} coefficients and {added} intercepts of {len(labels)} classes"
 
 
-def kernel_machine(call: OperatorCall) -> str:
-    """Parameters of the kernel, none or three, and both of the probabilities."""
-    sizes = [len(call.attribute(n) or ()) for n in ("prob_a", "prob_b", "kernel_params")]
+@rule("SVMClassifier SVMRegressor")
+def _kernel_machine(*, prob_a: Any = (), prob_b: Any = (), kernel_params: Any = ()) -> str:
+    # Both coefficients of the probabilities, and no parameter of the kernel or all three.
+    sizes = len(prob_a), len(prob_b), len(kernel_params)
     if sizes[0] != sizes[1] or sizes[2] not in (0, 3):
         return f"{sizes[0]} and {sizes[1]} coefficients, and {sizes[2]} parameters of the kernel"
     return ""
 
 
-def columns_of_map(call: OperatorCall) -> str:
-    """A column for each key."""
-    data = call.operand(0)
-    keys = call.attribute("classlabels_strings") or call.attribute("classlabels_int64s") or ()
-    if data is None or not data.ndim or data.shape[-1] == len(keys):
+@rule("ZipMap")
+def _columns_of_map(
+    data: Array, *, classlabels_strings: Any = (), classlabels_int64s: Any = ()
+) -> str:
+    keys = classlabels_strings or classlabels_int64s
+    if not data.ndim or data.shape[-1] == len(keys):
         return ""
     return f"{len(keys)} keys for {data.shape[-1]} columns"
 
 
-def trees(call: OperatorCall) -> str:
-    """Trees of nodes that are told in full, once each, with children, features and votes."""
-    given = {a.name: helper.get_attribute_value(a) for a in call.node.attribute}
-    lists = {
-        name.removesuffix("_as_tensor"): numpy_helper.to_array(value).tolist()
-        if isinstance(value, TensorProto)
-        else list(value)
-        for name, value in given.items()
-        if name.startswith(("nodes_", "class_", "target_"))
-    }
-    for prefix in ("nodes_", "class_", "target_"):
-        sizes = {len(value) for name, value in lists.items() if name.startswith(prefix) and value}
-        if len(sizes) > 1:
-            return f"attributes {prefix}* of {sorted(sizes)} elements"
-    return _wrong_nodes(call, lists) or _wrong_votes(given, lists)
+# --- trees ----------------------------------------------------------------------------------------
 
 
-def trees_with_leaves(call: OperatorCall) -> str:
-    """Trees whose nodes and leaves are told in full, with children, features and targets."""
-    given = {a.name: helper.get_attribute_value(a) for a in call.node.attribute}
+def _lists(call: OperatorCall, *prefixes: str) -> tuple[dict[str, list[Any]], str]:
+    """The lists that describe trees, and why those with one prefix are no columns of a table."""
     lists = {
-        name: numpy_helper.to_array(value).tolist() if isinstance(value, TensorProto) else [*value]
-        for name, value in given.items()
-        if name.startswith(("nodes_", "leaf_"))
+        a.name.removesuffix("_as_tensor"): numpy_helper.to_array(a.t).tolist()
+        if a.type == a.TENSOR
+        else list(helper.get_attribute_value(a))
+        for a in call.node.attribute
+        if a.name.startswith(prefixes)
     }
-    for prefix in ("nodes_", "leaf_"):
+    for prefix in prefixes:
         sizes = {len(value) for name, value in lists.items() if name.startswith(prefix) and value}
         if len(sizes) > 1:
-            return f"attributes {prefix}* of {sorted(sizes)} elements"
+            return lists, f"attributes {prefix}* of {sorted(sizes)} elements"
+    return lists, ""
+
+
+@rule("TreeEnsembleClassifier TreeEnsembleRegressor")
+def _trees(call: OperatorCall) -> str:
+    lists, words = _lists(call, "nodes_", "class_", "target_")
+    return words or _wrong_nodes(call, lists) or _wrong_votes(call, lists)
+
+
+@rule("TreeEnsemble")
+def _trees_with_leaves(call: OperatorCall) -> str:
+    lists, words = _lists(call, "nodes_", "leaf_")
+    if words:
+        return words
     nodes, leaves = len(lists.get("nodes_modes", ())), len(lists.get("leaf_targetids", ()))
     data, targets = call.operand(0), call.attribute("n_targets", 1)
     features = data.shape[1] if data is not None and data.ndim > 1 else math.inf
@@ -254,6 +264,7 @@ def trees_with_leaves(call: OperatorCall) -> str:
         for place in places:
             if not 0 <= place < limit:
                 return f"{kind} {place}, of {limit:g}"
+    # A leaf votes for one target: another one may have no vote at all.
     least_or_largest = call.attribute("aggregate_function", 1) in (2, 3)
     return "a target that no leaf may have" if least_or_largest and targets > 1 else ""
 
@@ -276,18 +287,19 @@ def _wrong_nodes(call: OperatorCall, lists: dict[str, list[Any]]) -> str:
     return ""
 
 
-def _wrong_votes(given: dict[str, Any], lists: dict[str, list[Any]]) -> str:
+def _wrong_votes(call: OperatorCall, lists: dict[str, list[Any]]) -> str:
     nodes = {*zip(lists.get("nodes_treeids", []), lists.get("nodes_nodeids", []), strict=False)}
     kind = "class" if lists.get("class_ids") else "target"
     votes = zip(lists.get(f"{kind}_treeids", []), lists.get(f"{kind}_nodeids", []), strict=False)
     if not nodes >= {*votes}:
         return "a vote of a node that is none"
-    labels = given.get("classlabels_int64s") or given.get("classlabels_strings") or ()
-    most = len(labels) if kind == "class" else given.get("n_targets", 1)
+    labels = call.attribute("classlabels_int64s") or call.attribute("classlabels_strings") or ()
+    most = len(labels) if kind == "class" else call.attribute("n_targets", 1)
     ids = lists.get(f"{kind}_ids", [])
     if any(not 0 <= n < most for n in ids):
         return f"a vote for what is not one of the {most}"
-    if given.get("aggregate_function", b"SUM") not in (b"MIN", b"MAX"):
+    if call.text("aggregate_function", "SUM") not in ("MIN", "MAX"):
         return ""
+    # A sum of no votes is 0, but there is no least of them.
     leaves = sum(mode == b"LEAF" for mode in lists.get("nodes_modes", []))
     return "" if len(ids) == leaves * most else "the least or largest of no votes"

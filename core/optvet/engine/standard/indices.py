@@ -1,4 +1,4 @@
-"""Rules about indices, counts, orders, steps and what is summed; see ``rules``."""
+"""Rules about indices, counts, orders, steps and what is summed."""
 
 from __future__ import annotations
 
@@ -6,120 +6,117 @@ import math
 
 import numpy as np
 
-from optvet.engine.numerics.floats import is_float
-from optvet.engine.standard.call import OperatorCall
+from optvet.engine.standard.call import Array, OperatorCall, repeats_an_axis
+from optvet.engine.standard.numbers import holds_nan
+from optvet.engine.standard.rule import Rules, operands
+
+rule = Rules()
+"""The rules of this module, in the order in which they are told."""
+_CELLS = "GRU LSTM RNN"
+_LOSSES = "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
 
 
-def unique_places(call: OperatorCall) -> str:
-    """Elements that are written once."""
-    places = call.operand(1)
-    reduction = call.attribute("reduction", b"none")
-    if places is None or reduction not in (b"none", "none") or not places.size:
-        return ""
+@rule("Scatter ScatterElements ScatterND", "an element is written twice", recorded=operands)
+def _unique_places(call: OperatorCall) -> bool:
+    places, data = call.operand(1), call.operand(0)
+    if places is None or call.text("reduction", "none") != "none" or not places.size:
+        return False
+    # An index may be counted from the front and from the back.
     if call.node.op_type == "ScatterND":
         rows = places.reshape(-1, places.shape[-1]) if places.ndim else places.reshape(1, -1)
-        data = call.operand(0)
         if data is not None and rows.shape[1] <= data.ndim:
             rows = np.where(rows < 0, rows + np.array(data.shape[: rows.shape[1]]), rows)
-        return _twice(np.unique(rows, axis=0).shape[0] < rows.shape[0])
-    axis, size = call.attribute("axis", 0), call.operand(0)
-    if size is not None and size.ndim:
-        places = np.where(places < 0, places + size.shape[axis], places)
-    lines = np.moveaxis(places, axis, -1).reshape(-1, places.shape[axis]) if places.ndim else None
-    if lines is None:
-        return ""
-    return _twice(any(len(set(line.tolist())) < len(line) for line in lines))
+        return bool(np.unique(rows, axis=0).shape[0] < rows.shape[0])
+    axis = call.attribute("axis", 0)
+    if data is not None and data.ndim:
+        places = np.where(places < 0, places + data.shape[axis], places)
+    if not places.ndim:
+        return False
+    lines = np.moveaxis(places, axis, -1).reshape(-1, places.shape[axis])
+    return any(len(set(line.tolist())) < len(line) for line in lines)
 
 
-def places(call: OperatorCall) -> str:
-    """Indices outside the data: an error that some kernels do not check for."""
+@rule(
+    "Gather GatherElements GatherND Scatter ScatterElements ScatterND",
+    "an index is outside of the data",
+)
+def _places(call: OperatorCall) -> bool:
+    # An error that some kernels do not check for.
     data, places = call.operand(0), call.operand(1)
     if data is None or places is None or not places.size or places.dtype.kind not in "iu":
-        return ""
+        return False
     if call.node.op_type.endswith("ND"):
         first = call.attribute("batch_dims", 0) if call.node.op_type == "GatherND" else 0
         sizes = np.array(data.shape[first : first + places.shape[-1]] if places.ndim else ())
         if places.ndim and len(sizes) != places.shape[-1]:
-            return ""  # for the checker to refuse
+            return False  # for the checker to refuse
     else:
         axis = call.attribute("axis", 0)
         sizes = np.array(data.shape[axis] if -data.ndim <= axis < data.ndim else 0)
-    wrong = bool(np.any((places < -sizes) | (places >= sizes)))
-    return "an index is outside of the data" if wrong else ""
+    return bool(np.any((places < -sizes) | (places >= sizes)))
 
 
-def _twice(found: bool) -> str:
-    return "an element is written twice" if found else ""
+@rule("OneHot", "the depth is not positive", at=(1,), recorded=operands)
+def _depth(depth: Array) -> object:
+    # Of a number with a fraction, the whole part counts.
+    return np.any(depth < 1)
 
 
-def depth(call: OperatorCall) -> str:
-    """Something to tell apart: of a number with a fraction, the whole part counts."""
-    value = call.operand(1)
-    return "the depth is not positive" if value is not None and bool(np.any(value < 1)) else ""
-
-
-def count(call: OperatorCall) -> str:
-    """As many elements as there are."""
-    count, data = call.operand(1), call.operand(0)
-    if count is None or not count.size:
+@rule("TopK", at=(1, 0))
+def _count(count: Array, data: Array | None = None, *, axis: int = -1) -> str:
+    if not count.size:
         return ""
     wanted = count.item(0)
-    size = wanted if data is None else data.shape[call.attribute("axis", -1)]
+    size = wanted if data is None else data.shape[axis]
     return "" if 0 <= wanted <= size else f"{wanted} elements of an axis of {size}"
 
 
-def any_order(call: OperatorCall) -> str:
-    """Largest elements in an order."""
-    many = call.operand(1)
-    open_ = not call.attribute("sorted", 1) and many is not None and bool(np.any(many > 1))
-    return "elements in no order" if open_ else ""
+@rule("TopK", "elements in no order", at=(1,))
+def _any_order(count: Array, *, sorted: int = 1) -> object:
+    return not sorted and np.any(count > 1)
 
 
-def lengths(call: OperatorCall) -> str:
-    """Lengths of sequences, of which none is longer than there are steps."""
-    data, given = call.operand(0), call.operand(1)
-    axis = call.attribute("time_axis", 0)
-    if data is None or given is None or not 0 <= axis < data.ndim:
-        return ""
-    steps = data.shape[axis]
-    wrong = given[(given < 0) | (given > steps)]
+@rule("ReverseSequence", recorded=operands)
+def _lengths(data: Array, lengths: Array, *, time_axis: int = 0) -> object:
+    return 0 <= time_axis < data.ndim and _long_sequence(lengths, data.shape[time_axis])
+
+
+@rule(_CELLS, at=(0, 4))
+def _steps_of_cells(data: Array, lengths: Array, *, layout: int = 0) -> object:
+    return data.ndim == 3 and _long_sequence(lengths, data.shape[1 if layout else 0])
+
+
+def _long_sequence(lengths: Array, steps: int) -> str:
+    wrong = lengths[(lengths < 0) | (lengths > steps)]
     return f"a sequence of {wrong.flat[0]} elements among {steps} steps" if wrong.size else ""
 
 
-def steps_of_cells(call: OperatorCall) -> str:
-    """Lengths of sequences, of which none is longer than there are steps."""
+@rule(_CELLS, "the state after no steps")
+def _last_state(call: OperatorCall) -> bool:
     data, given = call.operand(0), call.operand(4)
-    if data is None or given is None or data.ndim != 3:
-        return ""
-    steps = data.shape[1 if call.attribute("layout", 0) else 0]
-    wrong = given[(given < 0) | (given > steps)]
-    return f"a sequence of {wrong.flat[0]} elements among {steps} steps" if wrong.size else ""
-
-
-def last_state(call: OperatorCall) -> str:
-    """A last step, of which the state is asked for."""
-    data, given = call.operand(0), call.operand(4)
+    # Without a step there is no last state; nothing is wrong where only the empty sequence is read.
     if data is None or data.ndim != 3 or not any(call.node.output[1:]):
-        return ""
+        return False
     steps, batch = data.shape[:2] if not call.attribute("layout", 0) else data.shape[1::-1]
     none = not steps if given is None else bool(np.any(given == 0))
-    return "the state after no steps" if batch and none else ""
+    return bool(batch) and none
 
 
-def order(call: OperatorCall) -> str:
-    """Numbers that can be put in order."""
-    value = call.operand(0)
-    if value is None or not is_float(value.dtype):
-        return ""
-    return "NaN has no place in an order" if np.isnan(value.astype(np.float64)).any() else ""
+@rule(
+    "ArgMax ArgMin GlobalMaxPool Hardmax MaxPool ReduceMax ReduceMin Relu TopK Unique",
+    "NaN has no place in an order",
+)
+def _order(value: Array) -> bool:
+    return holds_nan(value)
 
 
-def parts(call: OperatorCall) -> str:
-    """A size for each output, whose sum is that of the whole; one number alone is no such list."""
+@rule("Split SplitToSequence")
+def _parts(call: OperatorCall) -> str:
     data, given = call.operand(0), call.operand(1)
     sizes = call.attribute("split") if given is None else given
     axis = call.attribute("axis", 0)
-    if data is None or np.ndim(sizes) != 1 or not -data.ndim <= axis < data.ndim:
+    # One number alone is no list of sizes: the last part may be smaller.
+    if data is None or np.ndim(sizes) != 1 or not _has_axis(data, axis):
         return ""
     if call.node.op_type == "Split" and np.size(sizes) != len(call.node.output):
         return f"{np.size(sizes)} parts for {len(call.node.output)} outputs"
@@ -127,111 +124,107 @@ def parts(call: OperatorCall) -> str:
     return "" if total == whole else f"parts of {total} elements in all of an axis of {whole}"
 
 
-def equal_parts(call: OperatorCall) -> str:
-    """Without sizes, parts of one size; since operator set 18, only as many as is said."""
+@rule("Split", recorded=operands)
+def _equal_parts(call: OperatorCall) -> str:
     node, data = call.node, call.operand(0)
     if call.attribute("split") is not None or any(node.input[1:]):
         return ""
+    # Since operator set 18, there are only as many as is said.
     if call.opset >= 18:
         said = call.attribute("num_outputs") is not None
         return "" if said else "neither the sizes of the parts nor their number is given"
     axis, number = call.attribute("axis", 0), len(node.output)
-    if data is None or not -data.ndim <= axis < data.ndim or data.shape[axis] % number == 0:
+    if data is None or not _has_axis(data, axis) or data.shape[axis] % number == 0:
         return ""
     return f"{number} equal parts of an axis of {data.shape[axis]}"
 
 
-def steps(call: OperatorCall) -> str:
-    """Steps that lead on."""
-    value = call.operand(4)
-    return "a step is 0" if value is not None and bool(np.any(value == 0)) else ""
+@rule("Slice", "a step is 0", at=(4,))
+def _steps(step: Array) -> object:
+    return np.any(step == 0)
 
 
-def sliced_axes(call: OperatorCall) -> str:
-    """Axes that are sliced once."""
-    data, axes = call.operand(0), call.operand(3)
-    if axes is None:
+@rule("Slice", at=(3, 0))
+def _sliced_axes(axes: Array, data: Array | None = None) -> object:
+    return repeats_an_axis(axes.ravel().tolist(), data)
+
+
+@rule(
+    "ArgMax ArgMin GatherElements Hardmax LayerNormalization LogSoftmax LpNormalization "
+    "RMSNormalization Scatter ScatterElements Softmax SplitToSequence",
+    "axis {axis} of {data.ndim} dimensions",
+)
+def _axis_inside(data: Array, *, axis: int) -> bool:
+    return not _has_axis(data, axis)
+
+
+@rule("CumProd CumSum")
+def _axis_of_sum(data: Array, axis: Array) -> str:
+    if axis.size != 1 or _has_axis(data, axis.item()):
         return ""
-    counted = axes if data is None else np.where(axes < 0, axes + data.ndim, axes)
-    return "an axis is listed twice" if np.unique(counted).size < counted.size else ""
+    return f"axis {axis.item()} of {data.ndim} dimensions"
 
 
-def axis_inside(call: OperatorCall) -> str:
-    """An axis that there is."""
-    data, axis = call.operand(0), call.given_or_default("axis")
-    if data is None or axis is None:
-        return ""
-    return "" if -data.ndim <= axis < data.ndim else f"axis {axis} of {data.ndim} dimensions"
+def _has_axis(data: Array, axis: int) -> bool:
+    return -data.ndim <= axis < data.ndim
 
 
-def axis_of_sum(call: OperatorCall) -> str:
-    """An axis that there is, where it is an operand."""
-    data, axis = call.operand(0), call.operand(1)
-    if data is None or axis is None or axis.size != 1:
-        return ""
-    inside = -data.ndim <= axis.item() < data.ndim
-    return "" if inside else f"axis {axis.item()} of {data.ndim} dimensions"
-
-
-def beside(call: OperatorCall) -> str:
-    """Indices of as many dimensions as the data, and no more of them along any other axis."""
-    data, places, axis = call.operand(0), call.operand(1), call.attribute("axis", 0)
-    if data is None or places is None:
-        return ""
+@rule("GatherElements Scatter ScatterElements")
+def _beside(data: Array, places: Array, *, axis: int = 0) -> str:
     if data.ndim != places.ndim:
         return f"indices of {places.ndim} dimensions for data of {data.ndim}"
+    # The result has the shape of the indices: beside the axis, it begins where the data do.
     others = [n for n in range(data.ndim) if n not in (axis, axis + data.ndim)]
     wide = any(places.shape[n] > data.shape[n] for n in others)
     return "more indices than there are data beside the axis" if wide else ""
 
 
-def points(call: OperatorCall) -> str:
-    """Tuples of indices into the data, a batch of them for each batch of the data."""
-    data, places = call.operand(0), call.operand(1)
-    batches = call.attribute("batch_dims", 0)
-    if data is None or places is None or not places.ndim:
+@rule("GatherND")
+def _points(data: Array, places: Array, *, batch_dims: int = 0) -> str:
+    if not places.ndim:
         return ""
-    if not 0 <= batches < min(data.ndim, places.ndim):
-        return f"batch_dims is {batches}"
-    if not 1 <= places.shape[-1] <= data.ndim - batches:
+    if not 0 <= batch_dims < min(data.ndim, places.ndim):
+        return f"batch_dims is {batch_dims}"
+    if not 1 <= places.shape[-1] <= data.ndim - batch_dims:
         return f"tuples of {places.shape[-1]} indices"
-    same = data.shape[:batches] == places.shape[:batches]
+    same = data.shape[:batch_dims] == places.shape[:batch_dims]
     return "" if same else "the batches of the data and the indices differ"
 
 
-def selected(call: OperatorCall) -> str:
-    """No more conditions than there are elements to select."""
-    data, condition, axis = call.operand(0), call.operand(1), call.attribute("axis")
-    if data is None or condition is None:
-        return ""
+@rule("Compress")
+def _selected(data: Array, condition: Array, *, axis: int | None = None) -> str:
     size = data.size if axis is None else data.shape[axis]
     return "" if condition.size <= size else f"{condition.size} conditions for {size} elements"
 
 
-def reversed_axes(call: OperatorCall) -> str:
-    """The first two axes: one of the batch, one of time."""
-    batch, time = call.attribute("batch_axis", 1), call.attribute("time_axis", 0)
-    return "" if {batch, time} == {0, 1} else f"batch_axis is {batch}, and time_axis is {time}"
+@rule("ReverseSequence", "batch_axis is {batch_axis}, and time_axis is {time_axis}")
+def _reversed_axes(*, batch_axis: int = 1, time_axis: int = 0) -> bool:
+    return {batch_axis, time_axis} != {0, 1}
 
 
-def classes(call: OperatorCall) -> str:
-    """Classes that there are, apart from what is ignored."""
-    data, target = call.operand(0), call.operand(1)
-    if data is None or target is None or data.ndim < 2:
-        return ""
-    ignored = call.attribute("ignore_index")
+@rule(_LOSSES, "a class that is not one of the {data.shape[1]}")
+def _classes(data: Array, target: Array, *, ignore_index: int | None = None) -> bool:
+    if data.ndim < 2:
+        return False
     wrong = (target < 0) | (target >= data.shape[1])
-    if ignored is not None:
-        wrong &= target != ignored
-    return f"a class that is not one of the {data.shape[1]}" if bool(np.any(wrong)) else ""
+    # The class that is ignored need not be one: -1 and 255 are usual.
+    if ignore_index is not None:
+        wrong &= target != ignore_index
+    return bool(np.any(wrong))
 
 
-def mean_of_losses(call: OperatorCall) -> str:
-    """Losses to take the mean of, with weights that are not all 0."""
-    target, weights = call.operand(1), call.operand(2)
-    if target is None or call.text("reduction", "mean") != "mean":
+@rule(_LOSSES, at=(1, 2))
+def _mean_of_losses(
+    target: Array,
+    weights: Array | None = None,
+    *,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+) -> str:
+    if reduction != "mean":
         return ""
-    counted = target[target != call.attribute("ignore_index")]
+    # A mean divides by the sum of the weights, or by the number of losses that count.
+    counted = target[target != ignore_index]
     if not counted.size:
         return "the mean of no losses"
     if weights is None or weights[counted].sum():
@@ -239,8 +232,9 @@ def mean_of_losses(call: OperatorCall) -> str:
     return "the mean of losses whose weights are 0"
 
 
-def thresholds(call: OperatorCall) -> str:
-    """Boxes and thresholds that can be compared, and a number of boxes."""
+@rule("NonMaxSuppression")
+def _thresholds(call: OperatorCall) -> str:
+    # All are compared: corners, scores and both thresholds.
     for place in (0, 1, 3, 4):
         value = call.operand(place)
         if value is not None and bool(np.isnan(value).any()):
@@ -252,66 +246,58 @@ def thresholds(call: OperatorCall) -> str:
     return "a threshold of the overlap that is not from 0 to 1" if outside else ""
 
 
-def position_ids(call: OperatorCall) -> str:
-    """Positions that the tables of sines and cosines have."""
+@rule("RotaryEmbedding")
+def _position_ids(call: OperatorCall) -> str:
     table, given = call.operand(1), call.operand(3)
+    # Operators of other domains that are so named have these operands at other places.
     if table is None or given is None or table.ndim != 2 or call.node.domain:
         return ""
     wrong = bool(np.any((given < 0) | (given >= table.shape[0])))
     return f"a position that is not one of the {table.shape[0]}" if wrong else ""
 
 
-def written(call: OperatorCall) -> str:
-    """Places in a cache, of which the first axis is the batch."""
-    cache, update, first = call.operand(0), call.operand(1), call.operand(2)
-    axis = call.attribute("axis", -2)
-    if cache is None or update is None or cache.ndim != update.ndim:
+@rule("TensorScatter")
+def _written(
+    cache: Array, update: Array, first: Array | None = None, *, axis: int = -2, mode: str = "linear"
+) -> str:
+    if cache.ndim != update.ndim:
         return ""
+    # Each element of the batch has a place of its own to write to, so the batch is no such axis.
     if not -cache.ndim < axis < cache.ndim or not axis:
         return f"axis {axis} of {cache.ndim} dimensions, of which the first is the batch"
     starts = np.zeros(1, np.int64) if first is None else first
     long = update.shape[axis] > cache.shape[axis]
-    if call.text("mode", "linear") == "linear":
+    if mode == "linear":
         long |= bool(np.any(starts + update.shape[axis] > cache.shape[axis]))
     return "what is written is outside of the cache" if long or np.any(starts < 0) else ""
 
 
-def argument_of_nothing(call: OperatorCall) -> str:
-    """An axis that has elements, of which one is the largest or smallest."""
-    value, axis = call.operand(0), call.attribute("axis", 0)
-    if value is None or not -value.ndim <= axis < value.ndim or value.shape[axis]:
-        return ""
-    rows = math.prod(size for n, size in enumerate(value.shape) if n != axis % value.ndim)
-    return "the place of the largest of no numbers" if rows else ""
+@rule("ArgMax ArgMin", "the place of the largest of no numbers")
+def _argument_of_nothing(value: Array, *, axis: int = 0) -> bool:
+    if not _has_axis(value, axis) or value.shape[axis]:
+        return False
+    return bool(math.prod(size for n, size in enumerate(value.shape) if n != axis % value.ndim))
 
 
-def permutation(call: OperatorCall) -> str:
-    """A place for each axis."""
-    value, order = call.operand(0), call.attribute("perm")
-    if value is None or order is None or sorted(order) == [*range(value.ndim)]:
-        return ""
-    return f"perm is {list(order)}, of {value.ndim} dimensions"
+@rule("Transpose", "perm is {perm}, of {value.ndim} dimensions")
+def _permutation(value: Array, *, perm: list[int] | None = None) -> bool:
+    return perm is not None and sorted(perm) != [*range(value.ndim)]
 
 
-def tokens(call: OperatorCall) -> str:
-    """As many keys that are not padded as there are."""
-    keys, counts = call.operand(1), call.operand(6)
-    if keys is None or counts is None or keys.ndim < 2:
-        return ""
-    wrong = bool(np.any((counts < 0) | (counts > keys.shape[-2])))
+@rule("Attention", at=(1, 6))
+def _tokens(keys: Array, counts: Array) -> str:
+    wrong = keys.ndim > 1 and np.any((counts < 0) | (counts > keys.shape[-2]))
     return f"more tokens than the {keys.shape[-2]} keys" if wrong else ""
 
 
-def delta(call: OperatorCall) -> str:
-    """A step that leads on."""
-    value = call.operand(2)
-    return "the step is 0" if value is not None and bool(np.any(value == 0)) else ""
+@rule("Range", "the step is 0", at=(2,), recorded=operands)
+def _delta(step: Array) -> object:
+    return np.any(step == 0)
 
 
-def normalized_nothing(call: OperatorCall) -> str:
-    """Rows that have elements; of an empty one there is no mean, which is an output too."""
-    value, axis = call.operand(0), call.attribute("axis", -1)
-    if value is None or not -value.ndim <= axis < value.ndim:
-        return ""
-    rows = math.prod(value.shape[:axis]), math.prod(value.shape[axis:])
-    return "the mean of no numbers" if rows[0] and not rows[1] else ""
+@rule("LayerNormalization RMSNormalization", "the mean of no numbers", recorded=operands)
+def _normalized_nothing(value: Array, *, axis: int = -1) -> bool:
+    # The mean of an empty row is an output too.
+    if not _has_axis(value, axis):
+        return False
+    return bool(math.prod(value.shape[:axis])) and not math.prod(value.shape[axis:])

@@ -1,16 +1,21 @@
-"""Rules about quantization, casts, shifts and integers; see ``rules``."""
+"""Rules about quantization, casts, shifts and integers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import onnx
+from onnx import NodeProto, helper
 
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.standard.call import Array, OperatorCall, axes_of
-from optvet.graph.types import INTEGERS, element_bits
+from optvet.engine.standard.rule import Rules, Types, integers, is_integer, operands
+from optvet.graph.walk import attribute_of
 
+rule = Rules()
+"""The rules of this module, in the order in which they are told."""
 _SAYS_MORE = 28
 """The operator set from which on BitShift has an answer for any shift, and Mod for any floats."""
 
@@ -34,13 +39,18 @@ SCALE_PLACES: Mapping[str, tuple[int, ...]] = {
 """Places of the scales among the inputs of operators that quantize."""
 
 
-def scale(call: OperatorCall) -> str:
-    """Scales of quantized numbers that are positive."""
-    for place in SCALE_PLACES[call.node.op_type]:
-        value = call.operand(place)
-        if value is not None and is_float(value.dtype) and not are_positive(value):
-            return "a scale is not a positive number"
-    return ""
+def _scales(node: NodeProto, types: Types) -> Iterable[str]:
+    return (node.input[p] for p in SCALE_PLACES[node.op_type] if p < len(node.input))
+
+
+def _if_to_integer(node: NodeProto, types: Types) -> Iterable[str]:
+    return node.input if is_integer(attribute_of(node, "to")) else ()
+
+
+@rule(" ".join(SCALE_PLACES), "a scale is not a positive number", recorded=_scales)
+def _scale(call: OperatorCall) -> bool:
+    scales = (call.operand(place) for place in SCALE_PLACES[call.node.op_type])
+    return any(s is not None and is_float(s.dtype) and not are_positive(s) for s in scales)
 
 
 def are_positive(value: Array) -> bool:
@@ -50,49 +60,48 @@ def are_positive(value: Array) -> bool:
         return bool(np.all(np.isfinite(wide) & (wide > 0)))
 
 
-def number_to_quantize(call: OperatorCall) -> str:
-    """Numbers that have a nearest integer."""
-    value = call.operand(0)
-    if value is None or not is_float(value.dtype):
+def holds_nan(value: Array) -> bool:
+    """Whether some of the values are NaN."""
+    return is_float(value.dtype) and bool(np.isnan(value.astype(np.float64)).any())
+
+
+def is_finite(value: Array) -> bool:
+    """Whether no value is infinite or NaN."""
+    return bool(np.isfinite(value.astype(np.float64)).all())
+
+
+@rule("DynamicQuantizeLinear QuantizeLinear", "NaN has no integer", recorded=operands)
+def _number_to_quantize(value: Array) -> bool:
+    return holds_nan(value)
+
+
+@rule(
+    "DynamicQuantizeLinear",
+    "the range of no numbers, or of zeros alone",
+    recorded=operands,
+    agreed=True,
+)
+def _range_to_quantize(x: Array) -> bool:
+    # The text divides by a range of 0, and kernels scale by 1.
+    return not x.any()
+
+
+@rule("DequantizeLinear", "int32 has no zero point but 0", at=(0, 2), recorded=operands)
+def _zero_point_of_wide(x: Array, zero: Array) -> object:
+    # int32 comes of products that were summed up, whose zero points are accounted for.
+    return x.dtype == np.int32 and zero.any()
+
+
+@rule("Cast", recorded=_if_to_integer)
+def _cast(x: Array, *, to: Any = None) -> str:
+    if not is_float(x.dtype) or not is_integer(to):
         return ""
-    if bool(np.isnan(value.astype(np.float64)).any()):
-        return "NaN has no integer"
-    return ""
+    return outside_of(x, np.dtype(helper.tensor_dtype_to_np_dtype(to)))
 
 
-def range_to_quantize(call: OperatorCall) -> str:
-    """Numbers with a range; of zeros alone the text divides by 0, and kernels scale by 1."""
-    value = call.operand(0)
-    return "" if value is None or value.any() else "the range of no numbers, or of zeros alone"
-
-
-def zero_point_of_wide(call: OperatorCall) -> str:
-    """No zero point of 32 bits but 0."""
-    value, zero = call.operand(0), call.operand(2)
-    wide = value is not None and value.dtype == np.int32
-    return "int32 has no zero point but 0" if wide and zero is not None and zero.any() else ""
-
-
-def cast(call: OperatorCall) -> str:
-    """Floats that the type of integers they become holds."""
-    value, to = call.operand(0), call.attribute("to")
-    if value is None or not is_float(value.dtype) or not is_integer(to):
-        return ""
-    return outside_of(value, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to)))
-
-
-def cast_like(call: OperatorCall) -> str:
-    """The same, where the type is that of an operand."""
-    value, like = call.operand(0), call.operand(1)
-    if value is None or like is None or not is_float(value.dtype) or like.dtype.kind not in "iu":
-        return ""
-    return outside_of(value, like.dtype)
-
-
-def is_integer(kind: object) -> bool:
-    """Whether an element type is one of integers that a cast must fit."""
-    # Of 4 bits and fewer, the standard's tests expect the lowest bits.
-    return isinstance(kind, int) and kind in INTEGERS and (element_bits(kind) or 0) >= 8
+@rule("CastLike", recorded=operands)
+def _cast_like(x: Array, like: Array) -> object:
+    return is_float(x.dtype) and like.dtype.kind in "iu" and outside_of(x, like.dtype)
 
 
 def outside_of(value: Array, kind: np.dtype) -> str:
@@ -105,13 +114,9 @@ def outside_of(value: Array, kind: np.dtype) -> str:
     return "" if bool(np.all(fits)) else f"a float that is no {kind}"
 
 
-def shift(call: OperatorCall) -> str:
-    """A shift by no more bits than there are."""
-    value, by = call.operand(0), call.operand(1)
-    if by is None or call.opset >= _SAYS_MORE:
-        return ""
-    bits = 8 * (by if value is None else value).dtype.itemsize
-    return shifts_outside(by, bits)
+@rule("BitShift", at=(1, 0), recorded=integers)
+def _shift(by: Array, x: Array | None = None, *, opset: int) -> object:
+    return opset < _SAYS_MORE and shifts_outside(by, 8 * (by if x is None else x).dtype.itemsize)
 
 
 def shifts_outside(by: Array, bits: int) -> str:
@@ -124,12 +129,9 @@ def shifts_outside(by: Array, bits: int) -> str:
 # --- integers -------------------------------------------------------------------------------------
 
 
-def divisor(call: OperatorCall) -> str:
-    """Integers to divide by."""
-    over, by = call.operand(0), call.operand(1)
-    if by is None or by.dtype.kind not in "iu":
-        return ""
-    return divides_outside(over, by)
+@rule("Div Mod", at=(1, 0), recorded=integers)
+def _divisor(by: Array, over: Array | None = None) -> object:
+    return by.dtype.kind in "iu" and divides_outside(over, by)
 
 
 def divides_outside(over: Array | None, by: Array) -> str:
@@ -146,57 +148,25 @@ def divides_outside(over: Array | None, by: Array) -> str:
     return ""
 
 
-def overflow(call: OperatorCall) -> str:
-    """Signed integers that overflow."""
-    return _beyond(call, "i")
-
-
-def wrap(call: OperatorCall) -> str:
-    """Unsigned integers that wrap, as they do in C and in all kernels; the standard is silent."""
-    return _beyond(call, "u")
-
-
-def _beyond(call: OperatorCall, signed: str) -> str:
+def _overflows(call: OperatorCall, signed: str) -> str:
     """Whether results leave the type's range, computed in floats: exact enough for 32 bits."""
-    values = list(call.known_operands())
+    operator, values = call.node.op_type, list(call.known_operands())
     if len(values) < len([n for n in call.node.input if n]) or not values:
-        return ""
-    if call.node.op_type in ("CumSum", *REDUCTIONS):
+        return ""  # some operand is unknown
+    if operator == "CumSum" or operator.startswith("Reduce"):
         values = values[:1]  # the others are axes
     kind = values[0].dtype
     if kind.kind != signed or any(v.dtype != kind for v in values):
         return ""
-    exact = _in_floats(call.node.op_type, [v.astype(np.float64) for v in values], call)
-    if exact is None or not exact.size:
+    with np.errstate(all="ignore"):
+        exact = np.asarray(_RESULTS[operator]([v.astype(np.float64) for v in values], call))
+    if not exact.size:
         return ""
     limits = np.iinfo(kind)
     slack = 2.0**11 if kind.itemsize == 8 else 0.0  # float64 does not hold every int64
     high, low = float(limits.max) - slack, float(limits.min) + (slack if kind.kind == "i" else 0)
     wrong = bool(np.any((exact > high) | (exact < low)))
     return f"the result is no {kind}" if wrong else ""
-
-
-def _in_floats(operator: str, values: Sequence[Array], call: OperatorCall) -> Array | None:
-    with np.errstate(all="ignore"):
-        try:
-            if operator in _FOLDS:
-                total = values[0]
-                for value in values[1:]:
-                    total = _FOLDS[operator](total, value)
-                return np.asarray(total)
-            if operator == "CumSum":
-                return _running(values[0], call)
-            if operator in REDUCTIONS:
-                return REDUCTIONS[operator](values[0], axes_of(call))
-            if operator == "MatMul":
-                return np.asarray(np.matmul(values[0], values[1]))
-            if operator == "Gemm":
-                return _general_product(values, call)
-            if operator == "Neg":
-                return -values[0]
-            return np.abs(values[0]) if operator == "Abs" else None
-        except ValueError:
-            return None  # shapes that do not fit are for the checker to refuse
 
 
 def _general_product(values: Sequence[Array], call: OperatorCall) -> Array:
@@ -207,46 +177,63 @@ def _general_product(values: Sequence[Array], call: OperatorCall) -> Array:
     return product + call.attribute("beta", 1.0) * values[2] if len(values) > 2 else product
 
 
-def _running(value: Array, call: OperatorCall) -> Array:
+def _running(values: Sequence[Array], call: OperatorCall) -> Array:
     """The partial sums that are results of a cumulative sum."""
-    (axis,) = axes_of(call) or (0,)
+    (value,), (axis,) = values, axes_of(call) or (0,)
     turned = np.flip(value, axis) if call.attribute("reverse", 0) else value
     sums = np.cumsum(turned, axis)
     last = value.shape[axis] - 1 if call.attribute("exclusive", 0) else value.shape[axis]
     return np.asarray(np.take(sums, range(max(0, last)), axis))
 
 
-REDUCTIONS: Mapping[str, Callable[[Array, tuple[int, ...] | None], Array]] = {
-    "ReduceL1": lambda value, axes: np.asarray(np.sum(np.abs(value), axis=axes)),
-    "ReduceProd": lambda value, axes: np.asarray(np.prod(value, axis=axes)),
-    "ReduceSum": lambda value, axes: np.asarray(np.sum(value, axis=axes)),
-    "ReduceSumSquare": lambda value, axes: np.asarray(np.sum(np.square(value), axis=axes)),
+# The result counts: how often a sum overflows on its way is not seen, since wrapping is undone.
+_RESULTS: Mapping[str, Callable[[Sequence[Array], OperatorCall], Any]] = {
+    "Abs": lambda values, call: np.abs(values[0]),
+    "Add": lambda values, call: functools.reduce(np.add, values),
+    "CumSum": _running,
+    "Gemm": _general_product,
+    "MatMul": lambda values, call: np.matmul(values[0], values[1]),
+    "Mul": lambda values, call: functools.reduce(np.multiply, values),
+    "Neg": lambda values, call: -values[0],
+    "ReduceL1": lambda values, call: np.sum(np.abs(values[0]), axis=axes_of(call)),
+    "ReduceProd": lambda values, call: np.prod(values[0], axis=axes_of(call)),
+    "ReduceSum": lambda values, call: np.sum(values[0], axis=axes_of(call)),
+    "ReduceSumSquare": lambda values, call: np.sum(np.square(values[0]), axis=axes_of(call)),
+    "Sub": lambda values, call: functools.reduce(np.subtract, values),
+    "Sum": lambda values, call: functools.reduce(np.add, values),
 }
-"""By what and which axes. The result counts: how often a sum overflows on its way is not seen."""
-_FOLDS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "Add": np.add,
-    "Sum": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-}
 
 
-def power(call: OperatorCall) -> str:
-    """Negative powers of integers, and signed powers that overflow."""
-    return _power_beyond(call, signed=True)
+_OVERFLOWING = " ".join(_RESULTS)
 
 
-def power_wrap(call: OperatorCall) -> str:
-    """Powers of unsigned integers that wrap."""
-    return _power_beyond(call, signed=False)
+@rule(_OVERFLOWING, recorded=integers)
+def _overflow(call: OperatorCall) -> object:
+    return _overflows(call, "i")
 
 
-def _power_beyond(call: OperatorCall, *, signed: bool) -> str:
-    base, exponent = call.operand(0), call.operand(1)
-    if base is None or exponent is None or base.dtype.kind not in "iu":
+@rule(_OVERFLOWING, recorded=integers, agreed=True)
+def _wrap(call: OperatorCall) -> object:
+    # Unsigned integers wrap in C and in all kernels; the standard is silent.
+    return _overflows(call, "u")
+
+
+@rule("Pow", recorded=integers)
+def _power(base: Array, exponent: Array) -> object:
+    return _power_overflows(base, exponent, True)
+
+
+@rule("Pow", recorded=integers, agreed=True)
+def _power_wrap(base: Array, exponent: Array) -> object:
+    return _power_overflows(base, exponent, False)
+
+
+def _power_overflows(base: Array, exponent: Array, signed: bool) -> str:
+    if base.dtype.kind not in "iu":
         return ""
     with np.errstate(all="ignore"):
         negative = np.broadcast_arrays(base, exponent)
+        # 1 and -1 have any power.
         if bool(np.any((negative[1] < 0) & (np.abs(negative[0].astype(np.float64)) != 1))):
             return "an integer to a negative power" if signed else ""
         if signed != (base.dtype.kind == "i"):
@@ -257,11 +244,7 @@ def _power_beyond(call: OperatorCall, *, signed: bool) -> str:
     return f"the result is no {base.dtype}" if wrong else ""
 
 
-def float_remainder(call: OperatorCall) -> str:
-    """A remainder of floats whose sign the operator set says."""
-    value = call.operand(0)
-    if value is None or value.dtype.kind != "f" or call.attribute("fmod", 0):
-        return ""
-    if call.opset >= _SAYS_MORE:
-        return ""
-    return "the remainder of floats without fmod"
+@rule("Mod", "the remainder of floats without fmod")
+def _float_remainder(x: Array, *, fmod: int = 0, opset: int) -> bool:
+    # The sign of the remainder is not said.
+    return x.dtype.kind == "f" and not fmod and opset < _SAYS_MORE

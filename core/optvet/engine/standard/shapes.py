@@ -13,95 +13,90 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, TensorProto
 
+from optvet.engine.standard.call import REDUCING, Call, Shape, by_operator
 from optvet.graph.functions import without_functions
 from optvet.graph.walk import ONNX_DOMAIN, attribute_of, domain_of, nodes_of, opset_versions
 
-Shape = tuple[int, ...]
-_SCALARS: Mapping[str, Sequence[int]] = {
-    "BlackmanWindow": (0,),
-    "Clip": (1, 2),
-    "ConvInteger": (2,),
-    "CumProd": (1,),
-    "CumSum": (1,),
-    "DFT": (1, 2),
-    "Dropout": (1, 2),
-    "HammingWindow": (0,),
-    "HannWindow": (0,),
-    "MelWeightMatrix": (0, 1, 2, 3, 4),
-    "OneHot": (1,),
-    "Pad": (2,),
-    "Range": (0, 1, 2),
-    "STFT": (1, 3),
-    "SequenceAt": (1,),
-    "SequenceErase": (1,),
-    "Trilu": (1,),
-}
-"""Places of operands of one element and no dimension."""
-_REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
-_VECTORS: Mapping[str, Sequence[int]] = {
-    "AffineGrid": (1,),
-    "CenterCropPad": (1,),
-    "Col2Im": (1, 2),
-    "Compress": (1,),
-    "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "NegativeLogLikelihoodLoss": (2,),
-    "Pad": (1, 3),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "Slice": (1, 2, 3, 4),
-    "STFT": (2,),
-    "SoftmaxCrossEntropyLoss": (2,),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Upsample": (1,),
-    **{f"Reduce{name}": (1,) for name in _REDUCTIONS.split()},
-}
-"""Places of operands of one dimension."""
-_AT_MOST_VECTORS: Mapping[str, Sequence[int]] = {
-    "SequenceInsert": (2,),
-    "SplitToSequence": (1,),
-    "Unsqueeze": (1,),
-}
-"""Places of operands of one dimension or none, also if the text asks for one, and the standard's
-own functions and tests have none."""
-_MATRICES: Mapping[str, Sequence[int]] = {"EyeLike": (0,), "Multinomial": (0,)}
-_OF_THREE: Mapping[str, Sequence[int]] = {"Col2Im": (0,), "STFT": (0,)}
-_RANKS = (
-    (_SCALARS, (0,), "a scalar"),
-    (_VECTORS, (1,), "one dimension"),
-    (_AT_MOST_VECTORS, (0, 1), "one dimension at most"),
-    (_MATRICES, (2,), "two dimensions"),
-    (_OF_THREE, (3,), "three dimensions"),
-)
-_IMAGES = frozenset(
-    """
-    GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization InstanceNormalization LRN
-    """.split()
-)
-"""Operators of what has a batch, channels, and at least one dimension more."""
+ShapeCall = Call[Shape]
+Wanted = Mapping[int, Shape | None]
+"""The shape that the operand at a place must have; None where anything goes."""
 
 
 @dataclass(frozen=True)
-class _Operands:
-    """The shapes of a node's operands, as far as they are known."""
+class _Rank:
+    """Operators whose operand at a place has one of a few numbers of dimensions."""
 
-    node: NodeProto
-    shapes: Sequence[Shape | None]
-    opset: int
+    words: str
+    ranks: Sequence[int]
+    place: int
+    operators: str
 
-    def shape(self, place: int) -> Shape | None:
-        return self.shapes[place] if place < len(self.shapes) else None
 
-    def is_given(self, place: int) -> bool:
-        return place < len(self.shapes) and self.node.input[place] != ""
+@dataclass(frozen=True)
+class _Fixed:
+    """Operators with operands whose shape follows from other operands and from attributes.
 
-    def attribute(self, name: str, default: Any = None) -> Any:
-        return attribute_of(self.node, name, default)
+    Attributes:
+        operators: Their names, in one text.
+        wanted: Gives ``Wanted``, or something false; ``Call.arguments`` says of what.
+        at: Places of the operands on which that depends; the first ones, unless they are given.
+        broadcast: Whether the operand may also be broadcast to the shape.
+    """
+
+    operators: str
+    wanted: Callable[..., Any]
+    at: tuple[int, ...] = ()
+    broadcast: bool = False
+
+
+# --- numbers of dimensions ------------------------------------------------------------------------
+
+_SCALAR, _VECTOR = "a scalar", "one dimension"
+_RANKS = (
+    _Rank(_SCALAR, (0,), 0, "BlackmanWindow HammingWindow HannWindow MelWeightMatrix Range"),
+    _Rank(
+        _SCALAR,
+        (0,),
+        1,
+        "Clip CumProd CumSum DFT Dropout MelWeightMatrix OneHot Range STFT SequenceAt "
+        "SequenceErase Trilu",
+    ),
+    _Rank(_SCALAR, (0,), 2, "Clip ConvInteger DFT Dropout MelWeightMatrix Pad Range"),
+    _Rank(_SCALAR, (0,), 3, "MelWeightMatrix STFT"),
+    _Rank(_SCALAR, (0,), 4, "MelWeightMatrix"),
+    _Rank(_VECTOR, (1,), 0, "ConstantOfShape"),
+    _Rank(
+        _VECTOR,
+        (1,),
+        1,
+        "AffineGrid CenterCropPad Col2Im Compress Expand Pad Reshape Resize Slice Split Squeeze "
+        f"Tile TopK Upsample {REDUCING}",
+    ),
+    _Rank(
+        _VECTOR,
+        (1,),
+        2,
+        "Col2Im NegativeLogLikelihoodLoss Resize STFT Slice SoftmaxCrossEntropyLoss",
+    ),
+    _Rank(_VECTOR, (1,), 3, "Pad Resize Slice"),
+    _Rank(_VECTOR, (1,), 4, "Slice"),
+    # The text asks for one dimension; the standard's own functions and tests have none.
+    _Rank("one dimension at most", (0, 1), 1, "SplitToSequence Unsqueeze"),
+    _Rank("one dimension at most", (0, 1), 2, "SequenceInsert"),
+    _Rank("two dimensions", (2,), 0, "EyeLike Multinomial"),
+    _Rank("three dimensions", (3,), 0, "Col2Im STFT"),
+    _Rank(
+        "a batch, channels and some dimension more",
+        range(3, 99),
+        0,
+        "GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization InstanceNormalization LRN",
+    ),
+)
+
+
+# --- shapes that follow from others ---------------------------------------------------------------
 
 
 def heads_of(place: int) -> str:
@@ -118,259 +113,176 @@ def by_head(shape: Shape, heads: int) -> Shape | None:
     return (shape[0], heads, shape[1], shape[2] // heads)
 
 
-Wanted = Iterator[tuple[int, Shape]]
-"""Places of operands, with the shape that each must have."""
+def _convolution(weight: Shape, x: Shape | None = None, *, group: int = 1) -> Wanted:
+    if not weight:
+        return {}
+    fits = x is not None and len(x) == len(weight) > 2 and group > 0
+    return {1: (weight[0], x[1] // group, *weight[2:]) if x and fits else None, 2: weight[:1]}
 
 
-def _channels(of: _Operands) -> Wanted:
-    """One number per channel; a batch of numbers has one channel."""
-    x = of.shape(0)
-    if x:
-        channels = x[1] if len(x) > 1 else 1
-        yield from ((place, (channels,)) for place in (1, 2, 3, 4))
+def _transposed_convolution(weight: Shape, x: Shape | None = None, *, group: int = 1) -> Wanted:
+    if len(weight) < 3:
+        return {}
+    fits = x is not None and len(x) == len(weight)
+    return {1: (x[1], *weight[1:]) if x and fits else None, 2: (weight[1] * group,)}
 
 
-def _groups(of: _Operands) -> Wanted:
-    x, groups = of.shape(0), of.attribute("num_groups", 1)
-    if x is not None and len(x) > 1:
-        yield from ((place, (x[1] if of.opset >= 21 else groups,)) for place in (1, 2))
+def _integer_convolution(
+    weight: Shape, x: Shape | None = None, zero: Shape | None = None, *, group: int = 1
+) -> Wanted:
+    wanted = _convolution(weight, x, group=group)
+    # One zero point of the weights, or one for each of the outputs.
+    return {1: wanted.get(1), 3: None if zero == () else wanted.get(2)}
 
 
-def _convolution(of: _Operands) -> Wanted:
-    x, weight, group = of.shape(0), of.shape(1), of.attribute("group", 1)
-    if weight and x is not None and len(x) == len(weight) > 2 and group > 0:
-        yield 1, (weight[0], x[1] // group, *weight[2:])
-    if weight:
-        yield 2, weight[:1]
-
-
-def _transposed_convolution(of: _Operands) -> Wanted:
-    x, weight, group = of.shape(0), of.shape(1), of.attribute("group", 1)
-    if weight and x is not None and len(x) == len(weight) > 2:
-        yield 1, (x[1], *weight[1:])
-    if weight and len(weight) > 2:
-        yield 2, (weight[1] * group,)
+def _deformed(
+    weight: Shape,
+    x: Shape | None = None,
+    offset: Shape | None = None,
+    *,
+    group: int = 1,
+    offset_group: int = 1,
+) -> Wanted:
+    if not weight:
+        return {}
+    wanted = {1: _convolution(weight, x, group=group)[1], 3: weight[:1]}
+    if x is None or offset is None or not len(x) == len(offset) == len(weight):
+        return wanted
+    places = offset_group * math.prod(weight[2:])
+    wanted[2] = (x[0], places * (len(x) - 2), *offset[2:])
+    return {**wanted, 4: (x[0], places, *offset[2:])}
 
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
-def _recurrence(of: _Operands) -> Wanted:
-    x, recurrent, gates = of.shape(0), of.shape(2), _GATES[of.node.op_type]
-    size = of.attribute("hidden_size") or (recurrent[-1] if recurrent else 0)
-    if x is None or len(x) != 3 or not size:
-        return
-    ways = 2 if of.attribute("direction", b"forward") in (b"bidirectional", "bidirectional") else 1
-    batch = x[0] if of.attribute("layout", 0) else x[1]
-    state = (batch, ways, size) if of.attribute("layout", 0) else (ways, batch, size)
-    yield 1, (ways, gates * size, x[2])
-    yield 2, (ways, gates * size, size)
-    yield 3, (ways, 2 * gates * size)
-    yield 4, (batch,)
-    yield 5, state
-    if of.node.op_type == "LSTM":
-        yield 6, state
-        yield 7, (ways, 3 * size)
+def _recurrence(
+    call: ShapeCall,
+    x: Shape,
+    recurrent: Shape | None = None,
+    *,
+    hidden_size: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+) -> Wanted:
+    gates, ways = _GATES[call.node.op_type], 2 if direction == "bidirectional" else 1
+    size = hidden_size or (recurrent[-1] if recurrent else 0)
+    if len(x) != 3 or not size:
+        return {}
+    batch = x[0] if layout else x[1]
+    # With a layout of 1 the batch comes first, in the data and in the states.
+    state = (batch, ways, size) if layout else (ways, batch, size)
+    of_all = {
+        1: (ways, gates * size, x[2]),
+        2: (ways, gates * size, size),
+        3: (ways, 2 * gates * size),
+        4: (batch,),
+        5: state,
+    }
+    return {**of_all, 6: state, 7: (ways, 3 * size)} if call.node.op_type == "LSTM" else of_all
 
 
-def _as_the_indices(of: _Operands) -> Wanted:
-    indices = of.shape(1)
-    if indices is not None:
-        yield 2, indices
+def _two_per_dimension(call: ShapeCall) -> Wanted:
+    x, axes = call.operand(0), call.operand(3)
+    if not axes and (x is None or _is_given(call, 3)):
+        return {}
+    return {1: (2 * (axes[0] if axes else len(x or ())),)}
 
 
-def _as_the_data(of: _Operands) -> Wanted:
-    data = of.shape(0)
-    if data is not None:
-        yield 1, data
+def _is_given(call: ShapeCall, place: int) -> bool:
+    """Whether there is an operand, also if its shape is unknown."""
+    return place < len(call.operands) and call.node.input[place] != ""
 
 
-def _slices_by_indices(of: _Operands) -> Wanted:
-    data, indices = of.shape(0), of.shape(1)
-    if data is not None and indices and indices[-1] <= len(data):
-        yield 2, (*indices[:-1], *data[indices[-1] :])
-
-
-def _all_alike(of: _Operands) -> Wanted:
-    """Before operator set 8 they are not broadcast."""
-    first = of.shape(0)
-    if first is not None and of.opset < 8:
-        yield from ((place, first) for place in range(1, len(of.shapes)))
-
-
-def _lengths(of: _Operands) -> Wanted:
-    x, axis = of.shape(0), of.attribute("batch_axis", 1)
-    if x is not None and axis < len(x):
-        yield 1, (x[axis],)
-
-
-def _as_the_starts(of: _Operands) -> Wanted:
-    starts = of.shape(1)
-    if starts is not None:
-        yield from ((place, starts) for place in (2, 3, 4))
-
-
-def _one_per_dimension(of: _Operands) -> Wanted:
-    x = of.shape(0)
-    if x is not None:
-        yield 1, (len(x),)
-
-
-def _two_per_dimension(of: _Operands) -> Wanted:
-    x, axes = of.shape(0), of.shape(3)
-    given = of.is_given(3)
-    if axes or (x is not None and not given):
-        yield 1, (2 * (axes[0] if axes else len(x or ())),)
-
-
-def _scales_or_sizes(of: _Operands) -> Wanted:
-    """What is empty counts as omitted."""
-    x, axes = of.shape(0), of.attribute("axes")
-    if x is None or of.opset < 11:
-        return
+def _scales_or_sizes(call: ShapeCall, x: Shape, *, axes: Any = None, opset: int) -> Wanted:
+    if opset < 11:
+        return {}
     count = len(axes or x)
-    for place, wanted in ((1, 2 * count), (2, count), (3, count)):
-        if of.shape(place) != (0,):
-            yield place, (wanted,)
+    wanted = {1: (2 * count,), 2: (count,), 3: (count,)}
+    # What is empty counts as omitted.
+    return {place: each for place, each in wanted.items() if call.operand(place) != (0,)}
 
 
-def _classes(of: _Operands) -> Wanted:
-    x = of.shape(0)
-    if x is not None and len(x) > 1:
-        yield 1, (*x[:1], *x[2:])
-        yield 2, x[1:2]
-
-
-def _boxes(of: _Operands) -> Wanted:
-    boxes, scores = of.shape(0), of.shape(1)
+def _boxes(call: ShapeCall, boxes: Shape | None = None, scores: Shape | None = None) -> Wanted:
+    wanted: dict[int, Shape] = {}
     if boxes is not None and len(boxes) == 3:
-        yield 0, (*boxes[:2], 4)
+        wanted[0] = (*boxes[:2], 4)
         if scores is not None and len(scores) == 3:
-            yield 1, (boxes[0], scores[1], boxes[1])
-    for place in (2, 3, 4):
-        if math.prod(of.shape(place) or ()) != 1:
-            yield place, (1,)
+            wanted[1] = (boxes[0], scores[1], boxes[1])
+    # Kernels take one number in any shape.
+    several = (p for p in (2, 3, 4) if math.prod(call.operand(p) or ()) != 1)
+    return {**wanted, **dict.fromkeys(several, (1,))}
 
 
-def _regions(of: _Operands) -> Wanted:
+def _regions(call: ShapeCall, regions: Shape) -> Wanted:
     """The corners of each region, with the image that it is in or beside its number."""
-    regions = of.shape(1)
-    if regions:
-        yield 1, (regions[0], 4 if of.node.op_type == "RoiAlign" else 5)
-        if of.node.op_type == "RoiAlign":
-            yield 2, regions[:1]
+    if not regions:
+        return {}
+    if call.node.op_type == "MaxRoiPool":
+        return {1: (regions[0], 5)}
+    return {1: (regions[0], 4), 2: regions[:1]}
 
 
-def _one_number(of: _Operands) -> Wanted:
-    if of.opset >= 10:
-        yield 1, (1,)
+def _scales(call: ShapeCall) -> Wanted:
+    # A zero point for each scale; of the result there is one.
+    first, second, result = (call.operand(place) for place in (1, 4, 6))
+    several = result is not None and math.prod(result) != 1
+    return {2: first, 5: second, 6: () if several else None, 7: result}
 
 
-def _off_and_on(of: _Operands) -> Wanted:
-    yield 2, (2,)
-
-
-def _as_the_scale(of: _Operands) -> Wanted:
-    scale = of.shape(1)
-    if scale is not None:
-        yield 2, scale
-
-
-def _as_each_scale(of: _Operands) -> Wanted:
-    """A zero point for each scale; of the result there is one."""
-    for place in (1, 4, 6):
-        scale = of.shape(place)
-        if place == 6 and scale is not None and math.prod(scale) != 1:
-            yield place, ()
-        if scale is not None:
-            yield place + 1, scale
-
-
-def _tables(of: _Operands) -> Wanted:
+def _tables(
+    call: ShapeCall, x: Shape, *, num_heads: int = 1, rotary_embedding_dim: int = 0
+) -> Wanted:
     """Half as many sines and cosines as are rotated: for each position, or for each token."""
-    x, ids = of.shape(0), of.shape(3)
-    by_position = of.is_given(3)
-    if x is None or len(x) not in (3, 4):
-        return
+    if len(x) not in (3, 4):
+        return {}
     batch, steps = x[0], x[-2]
-    heads = of.attribute("num_heads", 1) if len(x) == 3 else 1
-    half = (of.attribute("rotary_embedding_dim", 0) or x[-1] // max(1, heads)) // 2
+    heads = num_heads if len(x) == 3 else 1
+    half = (rotary_embedding_dim or x[-1] // max(1, heads)) // 2
+    wanted: dict[int, Shape] = {}
     for place in (1, 2):
-        table = of.shape(place)
+        table = call.operand(place)
         if table is not None:
-            yield place, (table[0] if table else 1, half) if by_position else (batch, steps, half)
-    if ids is not None:
-        yield 3, (batch, steps)
+            of_positions = (table[0] if table else 1, half)
+            wanted[place] = of_positions if _is_given(call, 3) else (batch, steps, half)
+    return {**wanted, 3: (batch, steps)}
 
 
-def _zero_points(of: _Operands) -> Wanted:
+def _zero_points(call: ShapeCall) -> Wanted:
     """One for all, or one for each row of the first matrix and each column of the second."""
+    wanted = {}
     for place, kept in ((2, -2), (3, -1)):
-        matrix, given = of.shape(place - 2), of.shape(place)
+        matrix, given = call.operand(place - 2), call.operand(place)
         if given is None or matrix is None or len(matrix) < 2:
             continue
+        # Of matrices in a batch, zero points have a dimension of 1, by which they are broadcast.
         each = (*matrix[:-2], matrix[-2], 1) if kept == -2 else (*matrix[:-2], 1, matrix[-1])
         if given != matrix[kept:][:1] and not _fits(given, each):
-            yield place, matrix[kept:][:1]
+            wanted[place] = matrix[kept:][:1]
+    return wanted
 
 
-def _letters(of: _Operands) -> Wanted:
+def _letters(call: ShapeCall, *, equation: str = "") -> Wanted:
     """One size for each letter; what is to be broadcast is written as an ellipsis."""
-    equation = of.attribute("equation", b"")
-    text = equation.decode() if isinstance(equation, bytes) else equation
     sizes: dict[str, int] = {}
-    for place, term in enumerate(text.replace(" ", "").partition("->")[0].split(",")):
-        shape = of.shape(place)
+    wanted = {}
+    for place, term in enumerate(equation.replace(" ", "").partition("->")[0].split(",")):
+        shape = call.operand(place)
         if shape is not None and len(term) == len(shape) and "." not in term:
-            yield place, tuple(map(sizes.setdefault, term, shape))
+            wanted[place] = tuple(map(sizes.setdefault, term, shape))
+    return wanted
 
 
-def _affine(of: _Operands) -> Wanted:
-    """A matrix with an offset for each image."""
-    matrices, size = of.shape(0), of.shape(1)
-    if matrices and size in ((4,), (5,)):
-        yield 0, (matrices[0], size[0] - 2, size[0] - 1)
-
-
-def _one_per_axis(of: _Operands) -> Wanted:
-    x, axes = of.shape(0), of.attribute("axes")
-    if x is not None:
-        yield 1, (len(axes or x),)
-
-
-def _integer_convolution(of: _Operands) -> Wanted:
-    """One zero point of the weights, or one for each of the outputs."""
-    for place, wanted in _convolution(of):
-        if place == 1:
-            yield place, wanted
-        elif of.shape(3) != ():
-            yield 3, wanted
-
-
-def _deformed(of: _Operands) -> Wanted:
-    x, weight, offset = of.shape(0), of.shape(1), of.shape(2)
-    yield from (each for each in _convolution(of) if each[0] == 1)
-    if weight:
-        yield 3, weight[:1]
-    if x is None or not weight or offset is None or not len(x) == len(offset) == len(weight):
-        return
-    places = of.attribute("offset_group", 1) * math.prod(weight[2:])
-    yield 2, (x[0], places * (len(x) - 2), *offset[2:])
-    yield 4, (x[0], places, *offset[2:])
-
-
-def _grid(of: _Operands) -> Wanted:
+def _grid(x: Shape, grid: Shape) -> Wanted:
     """For each place of the result, where it is in the image."""
-    x, grid = of.shape(0), of.shape(1)
-    if x is not None and grid is not None and len(x) > 2:
-        yield 1, (x[0], *(grid[1:-1] if len(grid) == len(x) else x[2:]), len(x) - 2)
+    if len(x) < 3:
+        return {}
+    return {1: (x[0], *(grid[1:-1] if len(grid) == len(x) else x[2:]), len(x) - 2)}
 
 
-def _joined(of: _Operands) -> Wanted:
-    first, axis = of.shape(0), of.attribute("axis", 1)
-    for place, shape in enumerate(of.shapes):
-        if first and shape is not None:
-            yield place, _apart_from(axis, first, shape)
+def _joined(call: ShapeCall, first: Shape, *, axis: int = 1) -> Wanted:
+    shapes = enumerate(call.operands) if first else ()
+    return {place: _apart_from(axis, first, s) for place, s in shapes if s is not None}
 
 
 def _apart_from(axis: int, shape: Shape, own: Shape) -> Shape:
@@ -381,130 +293,141 @@ def _apart_from(axis: int, shape: Shape, own: Shape) -> Shape:
     return (*shape[:axis], own[axis], *shape[axis + 1 :])
 
 
-def _updates(of: _Operands) -> Wanted:
-    past, update, axis = of.shape(0), of.shape(1), of.attribute("axis", -2)
-    if past and update is not None and -len(past) <= axis < len(past):
-        if len(update) == len(past):
-            yield 1, _apart_from(axis, past, update)
-        yield 2, past[:1]
+def _updates(past: Shape, update: Shape, *, axis: int = -2) -> Wanted:
+    if not past or not -len(past) <= axis < len(past):
+        return {}
+    alike = len(update) == len(past)
+    return {1: _apart_from(axis, past, update) if alike else None, 2: past[:1]}
 
 
-def _attention(of: _Operands) -> Wanted:
+def _attention(call: ShapeCall, *, opset: int) -> Wanted:
     """A past for each head of keys, and a mask whose end may be missing."""
-    query, key, value = (_by_head(of, place) for place in range(3))
+    query, key, value = (_by_head(call, place) for place in range(3))
     if query is None or key is None or value is None:
-        return
-    yield 6, query[:1]
-    past = of.shape(4)
-    if past is None and of.is_given(4):
-        return
+        return {}
+    past, mask = call.operand(4), call.operand(3)
+    # How long a past of unknown shape is, is unknown too, and so is the mask's width.
+    if past is None and _is_given(call, 4):
+        return {6: query[:1]}
     steps = past[2] if past is not None and len(past) == 4 else 0
-    yield 4, (*key[:2], steps, key[3])
-    yield 5, (*key[:2], steps, value[3])
-    mask, total = of.shape(3), steps + key[2]
-    whole = (*query[:3], total)
-    if mask and of.opset >= 24 and mask[-1] < total:
-        mask = (*mask[:-1], total)
-    if mask is not None and not _fits(mask, whole):
-        yield 3, whole
+    whole = (*query[:3], steps + key[2])
+    # Since operator set 24, a mask that ends early masks the rest.
+    if mask and opset >= 24 and mask[-1] < whole[-1]:
+        mask = (*mask[:-1], whole[-1])
+    return {
+        6: query[:1],
+        4: (*key[:2], steps, key[3]),
+        5: (*key[:2], steps, value[3]),
+        3: whole if mask is not None and not _fits(mask, whole) else None,
+    }
 
 
-def _by_head(of: _Operands, place: int) -> Shape | None:
-    shape = of.shape(place)
-    return None if shape is None else by_head(shape, of.attribute(heads_of(place), 0))
+def _by_head(call: ShapeCall, place: int) -> Shape | None:
+    shape = call.operand(place)
+    return None if shape is None else by_head(shape, call.attribute(heads_of(place), 0))
 
 
-def _linear_attention(of: _Operands) -> Wanted:
+def _linear_attention(
+    call: ShapeCall, key: Shape, value: Shape, *, q_num_heads: int = 0, kv_num_heads: int = 0
+) -> Wanted:
     """A state for each head of keys; gates by head or finer."""
-    key, value, heads = of.shape(1), of.shape(2), of.attribute("kv_num_heads", 0)
-    if key is None or value is None or len(key) != 3 or len(value) != 3 or heads < 1:
-        return
-    batch, steps, width = key
-    yield 0, (batch, steps, of.attribute("q_num_heads", 0) * (width // heads))
-    yield 2, (batch, steps, value[2])
-    yield 3, (batch, heads, width // heads, value[2] // heads)
+    if len(key) != 3 or len(value) != 3 or kv_num_heads < 1:
+        return {}
+    (batch, steps, width), heads = key, kv_num_heads
+    wanted = {
+        0: (batch, steps, q_num_heads * (width // heads)),
+        2: (batch, steps, value[2]),
+        3: (batch, heads, width // heads, value[2] // heads),
+    }
     for place, finer in ((4, width), (5, 1)):
-        if of.shape(place) != (batch, steps, finer):
-            yield place, (batch, steps, heads)
+        if call.operand(place) != (batch, steps, finer):
+            wanted[place] = (batch, steps, heads)
+    return wanted
 
 
-def _causal_convolution(of: _Operands) -> Wanted:
-    x, weight = of.shape(0), of.shape(1)
-    if x is not None and weight and len(x) == len(weight) == 3:
-        yield 1, (x[1], 1, weight[2])
-        yield 2, x[1:2]
-        yield 3, (*x[:2], weight[2] - 1)
+def _product(a: Shape, b: Shape, *, transA: int = 0, transB: int = 0, opset: int) -> Wanted:
+    if len(a) != 2 or len(b) != 2 or opset < 7:
+        return {}
+    return {2: (a[bool(transA)], b[not transB])}
 
 
-_WANTED: Mapping[str, Callable[[_Operands], Wanted]] = {
-    "AffineGrid": _affine,
-    "Attention": _attention,
-    "BatchNormalization": _channels,
-    "CausalConvWithState": _causal_convolution,
-    "CenterCropPad": _one_per_axis,
-    "Concat": _joined,
-    "Conv": _convolution,
-    "ConvInteger": _integer_convolution,
-    "ConvTranspose": _transposed_convolution,
-    "DeformConv": _deformed,
-    "DequantizeLinear": _as_the_scale,
-    "Einsum": _letters,
-    "GRU": _recurrence,
-    "GridSample": _grid,
-    "GroupNormalization": _groups,
-    "InstanceNormalization": _channels,
-    "LSTM": _recurrence,
-    "LinearAttention": _linear_attention,
-    "MatMulInteger": _zero_points,
-    "Max": _all_alike,
-    "MaxRoiPool": _regions,
-    "MaxUnpool": _as_the_data,
-    "Mean": _all_alike,
-    "Min": _all_alike,
-    "NegativeLogLikelihoodLoss": _classes,
-    "NonMaxSuppression": _boxes,
-    "OneHot": _off_and_on,
-    "Pad": _two_per_dimension,
-    "QLinearConv": _as_each_scale,
-    "QLinearMatMul": _as_each_scale,
-    "QuantizeLinear": _as_the_scale,
-    "RNN": _recurrence,
-    "Resize": _scales_or_sizes,
-    "ReverseSequence": _lengths,
-    "RoiAlign": _regions,
-    "RotaryEmbedding": _tables,
-    "ScatterElements": _as_the_indices,
-    "ScatterND": _slices_by_indices,
-    "Slice": _as_the_starts,
-    "SoftmaxCrossEntropyLoss": _classes,
-    "Sum": _all_alike,
-    "SwiGLU": _as_the_data,
-    "TensorScatter": _updates,
-    "Tile": _one_per_dimension,
-    "TopK": _one_number,
-    "Upsample": _one_per_dimension,
-}
-"""What the shapes of other operands, and attributes, say of an operand's shape."""
+_FIXED = (
+    _Fixed(
+        "AffineGrid",
+        lambda m, size: m and size in ((4,), (5,)) and {0: (m[0], size[0] - 2, size[0] - 1)},
+    ),
+    _Fixed("Attention", _attention),
+    # One number per channel; a batch of numbers has one channel.
+    _Fixed(
+        "BatchNormalization InstanceNormalization",
+        lambda x: x and dict.fromkeys((1, 2, 3, 4), (x[1] if len(x) > 1 else 1,)),
+    ),
+    _Fixed(
+        "CausalConvWithState",
+        lambda x, weight: (
+            weight
+            and len(x) == len(weight) == 3
+            and {1: (x[1], 1, weight[2]), 2: x[1:2], 3: (*x[:2], weight[2] - 1)}
+        ),
+    ),
+    _Fixed("CenterCropPad", lambda x, *, axes=None: {1: (len(axes or x),)}),
+    _Fixed("Concat", _joined),
+    _Fixed("Conv", _convolution, at=(1, 0)),
+    _Fixed("ConvInteger", _integer_convolution, at=(1, 0, 3)),
+    _Fixed("ConvTranspose", _transposed_convolution, at=(1, 0)),
+    _Fixed("DeformConv", _deformed, at=(1, 0, 2)),
+    _Fixed("DequantizeLinear QuantizeLinear", lambda scale: {2: scale}, at=(1,)),
+    _Fixed("Einsum", _letters),
+    _Fixed("GRU LSTM RNN", _recurrence, at=(0, 2)),
+    _Fixed("GridSample", _grid),
+    _Fixed(
+        "GroupNormalization",
+        lambda x, *, num_groups=1, opset: (
+            len(x) > 1 and dict.fromkeys((1, 2), (x[1] if opset >= 21 else num_groups,))
+        ),
+    ),
+    _Fixed("LinearAttention", _linear_attention, at=(1, 2)),
+    _Fixed("MatMulInteger", _zero_points),
+    # Before operator set 8 they are not broadcast.
+    _Fixed(
+        "Max Mean Min Sum",
+        lambda call, x, *, opset: opset < 8 and dict.fromkeys(range(1, len(call.operands)), x),
+    ),
+    _Fixed("MaxRoiPool RoiAlign", _regions, at=(1,)),
+    _Fixed("MaxUnpool SwiGLU", lambda x: {1: x}),
+    _Fixed(
+        "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
+        lambda x: len(x) > 1 and {1: (*x[:1], *x[2:]), 2: x[1:2]},
+    ),
+    _Fixed("NonMaxSuppression", _boxes),
+    _Fixed("OneHot", lambda: {2: (2,)}),
+    _Fixed("Pad", _two_per_dimension),
+    _Fixed("QLinearConv QLinearMatMul", _scales),
+    _Fixed("Resize", _scales_or_sizes),
+    _Fixed(
+        "ReverseSequence", lambda x, *, batch_axis=1: batch_axis < len(x) and {1: (x[batch_axis],)}
+    ),
+    _Fixed("RotaryEmbedding", _tables),
+    _Fixed("ScatterElements", lambda indices: {2: indices}, at=(1,)),
+    _Fixed(
+        "ScatterND",
+        lambda data, indices: (
+            indices and indices[-1] <= len(data) and {2: (*indices[:-1], *data[indices[-1] :])}
+        ),
+    ),
+    _Fixed("Slice", lambda starts: dict.fromkeys((2, 3, 4), starts), at=(1,)),
+    _Fixed("TensorScatter", _updates),
+    _Fixed("Tile Upsample", lambda x: {1: (len(x),)}),
+    _Fixed("TopK", lambda *, opset: opset >= 10 and {1: (1,)}),
+    _Fixed("Gemm", _product, broadcast=True),
+    # Models of runtimes have this operator also in older sets, of which the standard says nothing.
+    _Fixed("LayerNormalization", lambda x, *, opset: opset >= 17 and {1: x, 2: x}, broadcast=True),
+    _Fixed("PRelu", lambda x, *, opset: opset >= 7 and {1: x}, broadcast=True),
+    _Fixed("RMSNormalization", lambda x, *, opset: opset >= 23 and {1: x}, broadcast=True),
+)
 
 
-def _as_x(of: _Operands) -> Shape | None:
-    return of.shape(0)
-
-
-def _product(of: _Operands) -> Shape | None:
-    a, b = of.shape(0), of.shape(1)
-    if a is None or b is None or len(a) != 2 or len(b) != 2:
-        return None
-    return (a[bool(of.attribute("transA", 0))], b[not of.attribute("transB", 0)])
-
-
-_BROADCAST: Mapping[str, tuple[Sequence[int], int, Callable[[_Operands], Shape | None]]] = {
-    "Gemm": ((2,), 7, _product),
-    "LayerNormalization": ((1, 2), 17, _as_x),
-    "PRelu": ((1,), 7, _as_x),
-    "RMSNormalization": ((1,), 23, _as_x),
-}
-"""Places of operands that are broadcast to a shape, the operator set since when, and the shape."""
+_RANKS_OF, _FIXED_OF = by_operator(_RANKS), by_operator(_FIXED)
 
 
 def describe_wrong_shape(
@@ -538,37 +461,32 @@ def describe_wrong_shape(
     opset = opset_versions(model).get(ONNX_DOMAIN, 1)
     for node in nodes_of(model.graph):
         if domain_of(node) == ONNX_DOMAIN:
-            operands = _Operands(node, [shapes.get(name) for name in node.input], opset)
-            for place, wanted in _contradictions(operands):
+            call = ShapeCall(node, [shapes.get(name) for name in node.input], (), opset)
+            for place, wanted in _contradictions(call):
                 label = node.name or next(iter(node.output), "")
                 return (
                     f"{node.op_type} {label!r}: the standard wants {wanted} as input {place}, "
-                    f"which has the shape {list(operands.shape(place) or ())}"
+                    f"which has the shape {list(call.operand(place) or ())}"
                 )
     return ""
 
 
-def _contradictions(of: _Operands) -> Iterator[tuple[int, str]]:
+def _contradictions(call: ShapeCall) -> Iterator[tuple[int, str]]:
     """Places of operands that have another shape than they must, with what is wanted."""
-    operator = of.node.op_type
-    for places_of, ranks, kind in _RANKS:
-        for place in places_of.get(operator, ()):
-            shape = of.shape(place)
-            if shape is not None and len(shape) not in ranks:
-                yield place, kind
-    image = of.shape(0)
-    if operator in _IMAGES and image is not None and len(image) < 3:
-        yield 0, "a batch, channels and some dimension more"
-    if operator in _WANTED:
-        for place, wanted in _WANTED[operator](of):
-            if of.shape(place) not in (None, wanted):
-                yield place, f"the shape {list(wanted)}"
-    if operator in _BROADCAST:
-        places, since, broadcast_to = _BROADCAST[operator]
-        into = broadcast_to(of) if of.opset >= since else None
-        for place in places:
-            shape = of.shape(place)
-            if shape is not None and into is not None and not _fits(shape, into):
+    for rank in _RANKS_OF.get(call.node.op_type, ()):
+        shape = call.operand(rank.place)
+        if shape is not None and len(shape) not in rank.ranks:
+            yield rank.place, rank.words
+    for row in _FIXED_OF.get(call.node.op_type, ()):
+        given = call.arguments(row.wanted, row.at)
+        wanted: Wanted = (given is not None and row.wanted(**given)) or {}
+        for place, into in wanted.items():
+            shape = call.operand(place)
+            if shape is None or into is None or shape == into:
+                continue
+            if not row.broadcast:
+                yield place, f"the shape {list(into)}"
+            elif not _fits(shape, into):
                 yield place, f"what can be broadcast to {list(into)}"
 
 

@@ -1,4 +1,4 @@
-"""Rules about sizes, padding and blocks of data; see ``rules``."""
+"""Rules about sizes, padding, blocks of data and heads of attention."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from optvet.engine.standard.call import OperatorCall, list_items
+from optvet.engine.standard.call import Array, OperatorCall, list_items, repeats_an_axis
+from optvet.engine.standard.rule import Rules
 from optvet.engine.standard.shapes import by_head, heads_of
 
-_SIZES: Mapping[str, tuple[int, int]] = {
+rule = Rules()
+"""The rules of this module, in the order in which they are told."""
+
+
+_SMALLEST: Mapping[str, tuple[int, int]] = {
     "BlackmanWindow": (0, 0),
     "CenterCropPad": (1, 0),
     "ConstantOfShape": (0, 0),
@@ -22,71 +27,69 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "Split": (1, 0),
     "Tile": (1, 0),
 }
-SIZED = tuple(_SIZES)
-"""Operators with an operand that is a size."""
+"""Places of operands that are sizes, and the smallest: -1 is the rest, no size is scaled to 0."""
 
 
-def size(call: OperatorCall) -> str:
-    """Sizes that are not negative; -1 has a meaning for Reshape, and Resize scales by no 0."""
-    place, least = _SIZES[call.node.op_type]
+@rule(" ".join(_SMALLEST))
+def _size(call: OperatorCall) -> str:
+    place, least = _SMALLEST[call.node.op_type]
     value = call.operand(place)
     if value is None or value.dtype.kind != "i" or bool(np.all(value >= least)):
         return ""
     return f"a size of {value.min()}"
 
 
-def sizes_of_parts(call: OperatorCall) -> str:
-    """Parts that have a size."""
-    value = call.operand(1)
-    if value is None or not value.size:
-        return ""
-    return f"parts of the size {value.min()}" if value.min() < (value.ndim == 0) else ""
+@rule("SplitToSequence", at=(1,))
+def _sizes_of_parts(parts: Array) -> object:
+    # One number is the size of all parts. Of a list, some may be empty.
+    return parts.size and parts.min() < (parts.ndim == 0) and f"parts of the size {parts.min()}"
 
 
-def number_of_parts(call: OperatorCall) -> str:
-    """As many parts as outputs, either by their sizes or by their number."""
-    node, number = call.node, call.attribute("num_outputs")
-    if number is None:
+@rule("Split")
+def _number_of_parts(call: OperatorCall, *, num_outputs: int | None = None) -> str:
+    node = call.node
+    if num_outputs is None:
         return ""
     if any(node.input[1:]):
         return "both the sizes of the parts and their number are given"
-    return "" if number == len(node.output) else f"{number} parts for {len(node.output)} outputs"
+    fits = num_outputs == len(node.output)
+    return "" if fits else f"{num_outputs} parts for {len(node.output)} outputs"
 
 
-def axes_listed_once(call: OperatorCall) -> str:
-    """Axes that are listed once, in an attribute or as the operand of Pad."""
-    data, given = call.operand(0), call.operand(3) if call.node.op_type == "Pad" else None
-    numbers = list_items(call.attribute("axes")) if given is None else given.ravel().tolist()
-    if data is not None:
-        numbers = [n + data.ndim if n < 0 else n for n in numbers]
-    return "an axis is listed twice" if len(set(numbers)) < len(numbers) else ""
+@rule("CenterCropPad MeanVarianceNormalization Pad")
+def _axes_listed_once(call: OperatorCall) -> str:
+    given = call.operand(3) if call.node.op_type == "Pad" else None
+    axes = list_items(call.attribute("axes")) if given is None else given.ravel().tolist()
+    return repeats_an_axis(axes, call.operand(0))
 
 
-def removed(call: OperatorCall) -> str:
-    """No more elements to remove than there are, and some to repeat."""
+# --- padding --------------------------------------------------------------------------------------
+
+
+@rule("Pad")
+def _removed(call: OperatorCall, *, mode: str = "constant") -> str:
     for size, begin, end in _padded(call):
-        if min(begin, 0) + min(end, 0) + size < 0:
-            return f"{-min(begin, 0) - min(end, 0)} elements less of an axis of {size}"
         left = min(begin, 0) + min(end, 0) + size
-        if not left and max(begin, end) > 0 and call.text("mode", "constant") != "constant":
+        if left < 0:
+            return f"{-min(begin, 0) - min(end, 0)} elements less of an axis of {size}"
+        # What is added is a copy of what is left, but for constants.
+        if not left and max(begin, end) > 0 and mode != "constant":
             return "no elements to pad with"
     return ""
 
 
-def long_reflection(call: OperatorCall) -> str:
-    """A reflection that ends inside of the data; numpy goes on, and the text is silent."""
-    if call.text("mode", "constant") != "reflect":
-        return ""
-    long = any(max(begin, end) >= size for size, begin, end in _padded(call))
-    return "a reflection that is longer than the data" if long else ""
+@rule("Pad", "a reflection that is longer than the data", agreed=True)
+def _long_reflection(call: OperatorCall, *, mode: str = "constant") -> bool:
+    # numpy goes on with the reflection, and the text is silent.
+    long = (max(begin, end) >= size for size, begin, end in _padded(call))
+    return mode == "reflect" and any(long)
 
 
-def repeated_or_removed(call: OperatorCall) -> str:
-    """No end of an axis removed where the other is more of the data: the text gives no order."""
-    if call.text("mode", "constant") not in ("reflect", "wrap"):
-        return ""
-    both = any(min(begin, end) < 0 < max(begin, end) for _, begin, end in _padded(call))
-    return "an axis with elements removed and others repeated" if both else ""
+@rule("Pad", "an axis with elements removed and others repeated", agreed=True)
+def _repeated_or_removed(call: OperatorCall, *, mode: str = "constant") -> bool:
+    # One end of an axis removed and the other repeated: the text gives no order.
+    both = (min(begin, end) < 0 < max(begin, end) for _, begin, end in _padded(call))
+    return mode in ("reflect", "wrap") and any(both)
 
 
 def _padded(call: OperatorCall) -> list[tuple[int, int, int]]:
@@ -101,50 +104,62 @@ def _padded(call: OperatorCall) -> list[tuple[int, int, int]]:
     return list(zip(sizes, pads[:half], pads[half:], strict=False))
 
 
-def blocks(call: OperatorCall) -> str:
-    """Blocks into which the data can be divided."""
-    data, block = call.operand(0), call.attribute("blocksize", 0)
-    if data is None or data.ndim != 4 or block < 1:
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+@rule("DepthToSpace SpaceToDepth")
+def _blocks(call: OperatorCall, data: Array, *, blocksize: int = 0) -> str:
+    if data.ndim != 4 or blocksize < 1:
         return ""
-    to_space = call.node.op_type == "DepthToSpace"
-    fits = not data.shape[1] % block**2 if to_space else not any(n % block for n in data.shape[2:])
-    return "" if fits else f"blocks of {block} in data of the shape {list(data.shape)}"
+    if call.node.op_type == "DepthToSpace":
+        fits = not data.shape[1] % blocksize**2
+    else:
+        fits = not any(n % blocksize for n in data.shape[2:])
+    return "" if fits else f"blocks of {blocksize} in data of the shape {list(data.shape)}"
 
 
-def columns(call: OperatorCall) -> str:
-    """As many columns as an image has blocks, each with all elements of a block."""
-    data, image, block = call.operand(0), call.operand(1), call.operand(2)
-    if data is None or image is None or block is None or data.ndim != 3:
+@rule("Col2Im")
+def _columns(
+    data: Array,
+    image: Array,
+    block: Array,
+    *,
+    strides: list[int] | None = None,
+    dilations: list[int] | None = None,
+    pads: list[int] | None = None,
+) -> str:
+    if data.ndim != 3:
         return ""
     axes = len(block)
     if len(image) != axes or image.min(initial=1) < 1 or block.min(initial=1) < 1:
         return "an image or a block that has no elements, or axes that the other has not"
     ones = [1] * axes
-    steps, reach = call.attribute("strides") or ones, call.attribute("dilations") or ones
+    steps, reach = strides or ones, dilations or ones
     if min(steps) < 1:
         return ""  # for the checker to refuse
-    pads = np.array(call.attribute("pads") or [0] * (2 * axes)).reshape(2, -1).sum(axis=0)
-    counts = (image + pads - (block - 1) * reach - 1) // steps + 1
+    padding = np.array(pads or [0] * (2 * axes)).reshape(2, -1).sum(axis=0)
+    counts = (image + padding - (block - 1) * reach - 1) // steps + 1
+    # The columns hold all elements of a block, one after another, for each channel.
     fits = not data.shape[1] % math.prod(block.tolist()) and counts.min(initial=1) > 0
     if fits and data.shape[2] == math.prod(counts.tolist()):
         return ""
     return f"columns of the shape {list(data.shape)} for blocks {counts.tolist()}"
 
 
-def granularity(call: OperatorCall) -> str:
-    """One scale for all, for each place of an axis, or for each block along an axis."""
-    data, scale = call.operand(0), call.operand(1)
-    block, axis = call.attribute("block_size", 0), call.attribute("axis", 1)
-    if data is None or scale is None:
-        return ""
+@rule("DequantizeLinear QuantizeLinear")
+def _granularity(
+    data: Array, scale: Array, *, block_size: int = 0, axis: int = 1, opset: int
+) -> str:
+    # One for all, one for each place of an axis, or one for each block along an axis.
     if not scale.ndim or (scale.ndim == 1 and scale.size == 1):
-        return f"one scale for all, and blocks of {block}" if block else ""
-    if scale.ndim == 1 and not block:
-        return _one_per_place(scale.size, data.shape, axis, call.opset)
-    if scale.ndim != data.ndim or block < 1 or not -data.ndim <= axis < data.ndim:
-        return f"scales of the shape {list(scale.shape)} with blocks of {block} along axis {axis}"
+        return f"one scale for all, and blocks of {block_size}" if block_size else ""
+    if scale.ndim == 1 and not block_size:
+        return _one_per_place(scale.size, data.shape, axis, opset)
+    if scale.ndim != data.ndim or block_size < 1 or not -data.ndim <= axis < data.ndim:
+        shape = list(scale.shape)
+        return f"scales of the shape {shape} with blocks of {block_size} along axis {axis}"
     wanted = list(data.shape)
-    wanted[axis] = -(-wanted[axis] // block)
+    wanted[axis] = -(-wanted[axis] // block_size)
     fits = wanted == list(scale.shape)
     return "" if fits else f"scales of the shape {list(scale.shape)} for {wanted} blocks"
 
@@ -152,6 +167,7 @@ def granularity(call: OperatorCall) -> str:
 def _one_per_place(scales: int, shape: tuple[int, ...], axis: int, opset: int) -> str:
     if opset < 13:
         return f"{scales} scales, in an operator set that knows one for all"
+    # The default axis is 1, also of data with one dimension: kernels take the only one.
     if len(shape) == 1:
         axis = 0
     if not -len(shape) <= axis < len(shape):
@@ -159,10 +175,12 @@ def _one_per_place(scales: int, shape: tuple[int, ...], axis: int, opset: int) -
     return "" if shape[axis] == scales else f"{scales} scales for an axis of {shape[axis]}"
 
 
-def heads(call: OperatorCall) -> str:
-    """Heads of queries for each head of keys, of one size and of as many batches."""
-    query, key, value = (call.operand(n) for n in range(3))
-    if query is None or key is None or value is None or call.node.domain:
+# --- heads of attention: of ONNX's own operators alone, other domains have operators so named -----
+
+
+@rule("Attention")
+def _heads(call: OperatorCall, query: Array, key: Array, value: Array) -> str:
+    if call.node.domain:
         return ""
     operands = enumerate((query, key, value))
     shapes = [by_head(o.shape, call.attribute(heads_of(n), 0)) for n, o in operands]
@@ -176,16 +194,17 @@ def heads(call: OperatorCall) -> str:
     return ""
 
 
-def past(call: OperatorCall) -> str:
-    """Keys and values of the past, both or none, and not with a number of tokens."""
+@rule("Attention", "past keys without values, or with a number of tokens")
+def _past(call: OperatorCall) -> bool:
+    # A number of tokens is for a cache that the caller extends, past keys are for one that this
+    # operator extends.
     given = [bool(n) for n in [*call.node.input[4:7], "", "", ""][:3]]
-    if call.node.domain or given in ([False] * 3, [True, True, False], [False, False, True]):
-        return ""
-    return "past keys without values, or with a number of tokens"
+    allowed = ([False] * 3, [True, True, False], [False, False, True])
+    return not call.node.domain and given not in allowed
 
 
-def gates(call: OperatorCall) -> str:
-    """The gates that a rule of updates takes, and as many heads of queries for each of keys."""
+@rule("LinearAttention")
+def _gates(call: OperatorCall) -> str:
     decay, update = ([*call.node.input[4:6], "", ""])[:2]
     kind = call.text("update_rule", "gated_delta")
     if (kind.startswith("gated") and not decay) or (kind.endswith("delta") and not update):
@@ -199,17 +218,17 @@ def gates(call: OperatorCall) -> str:
     return ""
 
 
-def rotated(call: OperatorCall) -> str:
-    """A number of elements to rotate that is even, and heads of one size."""
-    data, part = call.operand(0), call.attribute("rotary_embedding_dim", 0)
-    if data is None or call.node.domain:
+@rule("RotaryEmbedding")
+def _rotated(
+    call: OperatorCall, data: Array, *, rotary_embedding_dim: int = 0, num_heads: int = 0
+) -> str:
+    if call.node.domain:
         return ""
-    size = data.shape[-1]
+    size, part = data.shape[-1], rotary_embedding_dim
     if data.ndim == 3:
-        number = call.attribute("num_heads", 0)
-        if number < 1 or size % number:
-            return f"{number} heads of {size} elements"
-        size //= number
-    turned = part or size
+        if num_heads < 1 or size % num_heads:
+            return f"{num_heads} heads of {size} elements"
+        size //= num_heads
+    turned = part or size  # 0 stands for all elements, which turn in pairs
     fits = 0 <= part <= size and turned % 2 == 0
     return "" if fits else f"{turned} of {size} elements are rotated in pairs"
