@@ -26,15 +26,21 @@ def place(clean: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("c.toml").write_text("models = ['m.onnx']\noptimizers = ['onnxoptimizer']\n")
     Path("package.json").write_text('{"name": "mine"}\n')
     Path("patch.json").write_text('{\n  "schema": "optvet.patch/1",\n  "edits": []\n}\n')
+    Path("new.onnx.data").write_bytes(b"weights of mine")
+    Path("precision.toml").write_text("to = 'fp16'\n")
+    for name, file in {"r": "repaired.onnx", "q": "patch.json"}.items():
+        Path(name).mkdir()
+        Path(name, file).write_bytes(b'{"name": "mine"}')
     return folder
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    return {str(p): p.read_bytes() for p in folder.rglob("*[a-z]") if p.is_file()}
 
 
 VET = ("vet", ".", "--optimizer", "onnxoptimizer")
 PRECISION = ("precision", "m.onnx")
+REDUCE = ("reduce", "m.onnx", "--check", "test -f {model}")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +57,13 @@ PRECISION = ("precision", "m.onnx")
         (("vet", "other.onnx", "--optimizer", "m.onnx", "--save", "m.onnx"), "over --optimizer"),
         (("vet", "other.onnx", "--dataset", "files:m.onnx", "--save", "m.onnx"), "over --dataset"),
         (("vet", "?.onnx", "--save", "m.onnx"), "would overwrite the command's model"),
+        ((*VET[:1], "m.onnx", "--save", "other.onnx"), "a model that optvet did not write there"),
+        ((*VET[:1], "m.onnx", "--save", "new.onnx"), "--save new.onnx.data would overwrite"),
+        ((*PRECISION, "--out", "other.onnx"), "a model that optvet did not write there"),
+        ((*PRECISION, "--out", "f.onnx"), "precision.toml, which optvet did not write"),
+        ((*REDUCE, "--out", "other.onnx"), "a model that optvet did not write there"),
+        (("repair", "patch.json", "--apply", "c.toml", "--out", "r"), "optvet did not write there"),
+        (("repair", "m.onnx", "--apply", "c.toml", "--out", "q"), "what is no document of optvet"),
         ((*PRECISION, "--out", "./m.onnx"), "would overwrite the command's model"),
         (("reduce", "m.onnx", "--check", "test {model}", "--out", "c.toml"), "no ONNX model"),
         (("known", "page", "--out", "m.onnx"), "would overwrite an ONNX model"),
@@ -88,6 +101,27 @@ def test_a_picture_replaces_a_picture_of_its_format_alone(run: Run, place: Path)
     assert "--plot a.svg would overwrite what is no picture of that format" in ran.err
     Path("a.svg").write_text("<svg/>")
     assert "overwrite" not in run("precision", "absent.onnx", "--plot", "a.svg").err
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(("vet", "m.onnx", "--limit", 1), "--save"), (REDUCE, "--out")],
+    ids=["vet", "reduce"],
+)
+def test_a_model_that_optvet_wrote_is_replaced_until_it_is_another(
+    run: Run, place: Path, words: tuple[object, ...], option: str
+) -> None:
+    for _ in range(2):
+        assert run(*words, option, "mine.onnx").code == 0
+    Path("mine.onnx").write_bytes(Path("other.onnx").read_bytes() + b"\x0a\x00")
+    before = contents(place)
+    ran = run(*words, option, "mine.onnx")
+    assert ran.code == 2
+    assert "would overwrite a model that optvet did not write there" in " ".join(ran.err.split())
+    after = {name: data for name, data in contents(place).items() if name in before}
+    assert {n: d for n, d in after.items() if "cache" not in n} == {
+        n: d for n, d in before.items() if "cache" not in n
+    }
 
 
 @pytest.mark.parametrize("there", ["", "\n", "an answer"])

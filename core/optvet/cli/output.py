@@ -22,7 +22,7 @@ def _check_target(target: str | None) -> str | None:
     return target
 
 
-Kind = Literal["answer", "baseline", "model", "text", "picture"]
+Kind = Literal["answer", "baseline", "patch", "model", "text", "picture"]
 """What optvet writes to a file that the user names."""
 
 
@@ -81,6 +81,7 @@ def _refuse_to_lose(option: str, path: Path, kind: Kind) -> None:
 _KINDS = {
     "answer": "answer of optvet",
     "baseline": "baseline or answer of optvet",
+    "patch": "document of optvet",
     "model": "ONNX model",
     "text": "report",
     "picture": "picture of that format",
@@ -95,7 +96,7 @@ def _is_of_kind(head: bytes, kind: Kind, suffix: str) -> bool:
     if kind == "picture":
         return head.startswith(_PICTURES.get(suffix, (b"",)))
     found = _DOCUMENT.match(head)
-    return found is not None and (kind == "baseline" or found[1] not in _READ_AGAIN)
+    return found is not None and (kind in ("baseline", "patch") or found[1] not in _READ_AGAIN)
 
 
 def _is_model(head: bytes) -> bool:

@@ -73,13 +73,16 @@ def command(
     from optvet.engine.models.sources import resolve_model
     from optvet.engine.reduce.check_command import parse_command, reduce_by_command
     from optvet.engine.reduce.reduction_order import Budget
+    from optvet.engine.work.written import refuse_to_lose, remember
 
     terminal = context.ensure_object(Terminal)
     words = parse_command(check)
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
     check_file("--out", str(out), "model")
-    models = resolve_model(model, Plugins(), cache_folder(cache_dir))
+    root = cache_folder(cache_dir)
+    refuse_to_lose("--out", out, cache_dir=root)
+    models = resolve_model(model, Plugins(), root)
     if len(models) != 1:
         raise UsageError(f"{model}: {len(models)} models; reduce them one at a time")
     with terminal.progress(quiet) as progress:
@@ -93,6 +96,7 @@ def command(
         )
     data = reduction.model.SerializeToString(deterministic=True)
     write_file(out, data, advice="choose another file")
+    remember([out], root)
     before, after = reduction.nodes
     end = "" if reduction.complete else "; stopped early"
     line = f"{count(before, 'node')} → {after:,} after {count(reduction.checks, 'check')}{end}"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED
 from optvet.cli.options import Debug
-from optvet.cli.output import Json, check_folder, refuse_inputs_in, write_document
+from optvet.cli.output import Json, check_file, check_folder, refuse_inputs_in, write_document
 from optvet.cli.render import count, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
@@ -31,6 +31,7 @@ _CODES = {
     "refused": NOTHING,
     "undecided": UNDECIDED,
 }
+REPAIRED, PATCH = "repaired.onnx", "patch.json"
 _WRITTEN = r"repaired\.onnx|patch\.json"
 _LINE_CHARS = 240
 _PARTS: dict[InputPart, str] = {
@@ -49,22 +50,30 @@ def command(
 ) -> None:
     """Repair a wrong conversion, and say what was wrong with it."""
     from optvet.engine.discovery import Plugins
+    from optvet.engine.work.written import refuse_to_lose, remember
 
     terminal = context.ensure_object(Terminal)
     terminal.keeps = False
     check_folder("--out", request.out)
     read = (request.model, request.converted, request.apply)
     refuse_inputs_in("--out", request.out, _WRITTEN, *read)
+    repaired, patch = request.out / REPAIRED, request.out / PATCH
+    refuse_to_lose("--out", repaired)
+    if patch.is_file():
+        check_file("--out", str(patch), "patch")
     if request.apply is not None:
         from optvet.engine.repair.apply_patch import apply_patch
 
         words = apply_patch(request)
+        remember([repaired])
         terminal.show(text(f"wrote {request.out / words}; vet it as a new model"))
         return
     from optvet.engine.repair.run import repair_model
 
     with terminal.progress() as progress:
         result = repair_model(request, Plugins(), progress=progress)
+    if REPAIRED in result.files:
+        remember([repaired])
     if json_to is not None:
         write_document(terminal, json_to, result.to_json())
     if json_to != "-":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,9 +15,9 @@ from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.spec.errors import InfrastructureError
+from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.files import write_file
-from optvet.spec.foreign import read_file
+from optvet.spec.foreign import read_file, read_text
 from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.precision import PrecisionRequest
 from optvet.spec.records.precision import PrecisionReading, PrecisionResult
@@ -24,6 +26,7 @@ from optvet.spec.types import Artifact
 from optvet.spec.words import printable, toml_value
 
 CONFIG = "precision.toml"
+_HEAD = re.compile(r"# .*, sha256 [0-9a-f]{64}$")
 
 
 def write_answer(
@@ -88,6 +91,22 @@ def _write(
     how = {"command": command, "code": result.code, "recipe": recipe}
     files = [saved.path, *(file.path for file in saved.beside), str(config)]
     return {"saved": saved.model_copy(update=how), "files": files}
+
+
+def refuse_to_lose_config(out: Path) -> None:
+    """Refuse to write beside ``out`` where a file of options lies that no answer wrote.
+
+    Raises:
+        UsageError: There is one.
+    """
+    file = out.parent / CONFIG
+    try:
+        head = read_text(file).partition("\n")[0] if file.is_file() else ""
+    except (OSError, UnicodeDecodeError):
+        head = "other"
+    if head and not _HEAD.match(head):
+        words = f"--out {out} would overwrite {file}, which optvet did not write"
+        raise UsageError(f"{words}; give another folder")
 
 
 def _config(request: PrecisionRequest, result: PrecisionResult) -> str:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.models.model_file import refuse_to_overwrite
+from optvet.engine.models.model_file import data_file, refuse_to_overwrite
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.options import parse_options
 from optvet.engine.precision.answer import find_answer
 from optvet.engine.precision.document import document_of
 from optvet.engine.precision.gains import time_mixed
-from optvet.engine.precision.mixed_model import write_answer
+from optvet.engine.precision.mixed_model import refuse_to_lose_config, write_answer
 from optvet.engine.precision.setting import set_up
 from optvet.engine.vet.impact.requirements import required_of
 from optvet.engine.vet.session import open_session
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.trials.participants import configure, fit_to_model
 from optvet.engine.work.trials.trial_runner import Progress
+from optvet.engine.work.written import refuse_to_lose
 from optvet.spec.errors import BudgetSpent, InputError, UnknownName, UsageError
 from optvet.spec.extras import PluginExtras, extras
 from optvet.spec.foreign import read_file
@@ -49,6 +50,9 @@ def find_precision(
     model = _open(request, plugins)
     if request.out is not None:
         refuse_to_overwrite(request.out, "--out", model.path, model.blob)
+        files = (request.out, data_file(request.out))
+        refuse_to_lose("--out", *files, cache_dir=request.cache_dir)
+        refuse_to_lose_config(request.out)
     sum_block = check_accumulation(optimizer, request)
     _refuse_unconvertible(optimizer, request, model)
     asked, by_default = _with_requirements(request.as_vet(optimizer.name), optimizer, model)

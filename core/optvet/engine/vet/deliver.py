@@ -14,6 +14,7 @@ from pathlib import Path
 
 from optvet.engine.models.large import is_large
 from optvet.engine.models.model_file import (
+    data_file,
     keeps_weights_beside,
     refuse_to_overwrite,
     save_if_right,
@@ -29,6 +30,7 @@ from optvet.engine.work.trials.building import make_onnx
 from optvet.engine.work.trials.case import Case, PassTable
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inputs import Inputs
+from optvet.engine.work.written import refuse_to_lose, remember
 from optvet.graph.outline import digest_of
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.extras import extras, given
@@ -48,6 +50,7 @@ def check_saving(session: VetSession) -> None:
     assert target is not None
     check_savable(session.case.optimizer, model, "--save")
     refuse_to_overwrite(target, "--save", model.path, model.blob)
+    refuse_to_lose("--save", target, data_file(target), cache_dir=session.request.cache_dir)
 
 
 def check_savable(optimizer: Optimizer, model: Model, option: str) -> None:
@@ -120,6 +123,8 @@ def deliver(
 
     outside = keeps_weights_beside(session.case.model)
     files = save_if_right(_made(session, passes), target, outside=outside, why_wrong=judge)
+    if not isinstance(files, str):
+        remember((Path(file.path) for file in files), session.request.cache_dir)
     shipped = session.case.shipped(session.request.runtime_options).candidate
     return saved_as(files, shipped, samples)
 
