@@ -81,6 +81,7 @@ _MODULES = {
         Cause ConversionFault FaultRow OUTCOMES Outcome Study StudiedConversion StudyData
         TrialParts TrialRow by_model grouped variants
     """,
+    "engine.work.native": "inline_functions",
     "spec.symptoms": "NOTES Stage Symptom",
     "spec.task_memory": "allow_reservations",
     "spec.types": """

@@ -11,6 +11,7 @@ from optvet.names import find, former_name
 
 if TYPE_CHECKING:
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
+    from optvet.engine.work.native import inline_functions
     from optvet.spec.comparators import Comparator, ComparatorExtras, Decodes, Feeds, Run
     from optvet.spec.converters import (
         ConversionStage,
@@ -200,8 +201,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     # Files, which are untrusted, and text from models.
     "check_file", "check_size", "announced_bytes", "allow_reservations", "files_in", "matching",
     "open_file", "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json",
-    "load_model", "load_factory", "write_file", "file_sha256", "printable", "markdown_block",
-    "markdown_code", "markdown_text",
+    "load_model", "inline_functions", "load_factory", "write_file", "file_sha256", "printable",
+    "markdown_block", "markdown_code", "markdown_text",
     # Numbers.
     "may_be_rounded", "KEPT_BITS", "APART", "OutputPart", "parts_of_outputs", "readable_outputs",
     "reference_evaluator",

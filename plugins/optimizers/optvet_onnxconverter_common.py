@@ -15,6 +15,7 @@ from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.graph import (
+    Outlined,
     group_nodes,
     half_block_list,
     half_code,
@@ -66,9 +67,10 @@ class CommonFp16:
         self,
         parts: Mapping[str, Sequence[str]] | None = None,
         tolerance: float = 0.01,
-        outlined: bytes = b"",
+        outlined: Outlined | None = None,
     ) -> None:
-        self.parts, self._tolerance, self._outlined = parts or {}, tolerance, outlined
+        self.parts, self._tolerance = parts or {}, tolerance
+        self._outlined = outlined or Outlined()
 
     def version(self) -> str:
         """Version of the library."""
@@ -120,7 +122,7 @@ class CommonFp16:
 
     def snippet(self, passes: Sequence[str], options: CommonFp16Options) -> str:
         """The call of the library; none for an emulated model, which it does not make."""
-        if options.emulated or not self._outlined:
+        if options.emulated or not self._outlined.data:
             return ""
         return half_code(
             self._outlined,
@@ -150,7 +152,8 @@ class CommonFp16:
         model = onnx.load_from_string(source.data)
         name_nodes(model)
         nodes = [node for name in kept for node in self.parts[name]]
-        return {"node_block_list": repr(half_block_list(model, nodes, _blocked()))}
+        types = self._outlined.types
+        return {"node_block_list": repr(half_block_list(model, nodes, _blocked(), types))}
 
 
 def _blocked() -> Collection[str]:

@@ -26,7 +26,13 @@ from optvet.graph.half_nodes import (
 )
 from optvet.graph.half_types import half_sums, has_half_types, round_half_types, to_bfloat16
 from optvet.graph.opsets import at_opset
-from optvet.graph.pasted import half_code, list_code, naming_code, without_weights
+from optvet.graph.pasted import (
+    Outlined,
+    half_code,
+    list_code,
+    naming_code,
+    without_weights,
+)
 from optvet.graph.sequences import sequences_of
 from optvet.graph.synthetic import is_synthetic
 from optvet.graph.tidy import tidy
@@ -51,6 +57,7 @@ from optvet.graph.walk import (
 __all__ = [
     "ONNX_DOMAIN",
     "RANDOM_OPERATORS",
+    "Outlined",
     "Typed",
     "all_names",
     "at_opset",

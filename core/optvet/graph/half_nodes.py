@@ -20,13 +20,17 @@ _WITHOUT_VALUES = frozenset({"Constant", "Shape", "Size"})
 """Operators that no type of what they read matters to, and constants."""
 
 
-def half_nodes(model: ModelProto, blocked: Collection[str] = ()) -> list[NodeProto]:
+def half_nodes(
+    model: ModelProto, blocked: Collection[str] = (), types: Mapping[str, int] | None = None
+) -> list[NodeProto]:
     """Nodes that compute with float32 and that the standard lets compute with float16.
 
     Constants are left out: they go with the nodes that read them. ``blocked`` are operators that
-    a converter leaves in float32.
+    a converter leaves in float32. ``types`` are those of ``element_types``, which are inferred
+    unless they are given: inference is native code.
     """
-    types, versions = element_types(model), opset_versions(model)
+    types = element_types(model) if types is None else types
+    versions = opset_versions(model)
     return [
         node
         for node in model.graph.node
@@ -34,9 +38,9 @@ def half_nodes(model: ModelProto, blocked: Collection[str] = ()) -> list[NodePro
     ]
 
 
-def float_nodes(model: ModelProto) -> list[NodeProto]:
-    """Nodes that read or make float32, without constants."""
-    types = element_types(model)
+def float_nodes(model: ModelProto, types: Mapping[str, int] | None = None) -> list[NodeProto]:
+    """Nodes that read or make float32, without constants; ``types`` as of ``half_nodes``."""
+    types = element_types(model) if types is None else types
     return [
         node
         for node in model.graph.node
@@ -82,7 +86,10 @@ def constants_beside(model: ModelProto, kept: Collection[str]) -> list[str]:
 
 
 def half_block_list(
-    model: ModelProto, kept: Collection[str], blocked: Collection[str] = ()
+    model: ModelProto,
+    kept: Collection[str],
+    blocked: Collection[str] = (),
+    types: Mapping[str, int] | None = None,
 ) -> list[str]:
     """Names of the nodes that a converter must be told to leave in float32.
 
@@ -90,14 +97,16 @@ def half_block_list(
         model: A model whose nodes have names.
         kept: Nodes to leave, by name.
         blocked: Operators that the converter leaves in float32 itself.
+        types: As of ``half_nodes``.
 
     Returns:
         ``kept``; nodes that can never be of float16; and the constants beside any of these.
     """
-    able = {node.name for node in half_nodes(model, blocked)}
+    types = element_types(model) if types is None else types
+    able = {node.name for node in half_nodes(model, blocked, types)}
     nodes = [
         node.name
-        for node in float_nodes(model)
+        for node in float_nodes(model, types)
         if node.op_type not in blocked and (node.name in kept or node.name not in able)
     ]
     fixed = [node.name for node in model.graph.node if node.op_type in blocked]

@@ -6,11 +6,13 @@ It needs onnx alone, and does to a model what the functions named below do here.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from onnx import ModelProto
 
 from optvet.graph.half_nodes import half_block_list
+from optvet.graph.types import element_types
 from optvet.graph.walk import graphs, name_nodes, reads
 from optvet.graph.weights import SHAPE_ELEMENTS, clear_large_weights, without_large_weights
 
@@ -48,12 +50,25 @@ for name, back in casts.items():
 """
 
 
-def without_weights(model: ModelProto) -> bytes:
-    """``model`` serialized without its large weights: enough to write code for it."""
+@dataclass(frozen=True)
+class Outlined:
+    """A model without its large weights: enough to write code for it, without native code.
+
+    Attributes:
+        data: The serialized model; empty if there is none.
+        types: The element types of its values, as ``element_types`` infers them.
+    """
+
+    data: bytes = b""
+    types: Mapping[str, int] = field(default_factory=dict)
+
+
+def without_weights(model: ModelProto) -> Outlined:
+    """``model`` without its large weights."""
     light = ModelProto()
     light.CopyFrom(without_large_weights(model, SHAPE_ELEMENTS))
     clear_large_weights(light, SHAPE_ELEMENTS)
-    return bytes(light.SerializeToString(deterministic=True))
+    return Outlined(bytes(light.SerializeToString(deterministic=True)), element_types(model))
 
 
 def naming_code(model: ModelProto) -> str:
@@ -93,7 +108,7 @@ def joining_code(model: ModelProto, kept: Collection[str], blocked: Collection[s
 
 
 def half_code(
-    outlined: bytes,
+    outlined: Outlined,
     converted: Collection[str],
     imports: str,
     call: str,
@@ -115,11 +130,11 @@ def half_code(
     """
     if not converted:
         return "return model"
-    model = ModelProto.FromString(outlined)
+    model = ModelProto.FromString(outlined.data)
     names = naming_code(model)
     name_nodes(model)
     kept = [node.name for node in model.graph.node if node.name not in converted]
-    listed = half_block_list(model, kept, blocked)
+    listed = half_block_list(model, kept, blocked, outlined.types)
     joined = joining_code(model, listed, blocked) if join else ""
     needed = "import contextlib\n\nimport onnx\n" if joined else ""
     first = f"{needed}{imports}\n{names}{list_code('kept', listed)}"

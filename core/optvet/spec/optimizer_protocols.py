@@ -86,9 +86,11 @@ class OptimizerExtras:
     def for_model(self, source: Artifact, options: Any) -> Optimizer:
         """The same optimizer for ``source``, if passes are parts of the model, such as its nodes.
 
-        Without a model, ``passes()`` is empty. Called once, after ``configured`` and before
-        ``passes``. A pass of this model whose part another model lacks has no effect there: parts
-        disappear when a finding is reduced.
+        Without a model, ``passes()`` is empty. Called in a worker, after ``configured`` and before
+        ``passes``: a model may crash a library that reads it. The result is of the same class; its
+        attributes are data (numbers, texts, bytes, dataclasses, and collections of these). A pass
+        of this model whose part another model lacks has no effect there: parts disappear when a
+        finding is reduced.
         """
         return cast(Optimizer, self)
 

@@ -14,7 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from optvet.graph import bodies_of, opset_versions
-from optvet.plugin import ValueInfo
+from optvet.plugin import ValueInfo, inline_functions
 from optvet_random.values import FLOATS, INTEGER, WORDS, Domain
 
 # (operator, input) through which values pass unchanged, to all outputs. None: any input.
@@ -121,10 +121,7 @@ class ConsumerGraph:
     @classmethod
     def of(cls, proto: onnx.ModelProto) -> ConsumerGraph:
         """The flat view of a model."""
-        if proto.functions:
-            from onnx import inliner
-
-            proto = inliner.inline_local_functions(proto)
+        proto = inline_functions(proto)
         found = cls(opsets=opset_versions(proto))
         found._add(proto.graph)
         return found

@@ -15,6 +15,7 @@ from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.graph import (
+    Outlined,
     group_nodes,
     half_block_list,
     half_code,
@@ -76,9 +77,10 @@ class OrtFp16:
         self,
         parts: Mapping[str, Sequence[str]] | None = None,
         tolerance: float = 0.01,
-        outlined: bytes = b"",
+        outlined: Outlined | None = None,
     ) -> None:
-        self.parts, self._tolerance, self._outlined = parts or {}, tolerance, outlined
+        self.parts, self._tolerance = parts or {}, tolerance
+        self._outlined = outlined or Outlined()
 
     def version(self) -> str:
         """Version of ONNX Runtime."""
@@ -125,7 +127,7 @@ class OrtFp16:
 
     def snippet(self, passes: Sequence[str], options: HalfOptions) -> str:
         """The call of the library; none for an emulated model, which it does not make."""
-        if options.emulated or not self._outlined:
+        if options.emulated or not self._outlined.data:
             return ""
         return half_code(
             self._outlined,
@@ -151,7 +153,8 @@ class OrtFp16:
         model = onnx.load_from_string(source.data)
         name_nodes(model)
         nodes = [node for name in kept for node in self.parts[name]]
-        found = {"node_block_list": repr(half_block_list(model, nodes, self.blocked_operators()))}
+        types, blocked = self._outlined.types, self.blocked_operators()
+        found = {"node_block_list": repr(half_block_list(model, nodes, blocked, types))}
         if options.by == "operator":
             found["op_block_list"] = f"[*DEFAULT_OP_BLOCK_LIST, {', '.join(map(repr, kept))}]"
         return {**found, **self.other_forms(nodes)}

@@ -21,6 +21,7 @@ from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.graph import (
+    Outlined,
     float_nodes,
     group_nodes,
     list_code,
@@ -120,9 +121,10 @@ class _NodeQuantizer:
         self,
         parts: Mapping[str, Sequence[str]] | None = None,
         tolerance: float = 0.1,
-        outlined: bytes = b"",
+        outlined: Outlined | None = None,
     ) -> None:
-        self.parts, self._tolerance, self._outlined = parts or {}, tolerance, outlined
+        self.parts, self._tolerance = parts or {}, tolerance
+        self._outlined = outlined or Outlined()
 
     def version(self) -> str:
         """Version of ONNX Runtime."""
@@ -177,7 +179,7 @@ class _NodeQuantizer:
         chosen = {node for name in passes for node in self.parts.get(name, ())}
         if not chosen:
             return "return model"
-        model = ModelProto.FromString(self._outlined)
+        model = ModelProto.FromString(self._outlined.data)
         names, able = naming_code(model), self.operators()
         name_nodes(model)
         nodes = (n for n in model.graph.node if n.op_type in able)

@@ -154,7 +154,7 @@ def _runs(bundle: Path) -> None:
 def _disagrees(bundle: Path, error: float | None, noise: float | None) -> bool:
     """Called in a worker."""
     model = load_model(bundle / MODEL)
-    opinions = collect_opinions(model.SerializeToString(), _feeds(bundle, model))
+    opinions = collect_opinions(model.SerializeToString(), _feeds(bundle, model)) or []
     return bool(opinions) and _differ(bundle, opinions, error, noise)
 
 

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from optvet.engine.bisect.run import released_packages
 from optvet.engine.bundle.folder import open_bundled, read_record
 from optvet.engine.discovery import Plugins
-from optvet.engine.known.documents import look_at_fault, native_code
+from optvet.engine.known.documents import look_at_fault
+from optvet.engine.work.native import native_code
 from optvet.graph.walk import ONNX_DOMAIN, domain_of
 from optvet.graph.weights import constants_of
 from optvet.spec.errors import InputError, UsageError
@@ -109,7 +110,7 @@ def _checked(bundle: Path, about: Mapping[str, object]) -> KnownFault:
             f"{bundle}: {where} of its document: {words_of(first)}; write the document by hand"
         ) from error
     with native_code() as call:
-        problem, _ = call(bundle, look_at_fault, fault)
+        problem, _ = call(f"{bundle}: reading its model", look_at_fault, fault)
     if problem:
         raise InputError(f"{bundle}: {problem}; write its document by hand")
     return fault
@@ -170,4 +171,5 @@ def _as_text(bundle: Path, model: ModelProto) -> str:
     if len(model.graph.node) > _MOST_NODES or elements > _MOST_ELEMENTS * _MOST_NODES:
         raise InputError(f"{bundle}: its model is too large for a text; reduce it (--reduce)")
     with native_code() as call:
-        return str(call(bundle, onnx.printer.to_text, model))
+        what = f"{bundle}: reading its model"
+        return str(call(what, onnx.printer.to_text, model))

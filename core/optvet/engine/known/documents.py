@@ -5,8 +5,8 @@ They lie in ``known/`` of the repository, and inside the package where it is ins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ import onnx.parser
 from onnx import ModelProto, TypeProto
 from pydantic import ValidationError
 
-from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.native import native_code
 from optvet.graph.pattern import parse_pattern, search
 from optvet.graph.types import inferred_types
 from optvet.spec.errors import InputError, UnknownName, UsageError
@@ -27,7 +26,6 @@ from optvet.spec.toml_lines import join_with_dots, line_of
 from optvet.spec.validation_words import words_of
 from optvet.spec.words import printable, toml_value
 
-_LIMITS = Limits(timeout_s=60.0, memory_bytes=4 << 30)
 _PACKAGE = Path(__file__).parents[2]
 _PLACES = (_PACKAGE / "known", _PACKAGE.parents[1] / "known")
 
@@ -75,30 +73,14 @@ def read_faults(places: Iterable[Path], *, trusted: bool = False) -> list[KnownF
         if fault.id in found:
             raise InputError(f"{file}: {fault.id!r} is the id of {found[fault.id][1]} too")
         found[fault.id] = fault, file
-    with nullcontext() if trusted or not found else native_code() as call:
+    with nullcontext() if trusted or not found else native_code(__name__) as call:
         for fault, file in found.values():
-            problem, forms = call(file, look_at_fault, fault) if call else look_at_fault(fault)
+            what = f"{file}: reading its model"
+            problem, forms = call(what, look_at_fault, fault) if call else look_at_fault(fault)
             _forms[_question(fault)] = forms
             if problem:
                 raise InputError(f"{file}: {problem}")
     return [found[name][0] for name in sorted(found)]
-
-
-@contextmanager
-def native_code() -> Iterator[Callable[..., Any]]:
-    """Calls a function in a worker: a foreign model may crash the code of onnx that reads it.
-
-    The first argument of the call names the document, for the InputError that is raised if it does.
-    """
-    with Sandbox(jobs=1, limits=_LIMITS, preload=("onnx", __name__)) as sandbox:
-
-        def call(document: Path, function: Callable[..., Any], *arguments: object) -> Any:
-            outcome = sandbox.call(function, *arguments)
-            if outcome.failure is not None:
-                raise InputError(f"{document}: reading its model: {describe(outcome.failure)}")
-            return outcome.value
-
-        yield call
 
 
 def _documents_in(folder: Path) -> list[Path]:

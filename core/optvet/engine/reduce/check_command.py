@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from onnx import ModelProto, TypeProto
 
 from optvet.engine.reduce.reduction_order import Budget, Reduction, ReductionCandidate, reduce_model
 from optvet.engine.work.sandbox import Sandbox
-from optvet.engine.work.trials.inner_values import infer
+from optvet.engine.work.trials.inner_values import infer, inferred_types_of
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import UsageError
 from optvet.spec.scratch import temporary_folder
@@ -133,11 +133,17 @@ def reduce_by_command(
     Raises:
         UsageError: The command cannot be run, or does not exit 0 for the whole model.
     """
-    with temporary_folder("optvet-reduce-") as folder:
-        with Sandbox(jobs=1, preload=("onnx", infer.__module__)) as sandbox:
-            known = sandbox.call(infer, model.SerializeToString()).value or {}
+    preload = ("onnx", infer.__module__)
+    with (
+        temporary_folder("optvet-reduce-") as folder,
+        Sandbox(jobs=1, preload=preload) as sandbox,
+    ):
+        known = sandbox.call(infer, model.SerializeToString()).value or {}
         types = {name: TypeProto.FromString(data) for name, data in known.items()}
         command = CheckCommand(words, Path(folder), timeout_s, jobs)
+
+        def infer_types(candidate: ModelProto, strict: bool) -> Mapping[str, TypeProto] | None:
+            return sandbox.call(inferred_types_of, candidate, strict).value
 
         def interesting(candidates: Sequence[ReductionCandidate]) -> Iterable[bool]:
             return command(candidates)
@@ -147,6 +153,7 @@ def reduce_by_command(
             None,
             interesting,
             types=types,
+            infer=infer_types,
             width=max(1, jobs),
             budget=budget,
             progress=progress,

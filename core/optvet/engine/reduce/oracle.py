@@ -41,7 +41,7 @@ from optvet.engine.reduce.reduction_order import (
     ReductionCandidate,
     reduce_model,
 )
-from optvet.engine.standard.defined import needs_inner_values, undefined_in
+from optvet.engine.standard.defined import undefined_in
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.require.portable import PortableRequirement
 from optvet.engine.work.cache.disk import Cache
@@ -52,8 +52,7 @@ from optvet.engine.work.trials.inner_values import infer, record_values
 from optvet.engine.work.trials.opinions import collect_opinions
 from optvet.engine.work.trials.trial_results import Ledger, Trial
 from optvet.engine.work.trials.trial_runner import Progress, TrialRunner
-from optvet.engine.work.trials.undefined_values import undefined_kinds
-from optvet.graph.cost import macs
+from optvet.engine.work.trials.undefined_values import undefined_by_inputs, undefined_kinds
 from optvet.spec.errors import UsageError
 from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Failure, Model, ModelConfig, Sample
@@ -202,8 +201,8 @@ class ReductionOracle:
                 opened = self._open(model, feeds)
         if opened is None:
             raise UsageError("the model itself is not valid, or does not run on the failing sample")
-        known = frozenset(u.kind for u in undefined_in(model, feeds))
-        self._open_kinds = known | self._find_undefined(opened, model)
+        self._open_kinds = self._undefined_by_inputs(model, feeds)
+        self._open_kinds |= self._find_undefined(opened, model)
         self.target = self._observe_once(opened, self.culprit)
         if self.target is None:
             what = "no fault"
@@ -223,8 +222,7 @@ class ReductionOracle:
         difference by which two evaluators of the original differ as well.
         """
         assert candidate.feeds is not None
-        known = {u.kind for u in undefined_in(candidate.model, candidate.feeds)}
-        if known - self._open_kinds:
+        if self._undefined_by_inputs(candidate.model, candidate.feeds) - self._open_kinds:
             return False
         opened = self._open(candidate.model, candidate.feeds)
         if opened is None:
@@ -238,14 +236,22 @@ class ReductionOracle:
         finally:
             opened.runner.model.blob.unlink(missing_ok=True)
 
+    def _undefined_by_inputs(
+        self, model: ModelProto, feeds: Mapping[str, np.ndarray]
+    ) -> frozenset[str]:
+        """In which ways the standard leaves the model open, by inputs and weights alone."""
+        if not model.functions:
+            return frozenset(u.kind for u in undefined_in(model, feeds))
+        # Functions are inlined by native code.
+        data = model.SerializeToString()
+        return self.sandbox.call(undefined_by_inputs, data, dict(feeds)).value or frozenset()
+
     def _find_undefined(self, opened: _TestedModel, model: ModelProto) -> frozenset[str]:
         """In which ways the standard leaves the model open, by values that it computes too."""
         feeds, run = opened.sample.feeds, opened.reference.runs.get(opened.sample.id)
-        if not needs_inner_values(model, feeds):
-            outputs = None if isinstance(run, Failure) else run
-            return frozenset(u.kind for u in undefined_in(model, feeds, outputs))
-        data, config = model.SerializeToString(), self.case.reference
-        return self.sandbox.call(undefined_kinds, data, dict(feeds), config).value or frozenset()
+        outputs = None if isinstance(run, Failure) else run
+        asked = (model.SerializeToString(), dict(feeds), self.case.reference, outputs)
+        return self.sandbox.call(undefined_kinds, *asked).value or frozenset()
 
     def _is_contradicted(self, opened: _TestedModel, model: ModelProto) -> bool:
         """Whether others compute the original as differently as the optimized model does.
@@ -258,13 +264,10 @@ class ReductionOracle:
             return False
         if not found.signature.symptom.info.of_values or found.random:
             return False
-        cost = macs(model, {name: value.shape for name, value in feeds.items()})
-        if cost is None or cost > _ASKED_MACS:
+        asked = (model.SerializeToString(), dict(feeds), _ASKED_MACS)
+        opinions = self.sandbox.call(collect_opinions, *asked, role="judging").value
+        if opinions is None:
             return False
-        data = model.SerializeToString()
-        opinions = (
-            self.sandbox.call(collect_opinions, data, dict(feeds), role="judging").value or []
-        )
         observation = found.observation
         return is_contradicted(run, opinions, observation.error, observation.noise)
 

@@ -46,6 +46,14 @@ Progress = Callable[[str, int, int | None], None]
 Recorder = Callable[[ModelProto, Feeds], "Mapping[str, np.ndarray] | None"]
 """Returns all values of a model by name, including inner ones; None if it does not run."""
 
+TypeInference = Callable[[ModelProto, bool], "Mapping[str, TypeProto] | None"]
+
+
+def infer_here(model: ModelProto, strict: bool) -> Mapping[str, TypeProto] | None:
+    """``inferred_types``, in this process."""
+    return inferred_types(model, strict=strict)
+
+
 _BATCH = 8
 _MANY = 64
 """Stretches are substituted in graphs up to this size: the number of pairs grows as its square."""
@@ -134,6 +142,7 @@ def reduce_model(
     *,
     record: Recorder | None = None,
     types: Mapping[str, TypeProto] | None = None,
+    infer: TypeInference = infer_here,
     effort: Effort = "full",
     width: int = 1,
     budget: Budget | None = None,
@@ -148,13 +157,14 @@ def reduce_model(
     Args:
         model: The model to reduce; it is not changed, and must not be while this runs.
         feeds: Inputs by name. None if the condition looks at the graph alone: nothing is run
-            then, and types come from ``types``, or else from onnx's shape inference, which is
-            native code that runs in this process.
+            then, and types come from ``types``, or else from ``infer``.
         interesting: Tests candidates; see ``Interesting``. The candidates of one call are
             independent and can be tested in parallel.
         record: Runs the reference with all values as outputs. This gives the types and contents of
             new inputs.
         types: Known types of inner values, by name.
+        infer: Infers types of a model, strictly or not. onnx does in this process if it is left
+            out: native code, which must not read a foreign model here.
         effort: "nodes" stops when no node can be removed; "full" simplifies the rest as well.
         width: Number of cuts that are tried at the same time in a bisection.
         budget: When to stop.
@@ -167,7 +177,7 @@ def reduce_model(
     reducer = _Reducer(
         Graph.of_model(model, feeds), interesting, record, types, width, budget or Budget(), clock
     )
-    reducer.progress = progress
+    reducer.infer, reducer.progress = infer, progress
     return reducer.run(effort)
 
 
@@ -192,6 +202,7 @@ class _Reducer:
         self.interesting, self.record, self.types = interesting, record, types
         self.width, self.budget, self.clock = max(1, width), budget, clock
         self.progress: Progress = lambda text, done, total: None
+        self.infer: TypeInference = infer_here
         self.began = clock()
         self.checks = self.steps = 0
         self.doing = "checking"
@@ -298,7 +309,7 @@ class _Reducer:
     def _record_values(self, graph: Graph) -> Recorded | None:
         """Types and values of all values of ``graph``; None if it does not run or type-check."""
         if graph.feeds is None or self.record is None:
-            types = inferred_types(graph.model, strict=self.strict)
+            types = self.infer(graph.model, self.strict)
             if types is None:
                 return None
             return Recorded({**(self.types or {}), **types})

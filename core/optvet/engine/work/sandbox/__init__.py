@@ -52,7 +52,13 @@ from optvet.engine.work.sandbox.interpreter import Interpreter
 from optvet.engine.work.sandbox.kept import keep_servers
 from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
 from optvet.engine.work.sandbox.pool import Sandbox
-from optvet.engine.work.sandbox.worker import enter, handed_file, last_stage, poison_memory
+from optvet.engine.work.sandbox.worker import (
+    enter,
+    handed_file,
+    in_worker,
+    last_stage,
+    poison_memory,
+)
 
 __all__ = [
     "Interpreter",
@@ -62,6 +68,7 @@ __all__ = [
     "Sandbox",
     "enter",
     "handed_file",
+    "in_worker",
     "keep_servers",
     "last_stage",
     "poison_memory",

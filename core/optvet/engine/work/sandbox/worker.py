@@ -74,6 +74,11 @@ def handed_file() -> int | None:
     return _file_fd
 
 
+def in_worker() -> bool:
+    """Whether this process is a worker."""
+    return _stderr_fd is not None
+
+
 def last_stage() -> Stage:
     """The stage recorded last; "build" if none was."""
     return _stage

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx
-from onnx import ModelProto, ValueInfoProto, helper
+from onnx import ModelProto, TypeProto, ValueInfoProto, helper
 
 from optvet.engine.standard.rules import wanted_values
 from optvet.engine.work.sandbox import enter
@@ -113,6 +113,11 @@ def record_in_loops(
     artifact = Artifact("onnx", shown.SerializeToString())
     values = config.runtime.load(artifact, config.options).run(feeds)
     return {names[output]: np.asarray(value) for output, value in values.items()}
+
+
+def inferred_types_of(model: ModelProto, strict: bool) -> dict[str, TypeProto] | None:
+    """``inferred_types``. Called in a worker: shape inference may crash."""
+    return inferred_types(model, strict=strict)
 
 
 def infer(data: bytes, partial: bool = False) -> dict[str, bytes]:

@@ -70,9 +70,18 @@ def evaluate_exactly(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> Outp
     return flatten(float64.evaluate(model, dict(feeds)))
 
 
-def collect_opinions(data: bytes, feeds: Mapping[str, np.ndarray]) -> list[Outputs]:
-    """The evaluator's outputs of a serialized model, once or twice; none of a random one."""
+def collect_opinions(
+    data: bytes, feeds: Mapping[str, np.ndarray], most_macs: float | None = None
+) -> list[Outputs] | None:
+    """The evaluator's outputs of a serialized model, once or twice; none of a random one.
+
+    None if the model takes more than ``most_macs`` multiplications, or nobody knows how many.
+    """
     model = ModelProto.FromString(data)
+    if most_macs is not None:
+        count = macs(model, {name: value.shape for name, value in feeds.items()})
+        if count is None or count > most_macs:
+            return None
     if draws_random(model):
         return []
     names = [v.name for v in model.graph.output]

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import OrderedDict
+from collections.abc import Mapping
+from copy import copy
+from pathlib import Path
+from typing import Any
+
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
@@ -9,12 +16,13 @@ from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.cache.environment_fingerprint import about_plugin, fingerprint_environment
-from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.native import native_code
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trials.building import read_model
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.raised_errors import objection
 from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.extras import WorkerExtras, given
-from optvet.spec.foreign import read_file
 from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Artifact, Model
@@ -26,12 +34,51 @@ def configure(optimizer: Optimizer, options: BaseModel) -> Optimizer:
     return configured(options.model_copy(deep=True)) if configured else optimizer
 
 
+_FITS_S = 120.0
+_FITS_BYTES = 4 << 30
+_MOST_FITS = 8
+_fits: OrderedDict[tuple[object, ...], Mapping[str, Any]] = OrderedDict()
+"""What was found of a model, by optimizer, state, options and digest: asked several times."""
+
+
 def fit_to_model(optimizer: Optimizer, options: BaseModel, model: Model) -> Optimizer:
-    """``optimizer`` with the passes that it has for ``model``, if they depend on it."""
-    if for_model := given(optimizer, OptimizerExtras.for_model):
-        source = Artifact(model.format, read_file(model.blob))
-        return for_model(source, options.model_copy(deep=True))
-    return optimizer
+    """``optimizer`` with the passes that it has for ``model``, if they depend on it.
+
+    A worker asks it, whose libraries may crash on the model; its state comes back as data.
+
+    Raises:
+        InputError: It fails on the model.
+    """
+    if given(optimizer, OptimizerExtras.for_model) is None:
+        return optimizer
+    kind, state = type(optimizer), pickle.dumps(vars(optimizer))
+    key = (kind.__module__, kind.__qualname__, state, options.model_dump_json(), model.digest)
+    if key not in _fits:
+        # The bytes come in one piece, and inference copies the graph without its weights.
+        limits = Limits(_FITS_S, _FITS_BYTES + 3 * model.size_bytes)
+        what = f"{model.source}: asking {optimizer.name} for its passes"
+        with native_code(limits=limits) as call:
+            arguments = (optimizer, options, model.format, model.blob, model.digest)
+            _fits[key] = call(what, _state_for, *arguments)
+        while len(_fits) > _MOST_FITS:
+            _fits.popitem(last=False)
+    fitted = copy(optimizer)
+    vars(fitted).clear()
+    vars(fitted).update(_fits[key])
+    return fitted
+
+
+def _state_for(
+    optimizer: Optimizer, options: BaseModel, form: str, blob: Path, digest: str
+) -> dict[str, Any]:
+    """The attributes of the optimizer for this model. Called in a worker."""
+    for_model = given(optimizer, OptimizerExtras.for_model)
+    assert for_model is not None
+    fitted = for_model(Artifact(form, read_model(blob, digest)), options)
+    if type(fitted) is not type(optimizer):
+        words = f"for_model of {optimizer.name} returns {type(fitted).__name__}"
+        raise PluginError(f"{words}; return an optimizer of the same class")
+    return vars(fitted)
 
 
 def require_format(optimizer: Optimizer, model: Model) -> None:

@@ -43,10 +43,24 @@ def undefined_on(
     return undefined_in(model, feeds, inner, _record_loops(model, feeds, config))
 
 
-def undefined_kinds(data: bytes, feeds: Values, config: RuntimeConfig) -> frozenset[str]:
-    """In which ways a serialized model is undefined. Called in a worker."""
+def undefined_kinds(
+    data: bytes, feeds: Values, config: RuntimeConfig, outputs: Values | None = None
+) -> frozenset[str]:
+    """In which ways a serialized model is undefined. Called in a worker.
+
+    ``outputs`` are looked at where no rule needs inner values.
+    """
     model = ModelProto.FromString(data)
-    return frozenset(u.kind for u in undefined_on(config, model, feeds))
+    if needs_inner_values(model, feeds):
+        found = undefined_on(config, model, feeds)
+    else:
+        found = undefined_in(model, feeds, outputs)
+    return frozenset(u.kind for u in found)
+
+
+def undefined_by_inputs(data: bytes, feeds: Values) -> frozenset[str]:
+    """In which ways inputs and weights alone make a model undefined. Called in a worker."""
+    return frozenset(u.kind for u in undefined_in(ModelProto.FromString(data), feeds))
 
 
 def reason_to_refuse(build_spec: BuildSpec, feeds: Values, config: RuntimeConfig) -> str:
