@@ -98,7 +98,7 @@ def test_the_extra_all_is_whatever_needs_no_gpu() -> None:
     names = re.fullmatch(r"optvet\[(.*)\]", requirement)
     assert names is not None
     # AutoCast brings the build of ONNX Runtime for GPUs.
-    assert set(names[1].split(",")) == extras.keys() - {"all", "autocast", "dev", "gpu"}
+    assert set(names[1].split(",")) == extras.keys() - {"all", "autocast", "dev", "gpu", "qnn"}
 
 
 def _plain(requirement: str) -> str:

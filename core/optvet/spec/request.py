@@ -169,9 +169,14 @@ class VetRequest(BaseModel):
     """An ONNX file, a folder of them, or `SOURCE:NAME` such as `zoo:resnet50`."""
 
     optimizer: str | None = option(
-        None, group=_HOW, metavar="NAME", shown="the one that comes with optvet"
+        None,
+        group=_HOW,
+        metavar="NAME",
+        shown="the one that comes with optvet",
+        also="--provider",
     )
-    """Optimizer to vet."""
+    """Optimizer to vet; or an execution provider, such as `qnn`, whose passes are the model's
+    nodes."""
     pipeline: Annotated[str, BeforeValidator(_pipeline)] = option(
         "default", group=_HOW, metavar="NAME|P1,P2,…"
     )

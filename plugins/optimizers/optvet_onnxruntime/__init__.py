@@ -28,11 +28,14 @@ def optvet_optimizers() -> Iterable[Optimizer]:
         OrtStaticQuantizer,
     )
     from optvet_onnxruntime.optimizer import OrtOptimizer
+    from optvet_onnxruntime.plugin_providers import PACKAGES
+    from optvet_onnxruntime.provider_optimizer import OrtProvider
     from optvet_onnxruntime.transformers import OrtTransformers
 
     half = (OrtFp16(), OrtBf16())
     quantizers = (OrtStaticQuantizer(), OrtDynamicQuantizer(), OrtFourBits())
-    return [OrtOptimizer(), OrtTransformers(), *half, *quantizers]
+    devices = [OrtProvider(name) for name in PACKAGES]
+    return [OrtOptimizer(), OrtTransformers(), *half, *quantizers, *devices]
 
 
 @hookimpl

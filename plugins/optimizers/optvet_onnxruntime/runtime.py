@@ -26,6 +26,8 @@ from optvet.plugin import (
 from optvet_onnxruntime import nvidia
 from optvet_onnxruntime.diagnose import GPU_WHEEL, check_providers, check_requirement, check_wheels
 from optvet_onnxruntime.installed_version import installed_version
+from optvet_onnxruntime.plugin_providers import add_provider
+from optvet_onnxruntime.provider_sessions import ProviderSession, named
 from optvet_onnxruntime.providers import (
     CPU_PROVIDER,
     check_placement,
@@ -146,6 +148,8 @@ class OrtRuntime:
 
     def load(self, artifact: Artifact, options: OrtOptions) -> Session:
         """Create a session from the serialized model."""
+        if artifact.handle and "provider" in artifact.handle:
+            return _on_provider(artifact, options)
         return OrtSession(_create(artifact, artifact.data, options))
 
     def load_file(self, artifact: Artifact, options: OrtOptions) -> Session:
@@ -199,7 +203,7 @@ class OrtRuntime:
         lines = (
             "import onnxruntime as ort\n",
             "session = model",
-            "if not isinstance(model, ort.InferenceSession):",
+            'if not hasattr(model, "run"):',
             "    data = model if isinstance(model, bytes) else model.SerializeToString()",
             "    options = ort.SessionOptions()",
             f"    options.graph_optimization_level = ort.GraphOptimizationLevel.{level}",
@@ -294,6 +298,10 @@ def _create(
     if accelerators:
         load_providers(accelerators)
         settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if "provider" in wanted:
+        settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        add_provider(settings, wanted["provider"], wanted["settings"], wanted["device"])
+        return ort.InferenceSession(model, settings, enable_fallback=0)
     session = ort.InferenceSession(
         model,
         settings,
@@ -303,3 +311,13 @@ def _create(
     if accelerators:
         check_placement(accelerators, session.get_providers(), placed_providers(session))
     return session
+
+
+def _on_provider(artifact: Artifact, options: OrtOptions) -> ProviderSession:
+    """A session of which the nodes that the handle names are offered to its provider."""
+    handle = artifact.handle
+
+    def make(data: bytes, on_device: bool) -> Any:
+        return _create(Artifact("onnx", data, handle if on_device else None), data, options)
+
+    return ProviderSession(named(artifact.data), make, handle["nodes"], handle["provider"])

@@ -37,16 +37,18 @@ from optvet.engine.vet.explain.locate import divergence_text
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.spec.errors import InputError, UsageError
+from optvet.spec.extras import given
 from optvet.spec.files import refuse_link
 from optvet.spec.foreign import open_file
 from optvet.spec.memory import announced_bytes, check_size
+from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.records import Reproduction
 from optvet.spec.records.reading import read_document_in
 from optvet.spec.removal import remove_folder
 from optvet.spec.requirement import read_requirement
 from optvet.spec.scratch import folder_beside
 from optvet.spec.symptoms import ScriptCheck
-from optvet.spec.types import Model
+from optvet.spec.types import Artifact, Model
 from optvet.spec.words import printable, quote
 
 _REPRO_S = 300.0
@@ -143,6 +145,24 @@ def _folder_name(record: Reproduction) -> str:
     return f"{re.sub('[^A-Za-z0-9_-]+', '-', words)[:80]}-{record.fingerprint[:8]}"
 
 
+def _for_model(
+    case: Case, proto: ModelProto, passes: Sequence[str]
+) -> tuple[Optimizer, tuple[str, ...]]:
+    """The optimizer as it is for ``proto``, and those of ``passes`` that it has there.
+
+    Passes that are nodes of the original have no effect where their nodes are gone; code that names
+    them would say more than the model shows.
+    """
+    optimizer = case.optimizer
+    for_model = given(optimizer, OptimizerExtras.for_model)
+    if for_model is None:
+        return optimizer, tuple(passes)
+    fitted = for_model(Artifact("onnx", proto.SerializeToString()), case.options)
+    known = {p.name for p in fitted.passes()}
+    left = tuple(name for name in passes if name in known)
+    return (fitted, left) if left else (optimizer, tuple(passes))
+
+
 def _documents(
     record: Reproduction,
     proto: ModelProto,
@@ -152,10 +172,11 @@ def _documents(
 ) -> dict[str, bytes]:
     """The files of a bundle that people read, by name."""
     finding = record.finding
+    optimizer, passes = _for_model(case, proto, record.passes)
     context = ReproContext(
-        optimizer=case.optimizer,
+        optimizer=optimizer,
         options=case.options,
-        passes=tuple(record.passes),
+        passes=passes,
         culprit=tuple(finding.culprit),
         runtime=case.candidate.runtime,
         runtime_options=case.candidate.options,

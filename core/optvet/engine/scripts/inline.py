@@ -120,7 +120,7 @@ def standalone(
         return None  # distributions are compared by modules of the folder
     draft = _draft(context, model, feeds, expected)
     snippet = given(context.optimizer, OptimizerExtras.snippet)
-    if draft is None or snippet is None:
+    if draft is None or snippet is None or not context.is_explained:
         return None
     exact = snippet(context.passes, context.options)
     for run in _ways_to_run(draft):
