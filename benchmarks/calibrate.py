@@ -59,7 +59,10 @@ from optvet.engine.work.trials.inference import Outputs, RuntimeConfig
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.types import Model
-from optvet.testing import quantized_model
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.quantized.models import quantized_model
 
 MODELS = "squeezenet,shufflenet,inception_v1,digits-cnn,digits-mlp,wine-logreg,diabetes-mlp"
 MORE = ",resnet50,densenet121,inception_v2"

@@ -7,6 +7,7 @@ and judges them as it does real ones. A rewrite that finds nothing to change rai
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +18,10 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 from pydantic import BaseModel, ConfigDict
 
 from optvet.plugin import Artifact, Pass, Traits
-from optvet.testing import QUANTIZED_BENIGN, QUANTIZED_FAULTS
-from optvet.testing.quantized import Plant
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.quantized.rewrites import QUANTIZED_BENIGN, QUANTIZED_FAULTS, Plant
 
 Rewrite = Callable[[ModelProto], ModelProto | None]
 FAULTS: dict[str, Rewrite] = {}

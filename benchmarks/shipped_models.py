@@ -6,8 +6,10 @@ A module of its own because workers import it; ``shipped.py`` uses it.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from pydantic import BaseModel
 
 from optvet.plugin import Artifact
-from optvet.testing import Planted, quantized_model
+from optvet.testing import Planted
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.quantized.models import quantized_model
 
 _MAX_TYPES = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT32}
 _MAX_TYPES |= {TensorProto.INT64}

@@ -28,7 +28,10 @@ import machine
 import onnx
 
 from optvet import OptvetError, vet
-from optvet.testing import quantized_model
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.quantized.models import quantized_model
 
 SHARED = Path(__file__).parents[2] / "shared" / "models"
 AT_HAND = (

@@ -122,7 +122,7 @@ TASKS = """
 import json, sys, time
 from pathlib import Path
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.testing.faults import echo
+from tests.engine.work.faults import echo
 from tests.assault.evil import KINDS, provoke
 
 answers = {}

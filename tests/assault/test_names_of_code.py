@@ -18,7 +18,7 @@ from optvet.cli.request import _from_file as options_in
 from optvet.engine import discovery
 from optvet.engine.campaign import open_store
 from optvet.engine.discovery import Plugins
-from optvet.engine.known.documents import read_fault, shipped, to_toml
+from optvet.engine.known.documents import read_faults, shipped, to_toml
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sidecar import Preprocessing, _Declared
 from optvet.engine.vet.impact.comparator_options import options_for
@@ -166,7 +166,7 @@ def test_no_value_of_a_known_fault_runs_code(place: Path) -> None:
             try:
                 fault = KnownFault.model_validate(values)
                 (place / "fault.toml").write_text(to_toml(fault))
-                read_fault(place / "fault.toml")
+                read_faults([place / "fault.toml"])
                 read += 1
             except (ValidationError, OptvetError):
                 continue

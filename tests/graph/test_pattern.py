@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from optvet.graph.pattern import find_matches, parse_pattern, search
+from optvet.graph.pattern import parse_pattern, search
 from optvet.graph.pattern_facts import SearchSteps
 from optvet.graph.types import inferred_types
 
@@ -17,7 +17,7 @@ def found(pattern: str, body: str) -> list[tuple[list[str], bool]]:
     model = onnx.parser.parse_model(HEAD + body)
     types = dict(inferred_types(model, partial=True) or {})
     types |= {value.name: value.type for value in model.graph.input}
-    matches = find_matches(parse_pattern(pattern), model, types)
+    matches = search(parse_pattern(pattern), model, types).places
     return [([node.output[0] for node in m.nodes], m.certain) for m in matches]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from optvet.graph.pattern import find_matches, parse_pattern
+from optvet.graph.pattern import parse_pattern, search
 from optvet.graph.types import inferred_types
 
 MODEL = """
@@ -19,7 +19,7 @@ g (float[2,3] x) => (float[a,b] y)
 def forms(pattern: str, node: str, opset: int = 17) -> list[str]:
     model = onnx.parser.parse_model(MODEL.format(node=node, opset=opset))
     types = {v.name: v.type for v in model.graph.input} | (inferred_types(model) or {})
-    return [place.form for place in find_matches(parse_pattern(pattern), model, types)]
+    return [place.form for place in search(parse_pattern(pattern), model, types).places]
 
 
 def test_a_form_tells_operands_that_are_given_from_those_that_are_left_out() -> None:

@@ -24,7 +24,7 @@ from optvet.graph.half_nodes import (
     half_nodes,
     join_casts,
 )
-from optvet.graph.half_types import half_sums, has_half_types, round_half_types, to_bfloat16
+from optvet.graph.half_types import half_sums, round_half_types, to_bfloat16
 from optvet.graph.opsets import at_opset
 from optvet.graph.pasted import (
     Outlined,
@@ -74,7 +74,6 @@ __all__ = [
     "half_code",
     "half_nodes",
     "half_sums",
-    "has_half_types",
     "ir_version_of",
     "is_onnx",
     "is_synthetic",

@@ -68,11 +68,6 @@ def round_half_types(model: ModelProto, sum_block: int | None = None) -> ModelPr
     return copy
 
 
-def has_half_types(model: ModelProto) -> bool:
-    """Whether a value or a weight of ``model`` is of float16 or bfloat16."""
-    return any(kind in HALF_TYPES for kind in _element_types(model).values())
-
-
 def half_sums(model: ModelProto) -> tuple[dict[str, int], dict[str, int]]:
     """How many sums of each operator ``round_half_types`` can round as they grow, and cannot."""
     return count_sums(model, _element_types(model))

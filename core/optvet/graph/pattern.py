@@ -236,13 +236,6 @@ def search(
     return PatternSearch(places, complete=True)
 
 
-def find_matches(
-    patterns: Sequence[GraphPattern], model: ModelProto, types: Mapping[str, TypeProto]
-) -> list[PatternMatch]:
-    """The places of ``model`` that ``search`` finds, whether or not it looked at all."""
-    return search(patterns, model, types).places
-
-
 class _Matcher:
     """Finds the places of one graph that fit a pattern, by trying node after node.
 

@@ -5,8 +5,6 @@ from optvet.testing.converters import check_converter, check_source_runtime
 from optvet.testing.generators import check_mutator, check_pool
 from optvet.testing.optimizer_conformance import check_optimizer
 from optvet.testing.optimizers import FILLERS, Planted, PlantedOptions
-from optvet.testing.quantized import QUANTIZED_BENIGN, QUANTIZED_FAULTS
-from optvet.testing.quantized_networks import quantized_model
 from optvet.testing.reporters import check_reporter, pretend_files, pretend_report
 from optvet.testing.runtime_conformance import check_runtime
 from optvet.testing.sources import check_dataset, check_executor, check_model_source
@@ -14,8 +12,6 @@ from optvet.testing.studies import check_study
 
 __all__ = [
     "FILLERS",
-    "QUANTIZED_BENIGN",
-    "QUANTIZED_FAULTS",
     "Planted",
     "PlantedOptions",
     "check_comparator",
@@ -34,5 +30,4 @@ __all__ = [
     "pretend_files",
     "pretend_model",
     "pretend_report",
-    "quantized_model",
 ]

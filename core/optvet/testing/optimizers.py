@@ -10,12 +10,14 @@ Passes that kill their process do so when applied: call them through the sandbox
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -24,7 +26,30 @@ from pydantic import BaseModel, ConfigDict
 
 from optvet.graph.walk import nodes_of
 from optvet.spec.types import Artifact, InterfaceChange, Pass, Traits
-from optvet.testing.faults import abort, hog_memory, raise_error, segfault
+
+
+def raise_error(text: str) -> NoReturn:
+    """Raise a ValueError that says ``text``."""
+    raise ValueError(text)
+
+
+def abort(message: str = "") -> NoReturn:
+    """Write ``message`` to file descriptor 2, as native code does, and abort."""
+    os.write(2, message.encode())
+    os.abort()
+
+
+def segfault() -> None:
+    """Read address 0."""
+    ctypes.string_at(0)
+
+
+def hog_memory(size_bytes: int = 1 << 62) -> int:
+    """Allocate and fill blocks until ``size_bytes`` are reached or memory ends."""
+    blocks: list[bytes] = []
+    while len(blocks) << 24 < size_bytes:
+        blocks.append(b"x" * (1 << 24))
+    return len(blocks) << 24
 
 
 class PlantedOptions(BaseModel):

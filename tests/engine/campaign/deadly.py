@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
+from tests.engine.work.faults import hog_memory
 
 from optvet.plugin import Artifact, Optimizer, Pass, Traits, hookimpl
-from optvet.testing.faults import hog_memory
 
 
 class NoOptions(BaseModel):

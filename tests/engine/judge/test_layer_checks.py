@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, ValueInfoProto
+from tests.quantized.models import quantized_model
+from tests.quantized.rewrites import QUANTIZED_BENIGN, QUANTIZED_FAULTS
 
 from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.layer_checks import check
@@ -21,7 +23,6 @@ from optvet.engine.judge.layer_judgement import LayerJudgement, LocalAnswer
 from optvet.engine.numerics.forced import cut, plain, regions
 from optvet.engine.numerics.matching import InnerValues, Values, match
 from optvet.graph.quantized import integer_tensors, quantizers, to_qdq
-from optvet.testing import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
 
 Plant = Callable[[ModelProto, float], None]
 MODELS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from optvet.engine.known.advise import advise, versions_asked
-from optvet.engine.known.documents import known_folder, read_fault, read_faults, shipped, to_toml
+from optvet.engine.known.documents import known_folder, read_faults, shipped, to_toml
 from optvet.engine.known.page import page_of
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.records.known import AffectedRange, FaultForm, KnownFault
@@ -55,7 +55,7 @@ def test_the_page_is_made_from_the_documents() -> None:
 def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "acme-relu.toml"
     file.write_text(to_toml(FAULT))
-    assert read_fault(file) == FAULT
+    assert read_faults([file])[0] == FAULT
     (tmp_path / "again.toml").write_text(to_toml(FAULT))
     with pytest.raises(InputError, match=r"'acme-relu' is the id of .*acme-relu\.toml too"):
         read_faults([tmp_path])
@@ -66,7 +66,7 @@ def test_a_model_that_ends_the_process_that_reads_it_is_told(tmp_path: Path) -> 
     deep = f"{40_000 * 'seq('}float[2,3]{40_000 * ')'} x)"
     file.write_text(to_toml(FAULT).replace("float[2,3] x)", deep))
     with pytest.raises(InputError, match=r"fault\.toml: reading its model: .*SIG"):
-        read_fault(file)
+        read_faults([file])[0]
 
 
 def test_a_model_is_read_in_a_worker_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_model_is_read_in_a_worker_alone(tmp_path: Path, monkeypatch: pytest.M
 
     for native in ("onnx.parser.parse_model", "onnx.checker.check_model"):
         monkeypatch.setattr(native, crash)
-    fault = read_fault(tmp_path / "fault.toml")
+    fault = read_faults([tmp_path / "fault.toml"])[0]
     answer = advise("two.onnx", model, {"acme-opt": "1.7"}, [fault])
     assert [a.places for a in answer.advice] == [[["y"]]]
     assert answer.advice[0].dated
@@ -107,7 +107,7 @@ def test_what_is_wrong_with_a_document_is_told_with_its_place(
     file = tmp_path / "fault.toml"
     file.write_text(text.replace(old, new))
     with pytest.raises(InputError, match=says):
-        read_fault(file)
+        read_faults([file])[0]
 
 
 @pytest.mark.parametrize(
@@ -190,14 +190,14 @@ def test_no_release_is_recommended_for_a_form_of_which_none_was_tried() -> None:
 def test_forms_are_read_as_they_were_written_and_each_once(tmp_path: Path) -> None:
     file = tmp_path / "forms.toml"
     file.write_text(to_toml(FORMS))
-    assert read_fault(file) == FORMS
+    assert read_faults([file])[0] == FORMS
     assert FORMS.when.split("; in another form ")[1:] == [
         "since 1.0 or earlier, still in 3.2",
         "in no release from 1.0 to 3.2",
     ]
     file.write_text(to_toml(FORMS.model_copy(update={"forms": [FORMS.forms[0]] * 2})))
     with pytest.raises(InputError, match=r"forms\.1\.model: its form, Clip\(x,-,x\), was dated"):
-        read_fault(file)
+        read_faults([file])[0]
 
 
 def test_what_is_known_of_a_value_of_unknown_rank_counts() -> None:

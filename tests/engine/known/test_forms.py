@@ -10,7 +10,7 @@ import pytest
 
 from optvet.engine.known.documents import shipped, with_declared
 from optvet.graph.condition import ChainedComparison, Expression, Several, parts_of, written
-from optvet.graph.pattern import GraphPattern, PatternNode, find_matches, parse_pattern
+from optvet.graph.pattern import GraphPattern, PatternNode, parse_pattern, search
 from optvet.graph.types import inferred_types
 from optvet.spec.records.known import KnownFault
 
@@ -89,7 +89,7 @@ def uncovered(fault: KnownFault) -> Iterator[str]:
     models = [onnx.parser.parse_model(form.model) for form in fault.every_form]
     typed = [(model, with_declared(inferred_types(model) or {}, model)) for model in models]
     for words, pattern in narrowed(fault.trigger):
-        if not any(find_matches((pattern,), model, types) for model, types in typed):
+        if not any(search((pattern,), model, types).places for model, types in typed):
             yield words
 
 

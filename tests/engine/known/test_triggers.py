@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from optvet.engine.known.documents import shipped, with_declared
-from optvet.graph.pattern import find_matches, parse_pattern
+from optvet.graph.pattern import parse_pattern, search
 from optvet.graph.types import inferred_types
 
 POOLED = """
@@ -106,4 +106,4 @@ def test_a_trigger_fires_where_its_fault_can_be(name: str, fires: bool, text: st
         model.graph.initializer.append(zeros)
     (fault,) = (f for f in shipped() if f.id == name)
     types = with_declared(inferred_types(model) or {}, model)
-    assert bool(find_matches(parse_pattern(fault.trigger), model, types)) is fires
+    assert bool(search(parse_pattern(fault.trigger), model, types).places) is fires

@@ -8,6 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 from pydantic import BaseModel, ValidationError
+from tests.engine.work.faults import hang
 from tests.preload import TRIALS
 
 import optvet
@@ -20,7 +21,6 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact
 from optvet.testing import Planted
-from optvet.testing.faults import hang
 
 NET = """<ir_version: 8, opset_import: ["" : 18]>
 g (float[2,4] x) => (float[2,4] y) { a = Neg(x)  b = Relu(a)  y = Tanh(b) }"""

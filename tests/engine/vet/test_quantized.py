@@ -11,6 +11,8 @@ import onnx
 import pytest
 from onnx import ModelProto
 from pydantic import BaseModel
+from tests.quantized.models import quantized_model
+from tests.quantized.rewrites import QUANTIZED_BENIGN, QUANTIZED_FAULTS
 
 from optvet.cli.layers import layers_text
 from optvet.engine.discovery import Plugins
@@ -20,7 +22,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.records import Finding, Quantized, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
-from optvet.testing import QUANTIZED_BENIGN, QUANTIZED_FAULTS, PlantedOptions, quantized_model
+from optvet.testing import PlantedOptions
 
 
 class Rewriter:

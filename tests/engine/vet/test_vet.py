@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 from pydantic import BaseModel
 from tests.answers import detail
+from tests.engine.work.faults import nothing, segfault
 from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
@@ -34,7 +35,6 @@ from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Traits
 from optvet.testing import FILLERS, Planted, PlantedOptions
-from optvet.testing.faults import nothing, segfault
 from optvet_onnxoptimizer import OnnxOptimizer
 
 PRELOAD = (*TRIALS, __name__)

@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 import pytest
+from tests.engine.work.faults import nothing
 from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
@@ -20,7 +21,6 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
-from optvet.testing.faults import nothing
 from optvet.testing.optimizers import Planted
 
 NET = """

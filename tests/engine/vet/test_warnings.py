@@ -15,6 +15,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 from pydantic import BaseModel
 from tests.commands import Run, run  # noqa: F401
+from tests.engine.work.faults import abort
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -26,7 +27,6 @@ from optvet.spec.records import VetResult, WarningRecord
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact
 from optvet.testing import Planted
-from optvet.testing.faults import abort
 
 Vet = Callable[..., VetResult]
 NET = """<ir_version: {}, opset_import: ["" : 13]>

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.engine.work import faults
 
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox, enter, last_stage
 from optvet.plugin import allow_reservations
 from optvet.spec.errors import InfrastructureError, PluginError
-from optvet.testing import faults
 
 pytestmark = pytest.mark.usefixtures("own_servers")
 
-PRELOAD = ["numpy", "onnx", "optvet.testing.faults"]
+PRELOAD = ["numpy", "onnx", "tests.engine.work.faults"]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_an_exception_that_cannot_be_pickled_is_an_error(sandbox: Sandbox) -> No
     failure = sandbox.call(faults.raise_unpicklable).failure
     assert failure is not None
     assert (failure.kind, failure.message) == ("error", "not picklable")
-    assert failure.error_type == "optvet.testing.faults.UnpicklableError"
+    assert failure.error_type == "tests.engine.work.faults.UnpicklableError"
 
 
 def test_what_native_code_said_is_appended_to_an_exception(sandbox: Sandbox) -> None:
@@ -114,7 +114,8 @@ def test_a_result_that_calls_a_function_is_an_error(sandbox: Sandbox) -> None:
     failure = sandbox.call(faults.return_poison).failure
     assert failure is not None
     assert failure.message == (
-        "the task's result cannot be read: optvet.testing.faults.raise_error is no class of data"
+        "the task's result cannot be read: "
+        "optvet.testing.optimizers.raise_error is no class of data"
     )
 
 
@@ -488,7 +489,7 @@ def test_deaths_leak_no_files(sandbox: Sandbox) -> None:
 SCRIPT = """
 import os, sys
 from optvet.engine.work.sandbox import Sandbox
-from optvet.testing import faults
+from tests.engine.work import faults
 print("top level", flush=True)
 sandbox = Sandbox(jobs=1)
 signal = sandbox.call(faults.abort).failure.signal
@@ -507,6 +508,7 @@ def python(*args: str, **options: Any) -> subprocess.Popen[str]:
         text=True,
         # Whoever runs the tests in the background of a shell has it ignored, and so would this.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},  # for ``faults``
         **options,
     )
 

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.engine.work import hostile
+from tests.engine.work import faults, hostile
 
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.testing import faults
 
-PRELOAD = ["numpy", "optvet.testing.faults", "tests.engine.work.hostile"]
+PRELOAD = ["numpy", "tests.engine.work.faults", "tests.engine.work.hostile"]
 
 
 @pytest.fixture

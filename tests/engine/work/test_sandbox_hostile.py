@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.work import hostile
+from tests.engine.work import faults, hostile
 
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
 from optvet.engine.work.sandbox.messages import HEAD, INLINE_BYTES, TEXT_CHARS, cut, text_of
 from optvet.spec.types import Failure
-from optvet.testing import faults
 
 pytestmark = pytest.mark.usefixtures("own_servers")
 
 LIMIT_S = 3.0
-PRELOAD = ["numpy", "optvet.testing.faults", "tests.engine.work.hostile"]
+PRELOAD = ["numpy", "tests.engine.work.faults", "tests.engine.work.hostile"]
 
 
 @pytest.fixture(scope="module")

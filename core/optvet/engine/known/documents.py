@@ -87,11 +87,6 @@ def _documents_in(folder: Path) -> list[Path]:
     return files_in(folder, lambda file: file.suffix == ".toml")
 
 
-def read_fault(file: Path) -> KnownFault:
-    """The fault of one file; raises as ``read_faults``."""
-    return read_faults([file])[0]
-
-
 def _read_form(file: Path) -> KnownFault:
     """The fault of one file whose form is right.
 

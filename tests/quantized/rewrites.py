@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-
-from optvet.testing.quantized_networks import Array
+from tests.quantized.models import Array
 
 Plant = Callable[[ModelProto, float], None]
 

@@ -1,12 +1,11 @@
 """Planted faults: functions that crash, hang or exhaust their process, as broken code does.
 
-For the tests of plugins and of optvet itself. Call them in a worker of the sandbox only: they do
+Call them in a worker of the sandbox only: they do
 the same to any other process.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import subprocess
@@ -18,6 +17,9 @@ from typing import NoReturn
 
 from optvet.engine.work.sandbox import enter
 from optvet.spec.symptoms import Stage
+from optvet.testing.optimizers import abort, hog_memory, raise_error, segfault
+
+__all__ = ["abort", "hog_memory", "raise_error", "segfault"]
 
 _memory: dict[str, object] = {}
 
@@ -34,11 +36,6 @@ def process_id() -> int:
 def echo(value: object) -> object:
     """``value`` itself."""
     return value
-
-
-def raise_error(text: str) -> NoReturn:
-    """Raise a ValueError that says ``text``."""
-    raise ValueError(text)
 
 
 class UnpicklableError(Exception):
@@ -71,17 +68,6 @@ def return_poison() -> Poison:
     return Poison()
 
 
-def abort(message: str = "") -> NoReturn:
-    """Write ``message`` to file descriptor 2, as native code does, and abort."""
-    os.write(2, message.encode())
-    os.abort()
-
-
-def segfault() -> None:
-    """Read address 0."""
-    ctypes.string_at(0)
-
-
 def leave(status: int) -> NoReturn:
     """End the process by ``sys.exit``."""
     sys.exit(status)
@@ -112,14 +98,6 @@ def abort_with_child(note: str) -> NoReturn:
     """Start a child process, write its number to the file ``note``, and abort."""
     _start_child(note)
     os.abort()
-
-
-def hog_memory(size_bytes: int = 1 << 62) -> int:
-    """Allocate and fill blocks until ``size_bytes`` are reached or memory ends."""
-    blocks: list[bytes] = []
-    while len(blocks) << 24 < size_bytes:
-        blocks.append(b"x" * (1 << 24))
-    return len(blocks) << 24
 
 
 def compute(seconds: float, core: int) -> None:
