@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, text in {"net": NET, "called": CALLED, "faulty": FAULTY}.items():
         onnx.save(onnx.parser.parse_model(text), tmp_path / f"{name}.onnx")
+    edit = {"operation": "set-input", "node": "y", "index": 0, "value": "hidden"}
+    edits = [{"kind": "parameter", "about": "y", "operations": [edit]}]
+    patch = {"schema": "optvet.patch/1", "digest": "", "edits": edits}
+    (tmp_path / "patch.json").write_text(json.dumps(patch))
     return tmp_path
 
 
@@ -80,6 +85,9 @@ VET = ("vet", "--limit", 1, "--quiet")
         [("compare", "net.onnx", "called.onnx", "--limit", 1)],
         [("advise", "called.onnx"), ("models", "show", "./called.onnx")],
         [("models", "pull", "./called.onnx")],
+        [("repair", "net.onnx", "--apply", "patch.json", "--out", "r")],
+        [("repair", "net.onnx", "--via", "onnx_version", "--out", "r")],
+        [("convert", "called.onnx", "--via", "onnx_version", "--reduce", "r")],
         [("bench", "called.onnx", "--repeats", 5)],
     ],
     ids=lambda commands: " ".join(map(str, commands[0][:6])),

@@ -9,6 +9,7 @@ from onnx import ModelProto
 from pydantic import ValidationError
 
 from optvet.engine.repair.edits import apply_edits
+from optvet.engine.work.native import native_code
 from optvet.engine.work.trials.checking import check
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.files import write_file
@@ -32,16 +33,23 @@ def apply_patch(request: RepairRequest) -> str:
         raise UsageError("--apply takes only a model in ONNX; leave out --via and --converted")
     patch, model = read_patch(request.apply), _read(Path(request.model))
     result = apply_edits(model, patch.edits).SerializeToString()
-    try:
-        check(result, full=True)
-    except Exception as error:
-        raise InputError(
-            f"{request.apply} makes {request.model} invalid: {error}; give the model the patch is "
-            "for"
-        ) from error
+    what = f"{request.apply} makes {request.model} invalid"
+    with native_code(__name__) as call:
+        wrong = call(what, _complaint, result)
+    if wrong:
+        raise InputError(f"{what}: {wrong}; give the model the patch is for")
     os.makedirs(request.out, exist_ok=True)
     write_file(request.out / NAME, result, advice="make room, or choose another folder with --out")
     return NAME
+
+
+def _complaint(data: bytes) -> str:
+    """What the checker says of a model; empty if it accepts it. Called in a worker."""
+    try:
+        check(data, full=True)
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 def read_patch(path: Path) -> Patch:
