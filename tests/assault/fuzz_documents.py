@@ -28,25 +28,18 @@ from optvet.cli.env import _entry
 from optvet.cli.render import size
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.releases import MARKER, ReleaseStore
-from optvet.engine.hunt import run as hunt_run
-from optvet.engine.hunt.learn import (
-    avoided_passes,
-    covered_rewrites,
-    deadly_passes,
-    operators_of_seeds,
-    settled_keys,
-    with_counts,
-)
+from optvet.engine.hunt.learn import avoided_passes, covered_rewrites, operators_of_seeds
+from optvet.engine.hunt.loop import Budget
 from optvet.engine.hunt.probable_causes import probable_causes
 from optvet.engine.hunt.round_plan import plan_round
 from optvet.engine.hunt.state import NAME, HuntStore
+from optvet.engine.hunt.suspects import settled_keys, with_counts
 from optvet.engine.known.add import fault_from_bundle
 from optvet.engine.known.documents import known_folder, read_faults, to_toml
 from optvet.engine.known.page import page_of
 from optvet.graph.pattern import parse_pattern, search
 from optvet.graph.types import inferred_types
 from optvet.spec.errors import InputError
-from optvet.spec.hunt import HuntRequest
 from optvet.spec.records import BisectResult, ReleasesCleared
 from optvet.spec.records.reading import read_document_in
 
@@ -249,11 +242,10 @@ def load_hunt(folder: Path, data: bytes) -> None:
     with closing(HuntStore(folder)) as store:
         store.identity()
         state = store.load()
-        request = HuntRequest(optimizer="o", budget="60s")
-        hunt_run.size_of_next_round(request, state)
+        Budget.of("60s", 320, 40).next_round(state)
         tested: Any = SimpleNamespace(takes_sets=True, excused={}, each=("fuse",))
         covered_rewrites(state, tested), settled_keys(state), avoided_passes(state, tested)
-        operators_of_seeds(state), deadly_passes(state), probable_causes(with_counts(state))
+        operators_of_seeds(state), state.deadly_passes(), probable_causes(with_counts(state))
         plan_round(state, 40, seed=0, fragments=3, patterns=[], mutators={"swap": 1.0, "x": 2.0})
         store.save(state)
 

@@ -16,7 +16,6 @@ from onnx import ModelProto
 from tests.engine.hunt.small import plugins_with
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.batch import digests_of_edit
 from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.expected import outputs_of
 from optvet.engine.hunt.make_candidates import (
@@ -26,6 +25,7 @@ from optvet.engine.hunt.make_candidates import (
     Spent,
     complete,
 )
+from optvet.engine.hunt.model_batch import digests_of_edit
 from optvet.engine.hunt.quick_look import QUICK
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.resolve_optimizer import resolve_optimizer

@@ -27,21 +27,17 @@ from optvet.engine.bundle.folder import read_record, write_arrays
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.confirm import Confirmer
 from optvet.engine.hunt.cross_check import Applied, is_disputed
-from optvet.engine.hunt.learn import is_unproductive, learn, passes_together
+from optvet.engine.hunt.learn import learn, passes_together
+from optvet.engine.hunt.loop import Budget
 from optvet.engine.hunt.make_candidates import MadeCandidate
-from optvet.engine.hunt.progress_log import (
-    CandidateOutcome,
-    LoggedStep,
-    Seed,
-    read_journal,
-    read_log,
-    write_record,
-)
+from optvet.engine.hunt.outcome import CandidateOutcome, Seed
+from optvet.engine.hunt.progress_log import LoggedStep, read_journal, read_log, write_record
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
-from optvet.engine.hunt.run import hunt, size_of_next_round
+from optvet.engine.hunt.run import hunt
 from optvet.engine.hunt.state import HuntState, HuntStore, Sign
 from optvet.engine.hunt.summary import HuntProgress
+from optvet.engine.hunt.suspects import is_unproductive
 from optvet.engine.hunt.suspicions import REACHED, Rewrite, SuspicionKey
 from optvet.plugin import Artifact, Candidate, Traits, Vocabulary
 from optvet.spec.errors import InfrastructureError, PluginError
@@ -307,11 +303,10 @@ def test_a_budget_is_a_time_or_a_number() -> None:
     ("done", "seconds", "size"), [(0, 0.0, 40), (40, 13.0, 40), (40, 0.4, 320), (800, 20.0, 0)]
 )
 def test_a_round_takes_no_more_models_than_fit_into_the_time(
-    tmp_path: Path, done: int, seconds: float, size: int
+    done: int, seconds: float, size: int
 ) -> None:
-    assert (
-        size_of_next_round(asked(tmp_path, "20s"), HuntState(number=done, seconds=seconds)) == size
-    )
+    budget = Budget.of("20s", largest=320, least=40)
+    assert budget.next_round(HuntState(number=done, seconds=seconds)) == size
 
 
 def test_a_record_is_whole_though_the_machine_writes_little_at_a_time(
@@ -321,17 +316,20 @@ def test_a_record_is_whole_though_the_machine_writes_little_at_a_time(
     monkeypatch.setattr(os, "write", lambda file, data: write(file, bytes(data[:1])))
     journal = os.open(tmp_path / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in range(2):
-        write_record(journal, CandidateOutcome(number, "sweep"), 0.5)
+        write_record(journal, number, CandidateOutcome(number, "sweep"), 0.5)
     os.close(journal)
-    assert [found.number for found, _ in read_journal(tmp_path / "journal")] == [0, 1]
+    found = read_journal(tmp_path / "journal", CandidateOutcome)
+    assert [(index, record.number) for index, record, _ in found] == [(0, 0), (1, 1)]
 
 
 def test_a_journal_ends_where_it_cannot_be_read(tmp_path: Path) -> None:
-    first = pickle.dumps((CandidateOutcome(0, "sweep"), 0.5))
+    first = pickle.dumps((0, CandidateOutcome(0, "sweep"), 0.5))
     records = [first, b"\x80\x05garbage", first]
     journal = tmp_path / "journal"
     journal.write_bytes(b"".join(len(r).to_bytes(8, "big") + r for r in records))
-    assert list(read_journal(journal)) == [(CandidateOutcome(0, "sweep"), 0.5)]
+    expected = (0, CandidateOutcome(0, "sweep"), 0.5)
+    assert list(read_journal(journal, CandidateOutcome)) == [expected]
+    assert list(read_journal(journal, LoggedStep)) == []
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import MADE, environments_root
 from optvet.engine.hunt.file_issues import file_issues
 from optvet.engine.hunt.findings_report import read_summary, report_of
+from optvet.engine.hunt.progress_log import LoggedStep, StepLimit
 from optvet.engine.hunt.run import hunt
 from optvet.engine.hunt.sources.plan import SourceRecipe, recipe_of
 from optvet.engine.hunt.sources.steps import (
@@ -29,12 +30,12 @@ from optvet.engine.hunt.sources.steps import (
     SourceCase,
     SourceOutcome,
     _is_undefined,
-    look_at_batch,
-    read_outcomes,
     write_source,
 )
 from optvet.engine.hunt.sources.target import resolve_converter
+from optvet.engine.hunt.summary import HuntProgress
 from optvet.engine.hunt.versions import environment_of
+from optvet.engine.hunt.workers import results_of
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.plugin import (
@@ -216,6 +217,29 @@ def test_a_hunt_goes_on_where_it_ended(plugins: Plugins, hunted: Path) -> None:
     assert after.findings[0].fingerprint == before.findings[0].fingerprint
 
 
+def test_a_hunt_that_was_interrupted_while_it_vetted_goes_on_with_what_is_suspected(
+    plugins: Plugins, hunted: Path, tmp_path: Path
+) -> None:
+    def stop(event: HuntProgress) -> None:
+        if event.doing.startswith("vetting"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hunt(asked(tmp_path / "out", "30"), plugins, progress=stop)
+    assert read_summary(tmp_path / "out").pending > 0
+    again = hunt(asked(tmp_path / "out", "30", resume=True), plugins)
+    assert (again.candidates, again.pending) == (30, 0)
+    (finding,) = again.findings
+    assert finding.fingerprint == read_summary(hunted).findings[0].fingerprint
+
+
+def test_a_hunt_of_an_earlier_version_is_refused(plugins: Plugins, tmp_path: Path) -> None:
+    (tmp_path / "sources.json").write_text("{}")
+    for resume in (False, True):
+        with pytest.raises(UsageError, match=r"an earlier version kept in sources\.json"):
+            hunt(asked(tmp_path, "1", resume=resume), plugins)
+
+
 def one_of(feeds: Feeds) -> np.ndarray:
     return next(iter(feeds.values()))
 
@@ -286,16 +310,18 @@ class SpinsOnDoubles:
 def test_a_source_that_never_ends_ends_its_worker_and_not_the_hunt(tmp_path: Path) -> None:
     names = ("negate", "double", "square")
     recipes = [SourceRecipe((SourceStep(name, "float32", 0),)) for name in names]
-    assert recipes[1].operators == ("double",)
     listed = [(recipe, tmp_path) for recipe in recipes]
-    batch = SourceBatch((SpinsOnDoubles(),), listed, 0, tmp_path / "journal", most_cpu_s=1)
+    limit = StepLimit(1.0, of_cpu=True)
+    batch = SourceBatch((SpinsOnDoubles(),), listed, 0, tmp_path / "batch", limit)
     with Sandbox(jobs=1) as sandbox:
-        failure = sandbox.call(look_at_batch, batch, 0).failure
-        assert failure is not None
-        assert failure.signal == "SIGXCPU"
-        assert [o.state for o in read_outcomes(batch.journal)] == ["right"]
-        assert sandbox.call(look_at_batch, batch, 2).ok
-    assert [o.state for o in read_outcomes(batch.journal)] == ["right", "right"]
+        found, seconds = results_of(sandbox, batch)
+    assert found == [
+        SourceOutcome("right"),
+        LoggedStep(1, "source", ("double",), None, "SIGXCPU"),
+        SourceOutcome("right"),
+    ]
+    # What it used counts, though it left no record.
+    assert seconds >= 1.0
 
 
 def test_every_operator_comes_once_before_any_comes_twice() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,22 +15,20 @@ from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.cross_check import Applied, is_disputed
 from optvet.engine.hunt.expected import several_inputs
+from optvet.engine.hunt.keep_findings import FINDINGS, keep_bundle, refuse_shortage
 from optvet.engine.hunt.probable_causes import contrived_parts, needs, operators_that_matter
-from optvet.engine.hunt.state import Suspect
+from optvet.engine.hunt.state import HuntState, Suspect
+from optvet.engine.hunt.suspects import is_needless
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.triggers import needed_features
 from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vetting import GivenInputs, vetted
-from optvet.engine.work.trials.trial_runner import Progress
-from optvet.spec.errors import InfrastructureError, OptvetError, PluginError
+from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.foreign import load_model
 from optvet.spec.records import Finding, HuntFinding
 from optvet.spec.request import VetRequest
 from optvet.spec.scratch import made_beside
-from optvet.spec.shortage import shortage, shortage_in
 
-FINDINGS = "findings"
-"""The folder of the bundles, below that of the hunt."""
 MEMORY_BYTES = 4 << 30
 TIMEOUT_S = 30.0
 """Limit of one step; candidates take milliseconds."""
@@ -63,22 +60,26 @@ class Confirmer:
     known: frozenset[str]
     draw: Draw | None = None
 
-    def confirm(self, suspect: Suspect, progress: Progress) -> list[HuntFinding] | None:
+    def is_needless(self, state: HuntState, suspect: Suspect) -> bool:
+        """Whether a suspect need not be vetted."""
+        return is_needless(state, suspect)
+
+    def confirm(self, suspect: Suspect) -> list[HuntFinding] | None:
         """What ``vet`` confirms of a suspect, reduced; None if it can judge nothing.
 
         Raises:
             PluginError: A plugin gave what its contract does not allow.
         """
+        # As it was suspected: where the runtime gives something else each time, another one judges.
         usual = self.tested.by_arbiter() if suspect.by_arbiter else self.tested
-        found = self._vet(suspect, usual, progress)
+        found = self._vet(suspect, usual)
         tested = usual.for_candidate(self.seed, suspect.number)
+        # Rare options second: a finding that the usual ones show too is reported without them.
         if found or tested is usual:
             return found
-        return self._vet(suspect, tested, progress)
+        return self._vet(suspect, tested)
 
-    def _vet(
-        self, suspect: Suspect, tested: TestedOptimizer, progress: Progress
-    ) -> list[HuntFinding] | None:
+    def _vet(self, suspect: Suspect, tested: TestedOptimizer) -> list[HuntFinding] | None:
         tests_runtime = isinstance(tested.optimizer, RuntimeTarget)
         with made_beside(self.out / "confirm") as folder:
             (folder / "hunted.onnx").write_bytes(suspect.model)
@@ -100,7 +101,7 @@ class Confirmer:
                 cache_dir=folder / "cache",
             )
             try:
-                with vetted(request, plugins, progress=progress) as answer:
+                with vetted(request, plugins) as answer:
                     # Where two runtimes differ and the standard or a third one leaves open who is
                     # wrong, there is no finding.
                     reported = [
@@ -114,7 +115,6 @@ class Confirmer:
                         plugins,
                         session=answer.session,
                         draw=self.draw,
-                        progress=progress,
                         reduction_s=_REDUCTION_S,
                     )
                     refuse_shortage(*(f.message for f in answer.result.findings))
@@ -124,6 +124,7 @@ class Confirmer:
                 refuse_shortage(error)
                 return None  # such as: the original fails after all
             shown = [b for b in written if b.shows]
+            # One that this hunt has already passed these tests when it was written.
             lasting = [
                 b
                 for b in shown
@@ -159,12 +160,10 @@ class Confirmer:
 
     def _keep_finding(self, suspect: Suspect, written: Bundle) -> HuntFinding:
         """The finding, with its bundle moved to where findings are kept."""
-        target = self.out / FINDINGS / written.path.name
-        target.parent.mkdir(exist_ok=True)
-        # A hunt that was killed right here does this again.
-        if written.record.fingerprint not in self.known and not target.exists():
-            os.replace(written.path, target)
         record = written.record
+        target = self.out / FINDINGS / written.path.name
+        if record.fingerprint not in self.known:
+            keep_bundle(self.out, written.path)
         # Of a known one the bundle is where it was: its folder may not be this hunt's.
         place = target if target.exists() else written.path
         model = load_model(place / MODEL)
@@ -188,23 +187,6 @@ class Confirmer:
             needs=required,
             contrived=contrived_parts(model, feeds, required),
         )
-
-
-def refuse_shortage(*found: BaseException | str) -> None:
-    """End the hunt where the machine lacks something: what is suspected stays, to be vetted later.
-
-    Args:
-        found: Errors, or messages of failed tasks.
-
-    Raises:
-        InfrastructureError: One says that the machine lacks something.
-    """
-    for each in found:
-        error = each if isinstance(each, BaseException) else None
-        words = shortage(error) if error is not None else ""
-        if words := words or shortage_in(str(each)):
-            told = f"a suspicion cannot be vetted: {str(each)[:300]}; {words}"
-            raise InfrastructureError(f"{told}, then continue with --resume") from error
 
 
 def _rank(finding: Finding, suspect: Suspect) -> tuple[bool, bool]:

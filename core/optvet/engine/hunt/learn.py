@@ -1,15 +1,16 @@
-"""What follows from a round, and from vetting a suspect."""
+"""What follows from a round of models: rewrites, seeds, deaths, suspects."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
-from onnx import ModelProto
-
-from optvet.engine.hunt.batch import AS_THEY_ARE, EDITED, without_new
-from optvet.engine.hunt.progress_log import CandidateOutcome, LoggedStep
+from optvet.engine.hunt.make_candidates import MadeCandidate
+from optvet.engine.hunt.model_batch import AS_THEY_ARE, EDITED, without_new
+from optvet.engine.hunt.outcome import CandidateOutcome
+from optvet.engine.hunt.progress_log import LoggedStep
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
+from optvet.engine.hunt.suspects import is_needless, is_settled, of_one_pass
 from optvet.engine.hunt.suspicions import (
     ANY,
     CONTRIVED,
@@ -22,92 +23,12 @@ from optvet.engine.hunt.suspicions import (
     passes_of_key,
 )
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
-from optvet.engine.hunt.triggers import Trigger, explained, texts_of
 from optvet.engine.judge.failures import symptom_of
-from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Stage, Symptom
 from optvet.spec.types import Failure
 
-_TRIES = 2
-_DEADLY = 4
-"""A pass that killed so many workers is tried seldom."""
-
-
-def is_settled(key: SuspicionKey, sign: Sign) -> bool:
-    """Whether enough models of this key were vetted."""
-    examples = key.symptom.info.examples
-    if examples > 1:
-        return sign.vetted >= examples
-    return bool(sign.fingerprints) or sign.vetted >= _TRIES
-
-
-def settled_keys(state: HuntState) -> frozenset[SuspicionKey]:
-    """Keys of which no further example is needed."""
-    return frozenset(
-        key
-        for key, sign in state.signs.items()
-        if is_settled(key, sign) or is_unproductive(state, key)
-    )
-
-
-_UNPRODUCTIVE = 4
-"""Models of one pass and symptom that may bring nothing new, besides one for each that did."""
-_UNPRODUCTIVE_EDITS = 12
-"""As many, of edits of models that did not show it."""
-
-
-def is_needless(state: HuntState, suspect: Suspect) -> bool:
-    """Whether a suspect need not be vetted.
-
-    A known fault explains it, its edit was vetted, or enough like it were. An edit that turns a
-    right model into a wrong one points to the cause, and counts as one that is not known yet.
-    """
-    key, edit = suspect.key, suspect.edit
-    sign = state.signs.get(key, Sign())
-    if edit in sign.edits if edit else is_settled(key, sign):
-        return True
-    if is_unproductive(state, key, edited=bool(edit)):
-        return True
-    present = texts_of(ModelProto.FromString(suspect.model))
-    return explained(state.triggers, key, present, edit)
-
-
-def is_unproductive(state: HuntState, key: SuspicionKey, *, edited: bool = False) -> bool:
-    """Whether most models of the pass and symptom of the key were vetted in vain.
-
-    What a pass does wrong shows in many ways, by the operators around it, and each is a key of its
-    own. Not asked of import and export, where each operator may be a fault of its own.
-    """
-    passes, symptom = key.place
-    if passes in ((), (ANY,)):
-        return False
-    each = [_find_confirmed(state, (name,), symptom) for name in passes]
-    if len(passes) > 1 and any(len(confirmed) >= _KNOWN for confirmed in each):
-        return True
-    new = len(_find_confirmed(state, passes, symptom))
-    vetted = sum(sign.vetted for k, sign in state.signs.items() if k.place == key.place)
-    return vetted >= (_UNPRODUCTIVE_EDITS if edited else _UNPRODUCTIVE) + 2 * new
-
-
-_KNOWN = 3
-"""Faults of one pass alone, of one symptom: what it shows with another pass is mostly these."""
-
-
-def _find_confirmed(state: HuntState, passes: tuple[str, ...], symptom: Symptom) -> set[str]:
-    """Fingerprints of what was confirmed of passes and a symptom."""
-    signs = (s for k, s in state.signs.items() if k.place == (passes, symptom))
-    return {fingerprint for s in signs for fingerprint in s.fingerprints}
-
-
 _OFTEN = 20
 """A pass that looked wrong on so many models, which were vetted, is tried on few."""
-
-
-def deadly_passes(state: HuntState) -> dict[str, int]:
-    """Passes that kill workers, and how many each has killed."""
-    no_pass = {"", ANY, "reference"}
-    counts = {n: c for n, c in state.deaths.items() if n not in no_pass and "+" not in n}
-    return {name: count for name, count in counts.items() if count >= _DEADLY}
 
 
 def avoided_passes(state: HuntState, tested: TestedOptimizer) -> frozenset[str]:
@@ -115,7 +36,7 @@ def avoided_passes(state: HuntState, tested: TestedOptimizer) -> frozenset[str]:
 
     The latter are only known where passes are left out of a set to find the one that is wrong.
     """
-    deadly = deadly_passes(state)
+    deadly = state.deadly_passes()
     if not tested.takes_sets:
         return frozenset(deadly)
     often = Counter[str]()
@@ -243,6 +164,7 @@ def learn(
         tested: What is hunted in.
         prepared: See ``covered_passes``.
     """
+    # In order of the candidates: the state must not depend on which worker was quicker.
     found: dict[_Alike, Suspect] = {}
     for result in results:
         state.number += 1
@@ -251,6 +173,7 @@ def learn(
         else:
             _take(state, result, found)
             _take_seeds(state, result, tested, prepared)
+    # A hunt that is gone on with may still have suspects of the round before.
     waiting = {(s.key, s.edit) for s in state.suspects}
     state.suspects += [s for alike, s in found.items() if alike not in waiting]
 
@@ -262,6 +185,7 @@ _Alike = tuple[SuspicionKey, tuple[str, ...]]
 def _take(state: HuntState, outcome: CandidateOutcome, found: dict[_Alike, Suspect]) -> None:
     examined = outcome.examined
     state.tried.update(outcome.tried)
+    # No variant was left: the candidate was planned, but never made.
     if outcome.spent is not None:
         index, mutator = outcome.spent
         state.edited[index][mutator] = SPENT
@@ -291,6 +215,7 @@ def _take_seeds(
             seed.invented,
             seed.shown,
         )
+        # Lines of code are not counted by pass: one model for each new line is enough.
         if entry.way == REACHED:
             if not state.reached.issuperset(outcome.reached):
                 state.entries.append(entry)
@@ -311,7 +236,8 @@ def _take_seeds(
 
 
 def _take_death(state: HuntState, logged: LoggedStep, found: dict[_Alike, Suspect]) -> None:
-    if logged.step not in ("optimize", "run"):
+    candidate = logged.candidate
+    if not logged.valid or not isinstance(candidate, MadeCandidate):
         state.deaths["reference"] += 1
         return
     state.valid += 1
@@ -323,7 +249,7 @@ def _take_death(state: HuntState, logged: LoggedStep, found: dict[_Alike, Suspec
     stage: Stage = "build" if logged.step == "optimize" else "load"
     symptom = symptom_of(Failure("abort", stage, logged.signal))
     key = SuspicionKey(passes_of_key(logged.passes), symptom, logged.signal)
-    outcome = CandidateOutcome(logged.number, "", logged.candidate.mutators, None, logged.candidate)
+    outcome = CandidateOutcome(logged.number, "", candidate.mutators, None, candidate)
     _suspect(state, Suspicion(logged.passes, key), outcome, found)
 
 
@@ -333,7 +259,7 @@ def _suspect(
     outcome: CandidateOutcome,
     found: dict[_Alike, Suspect],
 ) -> None:
-    key, candidate = _of_one_pass(state, suspicion.key), outcome.candidate
+    key, candidate = of_one_pass(state, suspicion.key), outcome.candidate
     state.signs.setdefault(key, Sign()).seen += 1
     if candidate is None:
         return
@@ -352,61 +278,3 @@ def _suspect(
     if other is None or len(candidate.model) < len(other.model):
         if not is_needless(state, suspect):
             found[key, suspicion.edit] = suspect
-
-
-def _of_one_pass(state: HuntState, key: SuspicionKey) -> SuspicionKey:
-    """The key of one pass of a pair, where that alone was confirmed with the same words."""
-    alone = (key._replace(passes=(name,)) for name in key.passes)
-    return next((k for k in alone if k in state.signs and state.signs[k].fingerprints), key)
-
-
-def take_findings(
-    state: HuntState, suspect: Suspect, findings: Sequence[HuntFinding], known: Set[str]
-) -> list[HuntFinding]:
-    """Take what vetting the first of the suspects gave; returns those that were not known."""
-    state.suspects.remove(suspect)
-    sign = state.signs.setdefault(suspect.key, Sign())
-    sign.vetted += 1
-    if suspect.edit:
-        sign.edits.append(suspect.edit)
-    state.refuted += not findings
-    new = []
-    present = texts_of(ModelProto.FromString(suspect.model))
-    for finding in findings:
-        _learn_trigger(state, suspect.key, finding, present)
-        if finding.fingerprint not in sign.fingerprints:
-            sign.fingerprints.append(finding.fingerprint)
-        if finding.fingerprint in known:
-            if finding.fingerprint not in state.met:
-                state.met.append(finding.fingerprint)
-        elif all(f.fingerprint != finding.fingerprint for f in state.findings):
-            state.findings.append(finding)
-            new.append(finding)
-    return new
-
-
-def _learn_trigger(
-    state: HuntState, key: SuspicionKey, finding: HuntFinding, present: Set[str]
-) -> None:
-    """Learn what makes a finding show, from one more model that led to it."""
-    for number, known in enumerate(state.triggers):
-        if (known.fingerprint, known.place) == (finding.fingerprint, key.place):
-            if known.words == key.words:
-                state.triggers[number] = known.narrowed(present)
-                return
-    needed = frozenset(finding.features)
-    state.triggers.append(Trigger(finding.fingerprint, key.place, key.words, needed))
-
-
-def with_counts(state: HuntState) -> list[HuntFinding]:
-    """The findings with the keys that lead to them, and how many models showed these.
-
-    The gravest come first.
-    """
-    counted = []
-    for finding in state.findings:
-        keys = [k for k, sign in state.signs.items() if finding.fingerprint in sign.fingerprints]
-        models = max((state.signs[k].seen for k in keys), default=1)
-        words = sorted(map(str, keys))
-        counted.append(finding.model_copy(update={"keys": words, "models": models}))
-    return sorted(counted, key=lambda finding: finding.gravity)

@@ -15,8 +15,6 @@ from optvet.engine.hunt.suspicions import ANY, CONTRIVED, REACHED, UNSEEN, Rewri
 from optvet.graph.walk import nodes_of
 from optvet.spec.generators import Pattern
 
-ROUND = 320
-"""Candidates of a round, after which the state follows: some seconds of one worker."""
 EDITS = 32
 """Most variants of a mutator of weight 1 that are applied alone to a model of the corpus."""
 _TRIES = 400

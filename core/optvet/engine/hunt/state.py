@@ -7,7 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,8 @@ from onnx import GraphProto, ModelProto, numpy_helper
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from optvet.engine.database import check_values, is_of_the_machine, open_database, transaction
-from optvet.engine.hunt.suspicions import REACHED, Complaint, Place, Rewrite, SuspicionKey
+from optvet.engine.hunt.sources.plan import SuspectedSource
+from optvet.engine.hunt.suspicions import ANY, REACHED, Complaint, Place, Rewrite, SuspicionKey
 from optvet.engine.hunt.triggers import Trigger
 from optvet.graph.outline import is_outside
 from optvet.spec.errors import InfrastructureError, InputError, OptvetError
@@ -35,6 +36,8 @@ _TABLES = (
     f"CREATE TABLE IF NOT EXISTS entry ({_MODEL})",
     f"CREATE TABLE IF NOT EXISTS suspect ({_MODEL})",
 )
+_DEADLY = 4
+"""A pass that killed so many workers is tried seldom."""
 _BUSY_S = 5.0
 _MOST_VALUE_BYTES = 256 << 20
 
@@ -59,10 +62,18 @@ class CorpusEntry:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A model that the optimizer seems to break; ``vet`` confirms it.
+    """What seems to show a fault; vetting it decides.
 
-    ``edit`` is what was changed of a model that does not show it. ``by_arbiter`` says that the
-    arbiter ran the models.
+    Attributes:
+        number: Of the candidate.
+        model: An ONNX model, serialized; empty for a source.
+        feeds: Its inputs.
+        passes: What was applied; of a source, its operators as one name.
+        key: Equal for suspects that are probably of one cause.
+        mutators: How the model was made.
+        edit: What was changed of a model that does not show it.
+        by_arbiter: Whether the arbiter ran the models.
+        source: The source, where a converter is under test.
     """
 
     number: int
@@ -73,6 +84,7 @@ class Suspect:
     mutators: tuple[str, ...]
     edit: tuple[str, ...] = ()
     by_arbiter: bool = False
+    source: SuspectedSource | None = None
 
 
 @dataclass
@@ -102,7 +114,8 @@ class HuntState:
         edits: How many edits of each mutator were planned, by its name.
         rewrites: How many models showed each rewrite.
         tries: How many models of a pattern were tried, by the pass that it is about.
-        deaths: Workers that died, by pass; "" for import and export, "reference" for the original.
+        deaths: Workers that died, by pass; "" for import and export, "reference" for the original,
+            ``ANY`` where it is not known which one it was.
         alone: Passes that are never tried together with others first; one of them killed a worker.
         signs: By key.
         entries: The corpus.
@@ -144,6 +157,12 @@ class HuntState:
     def passes_with_changes(self) -> set[str]:
         """Passes that changed a model; ``ANY`` may be among them."""
         return {rewrite.label for rewrite in self.rewrites}
+
+    def deadly_passes(self) -> dict[str, int]:
+        """Passes that kill workers, and how many each has killed."""
+        no_pass = {"", ANY, "reference"}
+        counts = {n: c for n, c in self.deaths.items() if n not in no_pass and "+" not in n}
+        return {name: count for name, count in counts.items() if count >= _DEADLY}
 
     def complain(self, complaint: Complaint) -> None:
         """Keep a complaint, unless there is one about the same."""
@@ -187,6 +206,7 @@ class _AboutSuspect(BaseModel):
     mutators: tuple[str, ...]
     edit: tuple[str, ...]
     by_arbiter: bool
+    source: SuspectedSource | None = None
 
 
 @cache
@@ -275,6 +295,8 @@ class HuntStore:
             ("reached", sorted(state.reached)),
             ("findings", [f.model_dump(mode="json") for f in state.findings]),
         ]
+        # Only what is new of the two that grow: a state of hundreds of megabytes is saved in
+        # milliseconds.
         new = state.tried - self._tried
         self._transact(facts, state.entries[self._entries :], state.suspects, new)
         self._entries, self._tried = len(state.entries), self._tried | new
@@ -314,6 +336,7 @@ class HuntStore:
             state.entries.append(CorpusEntry(model, values, changed, way, invented, shown))
             if way != REACHED:
                 state.seeded.update((rewrite, way) for rewrite in changed)
+        # A file that someone else wrote may count edits of models that it does not hold.
         if not all(0 <= index < len(state.entries) for index in state.edited):
             raise ValueError("edits of a model that it does not have")
         state.tried = {digest for (digest,) in self._connection.execute(_READ_TRIED)}
@@ -369,6 +392,7 @@ def _write(
         cursor.execute("INSERT INTO entry (model, feeds, about) VALUES (?, ?, ?)", row)
     if suspects is None:
         return
+    # Suspects come and go, unlike entries: all are written anew.
     cursor.execute("DELETE FROM suspect")
     for s in suspects:
         about = {
@@ -378,8 +402,9 @@ def _write(
             "mutators": s.mutators,
             "edit": s.edit,
             "by_arbiter": s.by_arbiter,
+            "source": None if s.source is None else asdict(s.source),
         }
-        row = (s.model, pack_arrays(s.feeds), json.dumps(about))
+        row = (s.model, pack_arrays(s.feeds), json.dumps(about, default=sorted))  # sets
         cursor.execute("INSERT INTO suspect (model, feeds, about) VALUES (?, ?, ?)", row)
 
 

@@ -5,17 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from optvet.engine.hunt.learn import deadly_passes, with_counts
 from optvet.engine.hunt.probable_causes import probable_causes
-from optvet.engine.hunt.progress_log import CandidateOutcome, LoggedStep
-from optvet.engine.hunt.resolve_optimizer import seen_passes
 from optvet.engine.hunt.state import HuntState
-from optvet.engine.hunt.tested_optimizer import TestedOptimizer
+from optvet.engine.hunt.suspects import with_counts
 from optvet.spec.files import replacing
-from optvet.spec.hunt import HuntRequest, budget_of
+from optvet.spec.hunt import HuntRequest
 from optvet.spec.records import HuntFinding, HuntSummary
 
 SUMMARY = "hunt.json"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a hunt is in, in words.
+
+    Attributes:
+        name: As it is typed.
+        version: Of its library.
+        parts: What may change a model, such as passes, or be converted, such as operators; none
+            where it is not known which of them did.
+        unit: What some of the ``parts`` did.
+    """
+
+    name: str
+    version: str
+    parts: Sequence[str] = ()
+    unit: str = "passes changed a model"
 
 
 @dataclass(frozen=True)
@@ -29,15 +44,15 @@ class HuntProgress:
     """
 
     doing: str
-    candidates: int
-    valid: int
-    seconds: float
-    share: float
-    changed: int
-    passes: int
-    signatures: int
-    findings: int
-    pending: int
+    candidates: int = 0
+    valid: int = 0
+    seconds: float = 0.0
+    share: float = 0.0
+    changed: int = 0
+    passes: int = 0
+    signatures: int = 0
+    findings: int = 0
+    pending: int = 0
     found: HuntFinding | None = None
     unit: str = "passes changed a model"
 
@@ -45,45 +60,14 @@ class HuntProgress:
 OnProgress = Callable[[HuntProgress], None]
 
 
-def progress_of(
-    doing: str,
-    request: HuntRequest,
-    tested: TestedOptimizer,
-    state: HuntState,
-    results: Sequence[CandidateOutcome | LoggedStep] = (),
-    found: HuntFinding | None = None,
-) -> HuntProgress:
-    """How far the hunt is; ``results`` are those of the round that is not learned from yet."""
-    valid = sum(
-        1 for r in results if isinstance(r, LoggedStep) or (r.examined and r.examined.valid)
-    )
-    candidates, seconds = budget_of(request.budget)
-    done = state.number + len(results)
-    share = done / candidates if candidates else state.seconds / (seconds or 1.0)
-    passes = seen_passes(tested)
-    return HuntProgress(
-        doing,
-        done,
-        state.valid + valid,
-        state.seconds,
-        min(share, 1.0),
-        len(state.passes_with_changes() & set(passes)),
-        len(passes),
-        len(state.rewrites),
-        len(state.findings),
-        len(state.suspects),
-        found,
-    )
-
-
-def write_summary(request: HuntRequest, tested: TestedOptimizer, state: HuntState) -> HuntSummary:
+def write_summary(request: HuntRequest, about: About, state: HuntState) -> HuntSummary:
     """Write ``hunt.json``, and return what it holds."""
-    passes, changed = seen_passes(tested), state.passes_with_changes()
+    changed = state.passes_with_changes()
     findings = with_counts(state)
     summary = HuntSummary(
         schema="optvet.hunt/1",
-        optimizer=tested.optimizer.name,
-        version=tested.optimizer.version(),
+        optimizer=about.name,
+        version=about.version,
         optimizer_options=dict(request.optimizer_options),
         runtime_options=dict(request.runtime_options),
         seed=request.seed,
@@ -93,12 +77,12 @@ def write_summary(request: HuntRequest, tested: TestedOptimizer, state: HuntStat
         refused=state.refused,
         seconds=round(state.seconds, 3),
         vetting_seconds=round(state.vetting_seconds, 3),
-        fired=[p for p in passes if p in changed],
-        unfired=[p for p in passes if p not in changed],
+        fired=[p for p in about.parts if p in changed],
+        unfired=[p for p in about.parts if p not in changed],
         signatures=len(state.rewrites),
         deaths=sum(n for label, n in state.deaths.items() if label != "reference"),
         lost_references=state.deaths["reference"],
-        left_out=deadly_passes(state),
+        left_out=state.deadly_passes(),
         refuted=state.refuted,
         pending=len(state.suspects),
         known=list(state.met),

@@ -21,6 +21,7 @@ from onnx import AttributeProto, ModelProto, helper, numpy_helper
 from pydantic import BaseModel
 
 from optvet.engine.contract import other_returns
+from optvet.engine.discovery import Plugins
 from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inference import RuntimeConfig
@@ -49,6 +50,19 @@ class PoolChoice:
 
     pool: Pool
     argument: str | None
+
+
+def choices_of(named: Sequence[str], plugins: Plugins) -> list[PoolChoice]:
+    """The pools that a user named, as ``NAME`` or ``NAME:ARGUMENT``; by default each that can.
+
+    Raises:
+        UsageError: There is none.
+    """
+    named = named or [n for n in plugins.pools() if not plugins.pool(n).needs_argument]
+    if not named:
+        raise UsageError("there is no pool of fragments; see: optvet plugins")
+    parts = (text.partition(":") for text in named)
+    return [PoolChoice(plugins.pool(n), argument if c else None) for n, c, argument in parts]
 
 
 def gather(

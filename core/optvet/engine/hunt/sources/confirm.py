@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +14,14 @@ from optvet.engine.convert.opening_conversion import open_conversion
 from optvet.engine.convert.parts import python_of, script_shows, write_part_bundle
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.confirm import refuse_shortage
+from optvet.engine.hunt.keep_findings import FINDINGS, keep_bundle, refuse_shortage
 from optvet.engine.hunt.sources.issue import issue_of
 from optvet.engine.hunt.sources.look import Looker
 from optvet.engine.hunt.sources.plan import SourceRecipe
 from optvet.engine.hunt.sources.steps import FUNCTION, SourceOutcome, write_source
 from optvet.engine.hunt.sources.target import TestedConverter
+from optvet.engine.hunt.state import HuntState, Sign, Suspect
+from optvet.engine.hunt.suspicions import SuspicionKey
 from optvet.engine.hunt.versions import environment_of
 from optvet.engine.scripts.parts import VERSIONS
 from optvet.engine.work.trials.raised_errors import normalized_message
@@ -31,11 +31,12 @@ from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.files import write_file
 from optvet.spec.records import HuntFinding
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
-from optvet.spec.removal import remove_folder
-from optvet.spec.scratch import made_beside, temporary_folder
+from optvet.spec.scratch import temporary_folder
+from optvet.spec.symptoms import Symptom
 
-FINDINGS = "findings"
 ANSWER = "conversion.json"
+_TRIES = 2
+"""Sources of one key that are vetted, unless the first one is a finding."""
 _TIMEOUT_S = 300.0
 """Of one step: a framework takes seconds to import, and many more on a busy machine."""
 _MEMORY_BYTES = 4 << 30
@@ -61,14 +62,25 @@ class SourceConfirmer:
     jobs: int
     seed: int
 
-    def confirm(
-        self, number: int, recipe: SourceRecipe, outcome: SourceOutcome
-    ) -> HuntFinding | None:
-        """The finding, with its bundle; None if ``convert`` does not confirm it.
+    def is_needless(self, state: HuntState, suspect: Suspect) -> bool:
+        """Whether enough sources like it were vetted, or one of its operators alone explains it."""
+        key, source = suspect.key, suspect.source
+        sign = state.signs.get(key, Sign())
+        if sign.fingerprints or sign.vetted >= _TRIES:
+            return True
+        names = source.recipe.names if source is not None else ()
+        alone = (key._replace(passes=(name,)) for name in names if len(names) > 1)
+        return any(state.signs.get(each, Sign()).fingerprints for each in alone)
+
+    def confirm(self, suspect: Suspect) -> list[HuntFinding] | None:
+        """The finding, with its bundle; none if ``convert`` does not confirm it.
 
         Raises:
             PluginError: A plugin gave what its contract does not allow.
         """
+        assert suspect.source is not None
+        key, recipe = suspect.key, suspect.source.recipe
+        outcome = SourceOutcome("suspect", key.symptom, key.words, suspect.source.sample)
         # Workers may write in temporary folders alone.
         with temporary_folder("optvet-confirm-") as name:
             scratch = Path(name)
@@ -78,14 +90,14 @@ class SourceConfirmer:
             about = (self.looker.make, recipe, self.seed, outcome.sample, place)
             written = self.looker.maker.call(write_source, *about).value
             if written is None:
-                return None
+                return []
             request = self._request(f"{place / written[0]}:{FUNCTION}")
             try:
                 result = convert_model(request, self.plugins)
                 refuse_shortage(*(f.message for f in result.findings))
                 fault = _first_fault(result, outcome)
                 if fault is None:
-                    return None
+                    return []
                 bundle = scratch / "bundle"
                 python = self._write_bundle(request, result, fault, place, bundle)
             except PluginError:
@@ -93,10 +105,11 @@ class SourceConfirmer:
             except OptvetError as error:
                 refuse_shortage(error)
                 return None  # such as: the source does not run on this input
+            # The script knows nothing of optvet: what it does not show is none of a converter's.
             if not script_shows(bundle, _TIMEOUT_S, python):
-                return None
+                return []
             versions = _versions(self.looker.tested, Path(python))
-            return self._keep(number, recipe, fault, bundle, versions, written[1])
+            return [self._keep(suspect.number, recipe, fault, bundle, versions, written[1])]
 
     def without_needless(
         self, recipe: SourceRecipe, outcome: SourceOutcome
@@ -110,6 +123,7 @@ class SourceConfirmer:
         with temporary_folder("optvet-settings-") as name:
             scratch = Path(name)
             recipe, outcome = self._reduce(recipe, outcome, scratch)
+            # One after the other: what is left out stays out while the next one is tried.
             for place, settings in enumerate(self.looker.settings(recipe)):
                 for setting in settings:
                     plainer = recipe.leaving_out(place, setting)
@@ -125,6 +139,8 @@ class SourceConfirmer:
         """The smallest part of a recipe that looks wrong in the same way."""
         smaller = list(recipe.smaller())
         looked = self.looker.look(smaller, self.seed, scratch / "smaller") if smaller else []
+        # In order of size, so the first that shows it is the smallest; all in one look, since
+        # workers import a framework once.
         for each, seen in zip(smaller, looked, strict=True):
             if (seen.symptom, seen.words) == (outcome.symptom, outcome.words):
                 return each, seen
@@ -180,6 +196,7 @@ class SourceConfirmer:
         operators = [operator] if operator else [s.partition(":")[0] for s in recipe.operators]
         if any(recipe.settings):
             operators = list(recipe.names)
+        # Numbers of wrong values differ from model to model, and say nothing of the cause.
         words = normalized_message(fault.message) if fault.symptom.info.failed else ""
         told = [str(fault.symptom), *culprit, "", *operators, words]
         fingerprint = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
@@ -187,14 +204,8 @@ class SourceConfirmer:
         write_file(bundle / VERSIONS, json.dumps(versions, indent=2) + "\n", advice="make room")
         title = f"{self.looker.tested.converter.name}: {fault.symptom} of {', '.join(recipe.names)}"
         write_file(bundle / ISSUE, issue_of(title, fault, bundle, versions), advice="make room")
-        target = self.out / FINDINGS / name
-        target.parent.mkdir(exist_ok=True)
-        if not target.exists():
-            remove_folder(bundle / "__pycache__")
-            with made_beside(target) as beside:
-                shutil.copytree(bundle, beside, dirs_exist_ok=True)
-                beside.chmod(0o755)
-                os.replace(beside, target)
+        bundle = bundle.rename(bundle.with_name(name))
+        keep_bundle(self.out, bundle)
         return HuntFinding(
             fingerprint=fingerprint,
             symptom=fault.symptom,
@@ -209,6 +220,11 @@ class SourceConfirmer:
             contrived=contrived,
             parts=list(recipe.parts) if self.looker.tells_settings else [],
         )
+
+
+def key_of(names: tuple[str, ...], outcome: SourceOutcome) -> SuspicionKey:
+    """Equal for suspicions that are probably of one cause; ``names`` are those of a recipe."""
+    return SuspicionKey((" ".join(names),), Symptom(outcome.symptom), outcome.words)
 
 
 def _first_fault(result: ConversionResult, outcome: SourceOutcome) -> ConversionFinding | None:

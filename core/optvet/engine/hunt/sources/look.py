@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +18,7 @@ from typing import TypeVar
 from optvet.engine.convert import worker_steps
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.environments import Pythons, environments_root
+from optvet.engine.hunt.progress_log import LoggedStep
 from optvet.engine.hunt.sources import steps
 from optvet.engine.hunt.sources.plan import SourceRecipe
 from optvet.engine.hunt.sources.steps import (
@@ -29,15 +30,14 @@ from optvet.engine.hunt.sources.steps import (
     ObserveResult,
     SourceBatch,
     SourceOutcome,
-    look_at_batch,
-    read_outcomes,
 )
 from optvet.engine.hunt.sources.target import TestedConverter
+from optvet.engine.hunt.workers import do_batch, results_of
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.server_modules import preload_for
 from optvet.spec.converters import ConverterExtras, MakesSources, SourceExtras
-from optvet.spec.errors import InfrastructureError, UsageError
+from optvet.spec.errors import UsageError
 from optvet.spec.extras import given
 from optvet.spec.removal import remove_folder
 
@@ -137,38 +137,38 @@ class Looker:
 
     def look(self, recipes: Sequence[SourceRecipe], seed: int, folder: Path) -> list[SourceOutcome]:
         """What becomes of recipes, in order; ``folder`` is made, and removed."""
+        return self.timed_look(recipes, seed, folder)[0]
+
+    def timed_look(
+        self, recipes: Sequence[SourceRecipe], seed: int, folder: Path
+    ) -> tuple[list[SourceOutcome], float]:
+        """The same, with the CPU seconds that it took."""
         folder.mkdir()
         found = [OPEN] * len(recipes)
+        spent = 0.0
         for number, (home, taken) in enumerate(self.stages):
+            # Those that an earlier stage has not decided, such as by a refusal.
             left = [i for i, outcome in enumerate(found) if outcome.state == "open"]
             listed = [(recipes[i], folder / str(i)) for i in left]
-            batch = SourceBatch(taken, listed, seed, folder / f"journal-{number}")
-            for i, outcome in zip(left, self._outcomes(home, batch), strict=True):
-                found[i] = replace(outcome, seconds=found[i].seconds + outcome.seconds)
+            batch = SourceBatch(taken, listed, seed, folder / f"stage-{number}")
+            records, seconds = results_of(self.sandboxes[home], batch)
+            spent += seconds
+            # A source of which the worker died is not looked at further, in any environment.
+            for i, record in zip(left, records, strict=True):
+                found[i] = _died(record) if isinstance(record, LoggedStep) else record
+        # What frameworks wrote for each source may be large, and was read.
         remove_folder(folder)
-        return found
+        return found, spent
 
-    def _outcomes(self, home: str, batch: SourceBatch) -> list[SourceOutcome]:
-        """Outcomes in order; a source that ends the worker is one that looks wrong."""
-        done: list[SourceOutcome] = []
-        while len(done) < len(batch.recipes):
-            failure = self.sandboxes[home].call(look_at_batch, batch, len(done)).failure
-            done = read_outcomes(batch.journal)
-            if failure is None:
-                break
-            if failure.kind in ("error", "killed"):
-                raise InfrastructureError(
-                    f"a batch of sources failed: {failure.message}; run it again with --resume"
-                )
-            with batch.journal.open("a", encoding="utf-8") as file:
-                file.write(SourceOutcome("died", words=failure.signal or failure.kind).line())
-            done = read_outcomes(batch.journal)
-        return done
+
+def _died(logged: LoggedStep) -> SourceOutcome:
+    return SourceOutcome("died", words=logged.signal)
 
 
 @contextmanager
 def open_looker(tested: TestedConverter, plugins: Plugins, jobs: int) -> Iterator[Looker]:
     """A looker with its workers, which import what they need once."""
+    # Plugins that share an environment share its workers: what they import takes seconds.
     pythons = Pythons({}, environments_root())
     converter, runtime = tested.converter, tested.maker.runtime
     assert isinstance(runtime, MakesSources)
@@ -184,6 +184,7 @@ def open_looker(tested: TestedConverter, plugins: Plugins, jobs: int) -> Iterato
                 *preload_for(None, *(r for where, r in runtimes if where == home)),
                 *(name for where, names in modules if where == home for name in names),
                 steps.__name__,
+                do_batch.__module__,
             )
             sandbox = Sandbox(
                 jobs=jobs,

@@ -60,6 +60,14 @@ class SourceRecipe:
             yield replace(self, dynamic=False)
 
 
+@dataclass(frozen=True)
+class SuspectedSource:
+    """A source that looks wrong after its conversion, and the input that shows it, by its name."""
+
+    recipe: SourceRecipe
+    sample: str
+
+
 def recipe_of(
     number: int,
     seed: int,

@@ -6,12 +6,9 @@ What they see is a suspicion.
 
 from __future__ import annotations
 
-import json
-import os
-import resource
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -32,6 +29,7 @@ from optvet.engine.convert.worker_steps import (
     observe,
 )
 from optvet.engine.hunt.probable_causes import EMPTY, SPECIAL
+from optvet.engine.hunt.progress_log import ProgressLog, StepLimit
 from optvet.engine.hunt.sources.plan import SourceRecipe
 from optvet.engine.judge.failures import CONVERTER
 from optvet.engine.judge.sample import SampleVerdict, Setting, judge_failure, unlike
@@ -53,7 +51,6 @@ from optvet.spec.converters import (
 )
 from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.extras import extras
-from optvet.spec.foreign import read_text
 from optvet.spec.protocols import Feeds
 from optvet.spec.runtime_protocols import Runtime
 from optvet.spec.types import Artifact, Failure, Sample
@@ -74,21 +71,20 @@ class SourceOutcome:
     Attributes:
         state: "open": further steps decide; "invalid": no source, or one that cannot be judged;
             "died": the worker did; "broken": the file that was made cannot be loaded.
-        seconds: CPU time.
         symptom: What looks wrong.
         words: Its message without names and numbers.
         sample: The input that shows it.
     """
 
     state: State
-    seconds: float = 0.0
     symptom: str = ""
     words: str = ""
     sample: str = ""
 
-    def line(self) -> str:
-        """A line of a journal."""
-        return json.dumps(asdict(self)) + "\n"
+    @property
+    def valid(self) -> bool:
+        """Whether it could be judged."""
+        return self.state in ("right", "suspect")
 
 
 OPEN = SourceOutcome("open")
@@ -217,6 +213,7 @@ class ConvertSource:
         made = place / "made"
         made.mkdir()
         converted = convert(self.converter, case.source, self.options, made)
+        # Refusing a source is what a converter may do: `convert` judges errors, hunts do not.
         if converted.failure is not None or not converted.artifacts:
             return SourceOutcome("refused")
         return replace(case, converted=converted).keep(place)
@@ -254,6 +251,7 @@ class JudgeResult:
         """The first sample that looks wrong, and has a defined answer."""
         case = _kept(place)
         artifact, observed = case.converted.artifacts[-1], case.observed
+        # The first sample is enough: which of them shows it, the bundle asks again.
         for sample in case.samples:
             verdict = case.verdict(sample)
             if verdict.right or verdict.symptom is None or sample.id in case.undefined:
@@ -267,7 +265,7 @@ class JudgeResult:
             if _is_undefined(artifact, sample.feeds):
                 continue
             words = normalized_message(verdict.message) if verdict.failed else ""
-            return SourceOutcome("suspect", 0.0, str(verdict.symptom), words, sample.id)
+            return SourceOutcome("suspect", str(verdict.symptom), words, sample.id)
         return SourceOutcome("right")
 
 
@@ -288,54 +286,43 @@ def _is_undefined(artifact: Artifact, feeds: Feeds) -> bool:
         return False  # it is no model, or takes other inputs: that is judged
 
 
+_MOST_CPU = StepLimit(60.0, of_cpu=True)
+"""Of a source: a converter that never ends is one that dies."""
+
+
 @dataclass(frozen=True)
 class SourceBatch:
-    """Recipes for a worker, each with its place, which take ``steps`` until one decides.
-
-    The worker appends an outcome for each to ``journal``. A source that takes more than
-    ``most_cpu_s`` ends it: a converter that never ends is one that dies.
-    """
+    """Recipes for a worker, each with its place, which take ``steps`` until one decides."""
 
     steps: Sequence[LookStep]
     recipes: Sequence[tuple[SourceRecipe, Path]]
     seed: int
-    journal: Path
-    most_cpu_s: int = 60
+    place: Path
+    limit: StepLimit = _MOST_CPU
+    first: int = 0
+    record: type[SourceOutcome] = SourceOutcome
 
+    @property
+    def count(self) -> int:
+        """How many recipes there are."""
+        return len(self.recipes)
 
-def look_at_batch(batch: SourceBatch, start: int) -> None:
-    """Take the steps with the recipes from ``start`` on."""
-    with batch.journal.open("a", encoding="utf-8") as file:
-        for recipe, place in batch.recipes[start:]:
-            began, outcome = _cpu_seconds(), OPEN
-            _limit_cpu(batch.most_cpu_s)
-            for step in batch.steps:
-                outcome = step.take(recipe, batch.seed, place)
-                if outcome.state != "open":
-                    break
-            file.write(replace(outcome, seconds=_cpu_seconds() - began).line())
-            file.flush()
-    _limit_cpu(None)
+    @contextmanager
+    def opened(self, log: ProgressLog) -> Iterator[Callable[[int], SourceOutcome]]:
+        """What takes the steps with the recipe of an index. Called in a worker."""
 
+        def look(index: int) -> SourceOutcome:
+            recipe, place = self.recipes[index]
+            # One step for the log: a framework may take a minute for any of them.
+            log.note("source", recipe.operators)
+            outcomes = (step.take(recipe, self.seed, place) for step in self.steps)
+            return next((found for found in outcomes if found.state != "open"), OPEN)
 
-def _limit_cpu(seconds: int | None) -> None:
-    """End this process once it has used so much more CPU time."""
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    soft = hard if seconds is None else int(time.process_time()) + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+        yield look
 
-
-def _cpu_seconds() -> float:
-    """CPU time of this process, and of those that it has waited for: some compilers are one."""
-    return sum(os.times()[:4])
-
-
-def read_outcomes(journal: Path) -> list[SourceOutcome]:
-    """The outcomes in a journal; a line that was being written is left out."""
-    if not journal.exists():
-        return []
-    lines = read_text(journal).split("\n")[:-1]
-    return [SourceOutcome(**json.loads(line)) for line in lines]
+    def after_death(self, results: Sequence[object]) -> SourceBatch:
+        """The same: sources have nothing to do with each other."""
+        return self
 
 
 def operators_of(maker: Runtime) -> dict[str, list[str]]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
-import os
-import resource
-import signal
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -24,14 +22,9 @@ from optvet.engine.hunt.make_candidates import (
     MadeCandidate,
     Spent,
 )
+from optvet.engine.hunt.outcome import CandidateOutcome, Seed
 from optvet.engine.hunt.probable_causes import contrived_parts, needs
-from optvet.engine.hunt.progress_log import (
-    CandidateOutcome,
-    LoggedStep,
-    ProgressLog,
-    Seed,
-    write_record,
-)
+from optvet.engine.hunt.progress_log import LoggedStep, ProgressLog, StepLimit
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.reached_code import ReachedCode
 from optvet.engine.hunt.rewrites import changing_passes, rewrite_of
@@ -66,8 +59,8 @@ EDITED = ("edit", "corpus")
 """Recipes of models that resemble others."""
 AS_THEY_ARE = ("sweep", "pattern")
 """Recipes of models that come from the pools."""
-STANDSTILL_S = 15
-"""Wall clock of one step of a candidate: beyond it, its worker is ended by SIGALRM."""
+_STANDSTILL = StepLimit(15.0)
+"""Of one step of a candidate, which mostly takes milliseconds."""
 _ASKED = 0.25
 _TRIED_RARELY = 0.25
 """Share of passes that are tried under rare options, which may be slow: of files, not of bytes."""
@@ -76,8 +69,8 @@ _AGAIN = 0.1
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Candidates to make and judge, in order.
+class ModelBatch:
+    """Models to make and judge, in order.
 
     Attributes:
         seed: The hunt's seed.
@@ -99,8 +92,8 @@ class Batch:
         left_out: Those that have killed workers of this batch; they are tried no more.
         tried: Digests of edits that were judged; see ``digests_of_edit``.
         reached: Lines of the passes' code that some model has reached; None if that is not asked.
-        journal: The file that gets a record for each candidate.
-        log: The file that says what is being done.
+        place: Where its files lie; see ``Batch``.
+        limit: Of a step.
     """
 
     seed: int
@@ -122,62 +115,51 @@ class Batch:
     left_out: frozenset[str]
     tried: frozenset[int]
     reached: frozenset[str] | None
-    journal: Path
-    log: Path
+    place: Path
+    limit: StepLimit = _STANDSTILL
+    record: type[CandidateOutcome] = CandidateOutcome
+
+    @property
+    def count(self) -> int:
+        """How many candidates there are."""
+        return len(self.recipes)
+
+    @contextmanager
+    def opened(self, log: ProgressLog) -> Iterator[Callable[[int], CandidateOutcome]]:
+        """What makes and judges the candidate of an index. Called in a worker."""
+        maker = CandidateMaker(read_vocabulary(self.vocabulary), self.mutators)
+        code = ReachedCode(self.tested, self.reached)
+        # What was loaded before the batch is not looked through again and again.
+        gc.freeze()
+        try:
+            yield lambda index: _one(self, maker, index, log, code)
+        finally:
+            gc.unfreeze()
+
+    def after_death(self, results: Sequence[CandidateOutcome | LoggedStep]) -> ModelBatch:
+        """The rest without the passes that killed its workers; see ``left_out``.
+
+        Each of these deaths costs a worker, and hides what other passes do to the same model. Of
+        passes that were tried together, each is tried alone from then on, so that it is known which
+        it was.
+        """
+        died = [r.passes for r in results if isinstance(r, LoggedStep)]
+        killed = Counter(passes[0] for passes in died if len(passes) == 1)
+        many = {name for name, n in killed.items() if n >= _KILLED or name in self.avoided}
+        together = () if any(len(p) > 2 for p in died) else self.tested.together  # more than a pair
+        tested = replace(self.tested, together=together)
+        return replace(self, tested=tested, left_out=self.left_out | many)
 
 
 _KILLED = 2
 """Workers that a pass may kill in a batch; one, if it killed some before."""
 
 
-def without_killers(batch: Batch, results: Sequence[CandidateOutcome | LoggedStep]) -> Batch:
-    """The rest of a batch without the passes that killed its workers; see ``Batch.left_out``.
-
-    Each of these deaths costs a worker, and hides what other passes do to the same model. Of passes
-    that were tried together, each is tried alone from then on, so that it is known which it was.
-    """
-    died = [r.passes for r in results if isinstance(r, LoggedStep)]
-    killed = Counter(passes[0] for passes in died if len(passes) == 1)
-    many = {name for name, count in killed.items() if count >= _KILLED or name in batch.avoided}
-    together = () if any(len(p) > 2 for p in died) else batch.tested.together  # more than a pair
-    tested = replace(batch.tested, together=together)
-    return replace(batch, tested=tested, left_out=batch.left_out | many)
-
-
-def run_batch(batch: Batch, start: int) -> float:
-    """Do the candidates from the index ``start`` on; returns CPU seconds. Called in a worker."""
-    began = _cpu_seconds()
-    maker = CandidateMaker(read_vocabulary(batch.vocabulary), batch.mutators)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    journal = os.open(batch.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    log = ProgressLog(batch.log, STANDSTILL_S)
-    code = ReachedCode(batch.tested, batch.reached)
-    # What was loaded before the batch is not looked through again and again.
-    gc.freeze()
-    try:
-        for index in range(start, len(batch.recipes)):
-            outcome = _one(batch, maker, index, log, code)
-            write_record(journal, outcome, _cpu_seconds() - began)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        os.close(journal)
-        log.close()
-        gc.unfreeze()
-    return _cpu_seconds() - began
-
-
-def _cpu_seconds() -> float:
-    """CPU time of the process and of those that it has started and waited for."""
-    spent = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in spent)
-
-
 def _one(
-    batch: Batch, maker: CandidateMaker, index: int, log: ProgressLog, code: ReachedCode
+    batch: ModelBatch, maker: CandidateMaker, index: int, log: ProgressLog, code: ReachedCode
 ) -> CandidateOutcome:
     batch = replace(batch, tested=batch.tested.for_one_candidate())
     number, recipe = batch.first + index, batch.recipes[index]
-    log.begin(index, number)
     log.note("make", ())
     random = Random(f"{batch.seed}/{number}")
     try:
@@ -208,7 +190,7 @@ def _one(
 
 
 def _compare_with_entry(
-    batch: Batch, recipe: CandidateRecipe, candidate: MadeCandidate
+    batch: ModelBatch, recipe: CandidateRecipe, candidate: MadeCandidate
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """What was changed in the model that the candidate was made of, and the digests of that."""
     if not recipe.model:
@@ -258,7 +240,7 @@ def digests_of_edit(
 
 
 def _judge_candidate(
-    batch: Batch,
+    batch: ModelBatch,
     recipe: CandidateRecipe,
     number: int,
     candidate: MadeCandidate,
@@ -314,7 +296,7 @@ def _with_edit(
 
 
 def _with_passes(
-    batch: Batch,
+    batch: ModelBatch,
     recipe: CandidateRecipe,
     candidate: MadeCandidate,
     examined: Examined,
@@ -343,7 +325,7 @@ def _with_passes(
 
 
 def _needless(
-    batch: Batch, recipe: CandidateRecipe, model: bytes
+    batch: ModelBatch, recipe: CandidateRecipe, model: bytes
 ) -> tuple[frozenset[str], Set[Rewrite]]:
     """Passes, and rewrites, that need no seed of ``model``, which was made by the recipe."""
     if recipe.kind not in AS_THEY_ARE:
@@ -368,18 +350,18 @@ def without_new(
     return frozenset(n for n in passes if n in full or operators <= known.get(n, set()))
 
 
-def _prepares(batch: Batch, recipe: CandidateRecipe) -> bool:
+def _prepares(batch: ModelBatch, recipe: CandidateRecipe) -> bool:
     """Whether the recipe is an edit that prepares a model for further ones."""
     return recipe.kind == "edit" and not _is_plain_edit(batch, recipe)
 
 
-def _is_plain_edit(batch: Batch, recipe: CandidateRecipe) -> bool:
+def _is_plain_edit(batch: ModelBatch, recipe: CandidateRecipe) -> bool:
     """Whether the recipe is an edit that does not prepare a model for further ones."""
     return recipe.kind == "edit" and batch.mutators[recipe.number].name not in batch.prepared
 
 
 def _seeds(
-    batch: Batch,
+    batch: ModelBatch,
     recipe: CandidateRecipe,
     candidate: MadeCandidate,
     examined: Examined,
