@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from optvet.cli import completion
+from optvet.cli.app import COMMANDS, GROUPS, PANELS
 
 Run = Callable[..., Any]
 CODE = """
@@ -172,6 +173,9 @@ def test_names_are_listed_anew_after_an_installation(
         ("vet zoo:digits", "did you mean 'digits-cnn' or 'digits-mlp'?"),
         ("models zoo:digits-cnn", "did you mean optvet models show zoo:digits-cnn?"),
         ("models lst", "did you mean optvet models list?"),
+        ("vett", "no such command: optvet vett; did you mean optvet vet"),
+        ("zzzz", "no such command: optvet zzzz; optvet --help lists them"),
+        ("vet M --json M --report html:M", "would overwrite"),
         ("cache size", "no such command: optvet cache size; there are info, clear"),
     ],
 )
@@ -206,3 +210,13 @@ def test_a_file_that_is_called_like_an_option_is_found_by_its_folder(
     assert (refused.code, refused.out) == (2, "")
     assert "if the file is meant, write ./-x.onnx" in refused.err
     assert run("vet", "./-x.onnx", "--limit", "1", "-q").code == 0
+
+
+def test_every_command_is_in_one_panel_of_the_help() -> None:
+    listed = " ".join(PANELS.values()).split()
+    assert sorted(listed) == sorted({**COMMANDS, **GROUPS})
+
+
+def test_a_group_lists_what_it_lists_alone_if_it_is_asked_to(run: Run) -> None:
+    assert run("plugins", "list").out == run("plugins").out != ""
+    assert run("-V").out == run("--version").out

@@ -14,7 +14,7 @@ from optvet import __version__
 from optvet.cli.commands import add, refuse_unknown_options
 from optvet.cli.errors import Interrupted
 from optvet.cli.terminal import Terminal
-from optvet.spec.errors import InfrastructureError, UsageError
+from optvet.spec.errors import InfrastructureError, UsageError, near_names
 from optvet_start import leaving_at_once
 
 COMMANDS = {
@@ -45,6 +45,13 @@ GROUPS = {
     "env": "Make and list environments of plugins, and the releases that bisect installs.",
 }
 """Commands with others below them, each the ``app`` of the module of its name."""
+PANELS = {
+    "Is this model right?": "vet convert compare precision bench repair",
+    "Show a fault, and follow it": "reduce replay bisect advise known",
+    "Many models": "campaign report hunt models",
+    "optvet itself": "doctor plugins env cache explain schema",
+}
+"""Commands as the help lists them."""
 _LAST = {"campaign": "campaign_tables", "models": "models_generate"}
 """For groups in several modules: the last module, which imports the others."""
 
@@ -76,7 +83,11 @@ class _Commands(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         about = {**COMMANDS, **GROUPS}
-        self.commands = {name: TyperCommand(name, help=text) for name, text in about.items()}
+        self.commands = {
+            name: TyperCommand(name, help=about[name], rich_help_panel=panel)
+            for panel, names in PANELS.items()
+            for name in names.split()
+        }
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as click does; ``--json`` at the end is ``--json -``.
@@ -88,7 +99,16 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, [*args, "-"] if args[-1:] == ["--json"] else args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that ``args`` call."""
+        """The command that ``args`` call.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        if not args[0].startswith("-") and args[0] not in self.commands:
+            near = near_names(args[0], self.commands)
+            meant = " or ".join(f"optvet {n}" for n in near)
+            advice = f"did you mean {meant}?" if near else "optvet --help lists them"
+            raise UsageError(f"no such command: optvet {args[0]}; {advice}")
         name, known, rest = super().resolve_command(ctx, args)
         return name, known and load_command(str(name)), rest
 
@@ -129,7 +149,7 @@ def _optvet(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
     json_to: Annotated[

@@ -67,6 +67,8 @@ class Group(TyperGroup):
         """Parse as click does, after looking at each value."""
         if ctx.resilient_parsing:  # A shell completes what is not yet complete.
             return super().parse_args(ctx, args)
+        if self.invoke_without_command and args[:1] == ["list"] and "list" not in self.commands:
+            args = args[1:]  # what the group does alone
         refuse_options_as_values(ctx, args)
         refuse_empty_values(ctx, itertools.takewhile(lambda a: a not in self.commands, args))
         refuse_unknown_options(ctx, itertools.takewhile(lambda a: a not in self.commands, args))
@@ -131,7 +133,7 @@ def refuse_empty_values(context: Any, arguments: Iterable[str]) -> None:
         before = argument
 
 
-_WRITTEN = ("--json", "--out", "--plot", "--save")
+_WRITTEN = ("--json", "--out", "--plot", "--report", "--save")
 
 
 def refuse_writing_over(context: Any) -> None:
@@ -149,7 +151,10 @@ def refuse_writing_over(context: Any) -> None:
         for value in _several(context.params.get(param.name))
         if isinstance(value, str | Path)
     ]
-    for place, (option, target) in enumerate(named):
+    for place, (option, value) in enumerate(named):
+        # "[NAME:]FILE"; a file may have a colon in its name.
+        behind = str(value).partition(":")[2] if option == "--report" else ""
+        target = behind if os.path.isfile(behind) else value
         if option in _WRITTEN and os.path.isfile(target):
             for other, word in (*named[:place], *named[place + 1 :]):
                 if any(_means(file, target) for file in _files_in(str(word))):
@@ -187,7 +192,7 @@ _SAID_ELSEWHERE = {
     "--out": ("output", "output-dir", "bundle"),
     "--optimizer-option": ("option", "options"),
     "--runtime": ("backend", "engine"),
-    "--runtime-option": ("provider", "providers", "device"),
+    "--runtime-option": ("providers", "device"),
     "--jobs": ("workers", "threads", "parallel"),
 }
 """Options by what other programs call them."""
