@@ -15,12 +15,12 @@ RULES = by_operator(rule for module in _MODULES for rule in module.rule)
 """The rules of each operator, in the order in which they are told."""
 
 
-_OF_ALL = [rule for rule in attributes.rule if not rule.operators]
+OF_ALL = [rule for rule in attributes.rule if not rule.operators]
 
 
 def broken_rules(call: OperatorCall) -> Iterator[tuple[Rule, str]]:
     """The rules that a call breaks, each with the reason in words."""
-    for rule in (*RULES.get(call.node.op_type, ()), *_OF_ALL):
+    for rule in (*RULES.get(call.node.op_type, ()), *OF_ALL):
         if words := rule.explain(call):
             yield rule, words
 

@@ -54,7 +54,7 @@ class _Fixed:
 # --- numbers of dimensions ------------------------------------------------------------------------
 
 _SCALAR, _VECTOR = "a scalar", "one dimension"
-_RANKS = (
+RANKS = (
     _Rank(_SCALAR, (0,), 0, "BlackmanWindow HammingWindow HannWindow MelWeightMatrix Range"),
     _Rank(
         _SCALAR,
@@ -351,7 +351,7 @@ def _product(a: Shape, b: Shape, *, transA: int = 0, transB: int = 0, opset: int
     return {2: (a[bool(transA)], b[not transB])}
 
 
-_FIXED = (
+FIXED = (
     _Fixed(
         "AffineGrid",
         lambda m, size: m and size in ((4,), (5,)) and {0: (m[0], size[0] - 2, size[0] - 1)},
@@ -427,7 +427,7 @@ _FIXED = (
 )
 
 
-_RANKS_OF, _FIXED_OF = by_operator(_RANKS), by_operator(_FIXED)
+_RANKS_OF, _FIXED_OF = by_operator(RANKS), by_operator(FIXED)
 
 
 def describe_wrong_shape(
