@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
 from optvet.spec.request import (
     Names,
+    Request,
     Texts,
     VetRequest,
     bytes_of,
@@ -23,10 +24,8 @@ LEAST_REPEATS = 3
 _WHAT, _HOW, _INPUTS, _LIMITS = "What to time", "How to time", "Inputs", "Limits"
 
 
-class BenchRequest(BaseModel):
+class BenchRequest(Request):
     """One question: what do these optimizers cost and gain on this model?"""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     model: str
     """An ONNX file, or `SOURCE:NAME` such as `zoo:resnet50`."""

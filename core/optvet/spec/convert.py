@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
 from optvet.spec.request import (
     Budget,
     Chain,
+    Measured,
     Names,
     OnBad,
+    Request,
     Requirements,
     Texts,
-    Tolerances,
     VetRequest,
     bytes_of,
     option,
@@ -39,10 +40,8 @@ _HOW, _INPUTS, _LIMITS, _ANSWER = "How to convert", "Inputs", "Limits", "The ans
 _REQUIRED = "Requirements"
 
 
-class ConversionRequest(BaseModel):
+class ConversionRequest(Request):
     """A source and how it is converted: what ``convert`` and ``repair`` have in common."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     model: str
     """A source: `FILE.py:FUNCTION`, which makes a model, or a file that the first converter
@@ -95,7 +94,7 @@ class ConversionRequest(BaseModel):
     """Load a source whose format may hold code, such as a pickle."""
 
 
-class ConvertRequest(ConversionRequest):
+class ConvertRequest(Measured, ConversionRequest):
     """One question: does this conversion keep the model intact?"""
 
     dataset: Texts = option((), group=_INPUTS, metavar="NAME[:PATH]", shown="random")
@@ -126,12 +125,6 @@ class ConvertRequest(ConversionRequest):
     require: Requirements = option((), group=_REQUIRED, metavar="[OUTPUT:]METRIC>=N")
     """A bound on a metric of the comparator over all samples, such as `top1_agreement>=0.99`; of
     one output alone, `boxes:cosine>=0.999`. Outputs are named as those of the source."""
-    rtol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
-    """Relative difference from the source that every element may have, beside `atol`."""
-    atol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
-    """Absolute difference from the source that every element may have, beside `rtol`."""
-    slower_than: float = option(0.05, group=_REQUIRED, gt=0, le=100, metavar="RATIO")
-    """With `measure`: the relative slowdown that counts; 0.05 is 5 %."""
 
     cache: bool = option(True, group=_LIMITS)
     """Whether to use and keep whole answers. None is kept where the source's code cannot be told

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from typing import Any
 
 from optvet.spec.request import (
     Budget,
-    OnBad,
+    Inputs,
+    Limits,
+    Request,
+    Required,
     Requirements,
     Texts,
-    Tolerances,
     VetRequest,
-    bytes_of,
     option,
-    seconds_of,
 )
 
 _HOW, _INPUTS, _LIMITS, _ANSWER = "How to search", "Inputs", "Limits and cache", "The answer"
@@ -38,10 +36,8 @@ _OWN = frozenset(
 """Fields that ``VetRequest`` lacks, or has in another sense."""
 
 
-class PrecisionRequest(BaseModel):
-    """One question: which nodes must stay as they are, for the rest to be less precise?"""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+class _HowToSearch(Request):
+    """How the nodes to keep are searched."""
 
     model: str
     """An ONNX file of float32, or `SOURCE:NAME` such as `zoo:resnet50`."""
@@ -81,55 +77,15 @@ class PrecisionRequest(BaseModel):
     comparator_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the comparator."""
 
+
+class PrecisionRequest(Limits, Inputs, Required, _HowToSearch):
+    """One question: which nodes must stay as they are, for the rest to be less precise?"""
+
     require: Requirements = option((), group=_REQUIRED, metavar="[OUTPUT:]METRIC>=N")
     """A bound on a metric over all samples, such as `top1_agreement>=0.99`; without any, that of
     the model's record, else the optimizer's own."""
-    rtol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
-    """Relative difference from the original that every element may have, beside `atol`."""
-    atol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
-    """Absolute difference from the original that every element may have, beside `rtol`."""
-
-    dataset: Texts = option(
-        (), group=_INPUTS, metavar="NAME[:PATH]", shown="that of the model's record, else random"
-    )
-    """Where inputs come from; may be given several times."""
-    user_model: str | None = option(None, group=_INPUTS, metavar="FILE:CLASS")
-    """A `UserModel`: inputs, score and comparison in one class. optvet executes its file, which
-    needs `trust`; for a registered one, give its name."""
-    dataset_options: dict[str, Any] = option({}, group=_INPUTS, metavar="KEY=VALUE")
-    """Options of the datasets that have them."""
-    start: int = option(0, group=_INPUTS, ge=0)
-    """Samples to skip at the start of each dataset."""
-    limit: int | None = option(None, group=_INPUTS, ge=1)
-    """Maximum number of samples per dataset."""
-    shuffle: bool = option(False, group=_INPUTS)
-    """Take samples in random order."""
-    on_bad: OnBad = option("refuse", group=_INPUTS)
-    """What to do with unreadable data: report an error, or skip and count it."""
-    seed: int = option(0, group=_INPUTS, ge=0)
-    """Seed of all random choices."""
-
-    jobs: int | None = option(None, group=_LIMITS, ge=1, shown="one per processor, at most 8")
-    """Worker processes at a time."""
-    timeout: Annotated[float, BeforeValidator(seconds_of)] = option(
-        120.0, group=_LIMITS, metavar="SECONDS"
-    )
-    """Wall-clock limit of one step, seconds."""
     budget: Budget = option(None, group=_LIMITS, metavar="TIME", shown="none")
     """Wall-clock limit of the whole answer, such as 60, 90s or 10m; there is none after that."""
-    memory: Annotated[int, BeforeValidator(bytes_of)] = option(
-        8 << 30, group=_LIMITS, metavar="SIZE", shown="8G"
-    )
-    """Memory that one step may add, such as 512M."""
-    cache: bool = option(True, group=_LIMITS)
-    """Whether to use and keep results of earlier runs."""
-    cache_dir: Path | None = option(
-        None, group=_LIMITS, metavar="DIR", shown="the user's cache folder"
-    )
-    """Folder of the cache."""
-    trust: bool = option(False, group=_LIMITS)
-    """Allow files that came with the model to name code, commands, and data outside of its
-    folder."""
 
     recipe: str | None = option(None, group=_ANSWER, metavar="NAME")
     """The form of the list that the command prints alone, such as `polygraphy` or `autocast`."""

@@ -160,10 +160,18 @@ def option(
     return Field(default, json_schema_extra=extra, **more)
 
 
-class VetRequest(BaseModel):
-    """One question: does this optimizer keep this model intact?"""
+# Options that several requests have stand in one class each. A request inherits them in the reverse
+# order of its help screen: pydantic lists the fields of the last base first.
+
+
+class Request(BaseModel):
+    """What every request is: one that does not change, with known options alone."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class _HowToVet(Request):
+    """How a model is vetted."""
 
     model: str
     """An ONNX file, a folder of them, or `SOURCE:NAME` such as `zoo:resnet50`."""
@@ -211,6 +219,10 @@ class VetRequest(BaseModel):
     comparator_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the comparator."""
 
+
+class Required(Request):
+    """What the result must meet."""
+
     require: Requirements = option((), group=_REQUIRED, metavar="[OUTPUT:]METRIC>=N")
     """A bound on a metric of the comparator over all samples, such as `top1_agreement>=0.99`; of
     one output alone, `boxes:cosine>=0.999`."""
@@ -218,8 +230,17 @@ class VetRequest(BaseModel):
     """Relative difference from the original that every element may have, beside `atol`."""
     atol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
     """Absolute difference from the original that every element may have, beside `rtol`."""
+
+
+class Measured(Required):
+    """What the result must meet, its speed too."""
+
     slower_than: float = option(0.05, group=_REQUIRED, gt=0, le=100, metavar="RATIO")
     """With `measure`: the relative slowdown that counts; 0.05 is 5 %."""
+
+
+class Inputs(Request):
+    """What a model is run on."""
 
     dataset: Texts = option(
         (),
@@ -245,6 +266,10 @@ class VetRequest(BaseModel):
     seed: int = option(0, group=_INPUTS, ge=0)
     """Seed of all random choices."""
 
+
+class Limits(Request):
+    """What an answer may use."""
+
     jobs: int | None = option(None, group=_LIMITS, ge=1, shown="one per processor, at most 8")
     """Worker processes at a time."""
     timeout: Annotated[float, BeforeValidator(seconds_of)] = option(
@@ -264,10 +289,13 @@ class VetRequest(BaseModel):
         None, group=_LIMITS, metavar="DIR", shown="the user's cache folder"
     )
     """Folder of the cache."""
-
     trust: bool = option(False, group=_LIMITS)
     """Allow files that came with the model to name code, commands, and data outside of its
     folder."""
+
+
+class VetRequest(Limits, Inputs, Measured, _HowToVet):
+    """One question: does this optimizer keep this model intact?"""
 
     structure: bool = option(False, group=_ANSWER)
     """Show the structure of the optimized model and where it is executed, beside the original,
