@@ -166,6 +166,7 @@ def test_names_are_listed_anew_after_an_installation(
         ("compare M", "optvet compare needs B; "),
         ("reduce M", "optvet reduce needs --check; "),
         ("vet M --runtime ort", "unknown runtime 'ort'; did you mean 'onnxruntime'"),
+        ("vet M --dataset M", "a dataset has a name before its path; write auto:"),
         ("vet M --dataset randm", "did you mean 'random'?"),
         ("vet M --comparator classifcation", "did you mean 'classification'?"),
         ("convert M --via quantize_statik", "did you mean 'quantize_static'"),
@@ -210,6 +211,18 @@ def test_a_file_that_is_called_like_an_option_is_found_by_its_folder(
     assert (refused.code, refused.out) == (2, "")
     assert "if the file is meant, write ./-x.onnx" in refused.err
     assert run("vet", "./-x.onnx", "--limit", "1", "-q").code == 0
+
+
+def test_functions_of_a_file_that_may_make_the_model_are_told(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "net.py"
+    source.write_text(
+        "raise SystemExit('not run')\ndef small(): ...\ndef wide(width=2): ...\n"
+        "def layer(width): ...\ndef _own(): ...\n"
+    )
+    ran = run("convert", source, "--via", "torch_script")
+    assert ran.code == 2
+    words = " ".join(ran.err.split())
+    assert words.endswith(f"there are {source}:small, {source}:wide")
 
 
 def test_every_command_is_in_one_panel_of_the_help() -> None:

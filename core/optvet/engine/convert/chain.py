@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import itertools
 import os
@@ -157,6 +158,29 @@ def _options(
     return zip(converters, by_link, strict=True)
 
 
+_FUNCTIONS = 8
+
+
+def functions_in(file: Path) -> list[str]:
+    """Functions of a file of Python that may make a model: those that need no argument.
+
+    The file is read, and not run.
+    """
+    try:
+        tree = ast.parse(read_file(file))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        # Each default belongs to one of the last arguments.
+        and len(node.args.posonlyargs + node.args.args) == len(node.args.defaults)
+    ]
+    return found[:_FUNCTIONS]
+
+
 def sources_of(
     request: ConvertRequest, first: Converter, plugins: Plugins
 ) -> list[ConversionSource]:
@@ -169,8 +193,10 @@ def sources_of(
     file = _file_of(path, plugins, request.cache_dir or cache_root())
     suffix = file.suffix.lower()
     if suffix == ".py" and not function:
+        named = [f"{path}:{name}" for name in functions_in(file)]
+        there = f"; there are {', '.join(named)}" if named else ""
         raise UsageError(
-            f"{path} is Python: say which function makes the model, as {path}:FUNCTION"
+            f"{path} is Python: say which function makes the model, as {path}:FUNCTION{there}"
         )
     ways = runtimes_for(suffix, first, plugins, request.model)
     check_source(request.model, suffix, [runtime for runtime, _ in ways], trust=request.trust)

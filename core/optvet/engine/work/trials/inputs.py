@@ -332,7 +332,15 @@ def _declared_dataset(model: Model, plugins: Plugins, trust: bool) -> tuple[str,
 def _resolve_dataset(model: Model, plugins: Plugins, spec: str) -> tuple[str, str]:
     name, _, argument = spec.partition(":")
     if name != AUTO:
-        plugins.dataset(name)
+        try:
+            plugins.dataset(name)
+        except UnknownName as error:
+            # A path without the name of what reads it.
+            if not Path(spec).exists():
+                raise
+            names = ", ".join(plugins.names("dataset"))
+            words = f"--dataset {spec}: a dataset has a name before its path; write {AUTO}:{spec}"
+            raise UsageError(f"{words}, or NAME:{spec} with one of {names}") from error
         return spec, "--dataset"
     if not argument:
         raise UsageError("dataset 'auto' needs a folder; say --dataset auto:FOLDER")
