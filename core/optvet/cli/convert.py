@@ -15,7 +15,13 @@ from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED
 from optvet.cli.options import Debug, cache_folder, was_typed
-from optvet.cli.output import Json, check_folder, refuse_inputs_in, write_document
+from optvet.cli.output import (
+    Json,
+    check_folder,
+    refuse_inputs_in,
+    refuse_modules_in,
+    write_document,
+)
 from optvet.cli.render import LABEL_COLUMNS, count, node_line, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
@@ -71,6 +77,7 @@ def command(
     if reduce_to is not None:
         check_folder("--reduce", reduce_to)
         refuse_inputs_in("--reduce", reduce_to, ".*", request.model)
+        refuse_modules_in("--reduce", reduce_to)
     result = recall_conversion(request)
     if result is None or (reduce_to is not None and result.verdict == "faulty"):
         result = _convert(request, result, reduce_to, terminal, quiet=quiet)

@@ -180,3 +180,24 @@ def refuse_inputs_in(option: str, folder: Path, names: str, *inputs: str | Path 
             if re.fullmatch(names, file.name):
                 words = f"{option} {folder} would overwrite {file}, which the command reads"
                 raise UsageError(f"{words}; give another folder")
+
+
+_SCRIPTS = ("comparing.py", "part.py", "reproduce.py", "running.py")
+_MODULES = (".py", ".pyc", ".so", ".pyd")
+
+
+def refuse_modules_in(option: str, folder: Path) -> None:
+    """Refuse a folder with modules that optvet did not write: a script is tried there.
+
+    Python looks for what the script imports in its own folder first.
+
+    Raises:
+        UsageError: There is one.
+    """
+    if not folder.is_dir():
+        return
+    for place in folder.iterdir():
+        is_module = place.suffix in _MODULES and place.name not in _SCRIPTS
+        if is_module or any(place.glob("__init__.*")):
+            words = f"{option} {folder} has {place.name}, which the script there could import"
+            raise UsageError(f"{words}; give another folder")

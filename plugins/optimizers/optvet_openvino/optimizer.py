@@ -179,7 +179,7 @@ def changed_by(model: bytes, passes: Sequence[str]) -> list[tuple[str, str]] | N
         }
         try:
             done = subprocess.run(
-                [sys.executable, "-c", code],
+                [sys.executable, "-P", "-c", code],
                 stdin=model_file,
                 stdout=log,
                 stderr=subprocess.DEVNULL,

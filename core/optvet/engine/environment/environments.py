@@ -287,7 +287,9 @@ def _refuse_to_replace(name: str, target: Path, force: bool) -> None:
 def _bootstrap(folder: Path) -> None:
     """Put pip into a virtual environment, as ``venv`` does; but this ends with its parent."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    command = [str(folder / "bin" / "python"), "-m", "ensurepip", "--upgrade", "--default-pip"]
+    # Isolated: else a module of the current folder would be run in place of its own.
+    command = [str(folder / "bin" / "python"), "-I", "-m", "ensurepip"]
+    command += ["--upgrade", "--default-pip"]
     ended = run_below(command, {**variables, "VIRTUAL_ENV": str(folder)})
     if ended.status:
         raise InfrastructureError(
@@ -299,7 +301,7 @@ def _bootstrap(folder: Path) -> None:
 def _install(python: Path, wanted: Iterable[str]) -> None:
     quiet = ("--disable-pip-version-check", "--no-input", "--quiet")
     ended = run_below(
-        [str(python), "-m", "pip", "install", *quiet, *wanted],
+        [str(python), "-I", "-m", "pip", "install", *quiet, *wanted],
         {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")},
     )
     if ended.status:

@@ -16,7 +16,9 @@ _TIME_S = 120.0
 GONE, SHOWS = "gone", "shows"
 _ENDS = {0: GONE, 1: SHOWS, 2: "cannot be judged"}
 _ASK = """
-import importlib.metadata as metadata, json, sys
+import sys
+sys.path[:] = filter(None, sys.path)  # Without the current folder, whose modules are not asked for.
+import importlib.metadata as metadata, json
 found = {}
 for name in json.loads(sys.argv[1]):
     try:

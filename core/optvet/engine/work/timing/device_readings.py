@@ -192,7 +192,8 @@ def prepare_profile(artifact: Artifact, order: TrialSpec, folder: Path) -> list[
         artifact, order.config, [align_feeds(s.feeds, alignment) for s in order.samples]
     )
     (folder / JOB).write_bytes(pickle.dumps(job))
-    return [*before, sys.executable, "-m", "optvet.engine.work.timing.profiled_run", str(folder)]
+    module = "optvet.engine.work.timing.profiled_run"
+    return [*before, sys.executable, "-P", "-m", module, str(folder)]
 
 
 def run_profiler(command: Sequence[str], folder: Path) -> str:
