@@ -35,7 +35,7 @@ from optvet.engine.hunt.progress_log import LoggedStep, read_journal, read_log, 
 from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.resolve_optimizer import resolve_optimizer
 from optvet.engine.hunt.run import hunt
-from optvet.engine.hunt.state import HuntState, HuntStore, Sign
+from optvet.engine.hunt.state import HuntState, HuntStore, Sign, Suspect
 from optvet.engine.hunt.summary import HuntProgress
 from optvet.engine.hunt.suspects import is_unproductive
 from optvet.engine.hunt.suspicions import REACHED, Rewrite, SuspicionKey
@@ -84,6 +84,19 @@ def test_a_planted_fault_is_found_blamed_reduced_and_bundled(tmp_path: Path) -> 
     assert {"model.onnx", "inputs.npz", "repro.py", "ISSUE.md"} <= written
     assert [e.found for e in events if e.found] == [finding.model_copy(update={"models": 1})]
     assert json.loads((tmp_path / "out" / "hunt.json").read_text())["schema"] == "optvet.hunt/1"
+
+
+def test_a_second_model_of_a_finding_leads_to_the_bundle_that_is_there(tmp_path: Path) -> None:
+    plugins = plugins_with("drop_relu")
+    tested = resolve_optimizer(asked(tmp_path), plugins)
+    confirmer = Confirmer(tested, 0, plugins, tmp_path, 1, frozenset())
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Relu(x) }'
+    model = onnx.parser.parse_model(text).SerializeToString()
+    key = SuspicionKey(("drop_relu",), Symptom.WRONG_OUTPUT, "values")
+    suspect = Suspect(0, model, {"x": X}, ("drop_relu",), key, ())
+    first, second = confirmer.confirm(suspect), confirmer.confirm(suspect)
+    assert first
+    assert second == first
 
 
 @pytest.mark.long

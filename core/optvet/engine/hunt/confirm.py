@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from onnx import ModelProto
 from optvet.engine import bundle
 from optvet.engine.bundle import Bundle
 from optvet.engine.bundle.folder import read_arrays
-from optvet.engine.bundle.layout import INPUTS, MODEL
+from optvet.engine.bundle.layout import INPUTS, MODEL, RECORD
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.cross_check import Applied, is_disputed
@@ -111,7 +112,7 @@ class Confirmer:
                     written = bundle.write_bundles(
                         answer.result.model_copy(update={"findings": order[:MOST_FINDINGS]}),
                         request,
-                        self._with_links(folder / "bundles"),
+                        self._with_known(folder / "bundles"),
                         plugins,
                         session=answer.session,
                         draw=self.draw,
@@ -132,12 +133,14 @@ class Confirmer:
             ]
             return [self._keep_finding(suspect, b) for b in lasting]
 
-    def _with_links(self, folder: Path) -> Path:
-        """The folder, with links to the bundles of this hunt: known ones are not made again."""
+    def _with_known(self, folder: Path) -> Path:
+        """The folder, with the records of this hunt's bundles: known ones are not made again."""
         folder.mkdir()
         kept = self.out / FINDINGS
         for found in kept.iterdir() if kept.is_dir() else ():
-            (folder / found.name).symlink_to(found.resolve(), target_is_directory=True)
+            # No links: bundles are written through none, so the whole suspect would be lost.
+            (folder / found.name).mkdir()
+            shutil.copyfile(found / RECORD, folder / found.name / RECORD)
         return folder
 
     def _pipeline(self, suspect: Suspect) -> str:
