@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from pydantic import BaseModel
 from tests.commands import Run, run
+from tests.engine.hunt.small import SmallPool
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.generate.adapt import adapted, fitting
 from optvet.engine.generate.coverage import operators_at, opsets_for
-from optvet.engine.generate.grow_in_workers import newest_opset
+from optvet.engine.generate.growth_batch import GrowthBatch, fragments_of, newest_opset
+from optvet.engine.generate.run import generate
+from optvet.engine.hunt.progress_log import ProgressLog
+from optvet.engine.hunt.vocabulary import PoolChoice, gather
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.graph.sequences import sequences_of
 from optvet.graph.types import element_types
 from optvet.graph.walk import node_count, nodes_of, reads
+from optvet.plugin import Artifact
+from optvet.spec.generate import GenerateRequest
 from optvet.spec.records import GeneratedModels
 
 __all__ = ["run"]
@@ -248,6 +259,76 @@ def test_the_screen_tells_what_is_covered_and_json_goes_to_a_file(run: Run) -> N
     assert "operators" in ran.out
     assert "2 models of" in ran.out
     assert json.loads(Path("answer.json").read_text())["schema"] == "optvet.generated/1"
+
+
+class Deadly:
+    """A runtime that dies of one operator."""
+
+    name = "deadly"
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "inner":  # asked before it is unpickled
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def load(self, model: Artifact, options: BaseModel) -> Any:
+        kinds = {n.op_type for n in onnx.load_model_from_string(model.data).graph.node}
+        if "Neg" in kinds:
+            os.abort()
+        return self.inner.load(model, options)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_operator_that_ends_workers_is_told_and_in_no_model(jobs: int, tmp_path: Path) -> None:
+    plugins = Plugins().register("generator", SmallPool())
+    plugins = plugins.register("runtime", Deadly(Plugins().reference_runtime()))
+    request = GenerateRequest(
+        count=6, nodes="4-6", pools=("small",), runtime="deadly", out=tmp_path / "out", jobs=jobs
+    )
+    told: list[tuple[str, int, int | None]] = []
+    made = generate(request, plugins, progress=lambda *event: told.append(event))
+    assert len(made.models) == 6
+    assert made.killed == made.deaths["Neg"] == made.dropped > 0
+    assert made.coverage.missing["Neg"] == "its worker ended: SIGABRT"
+    for entry in made.models:
+        model = onnx.load(tmp_path / "out" / entry.file)
+        assert "Neg" not in {n.op_type for n in nodes_of(model.graph)}
+    assert told[0] == ("gathering fragments", 0, None)
+    assert told[-1] == ("models", 6, 6)
+
+
+def test_a_fragment_that_breaks_what_reads_it_costs_its_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("perm")
+
+    monkeypatch.setattr("optvet.engine.generate.grow.fitting", fail)
+    config = RuntimeConfig(runtime := Plugins().reference_runtime(), runtime.options)
+    files = tuple(gathered(tmp_path))
+    names = tuple(fragments_of(files, None, frozenset()))
+    batch = GrowthBatch(
+        0, 0, files, config, 17, None, frozenset(), names, dict.fromkeys(names, 1.0), (4, 6),
+        frozenset(), frozenset(), tmp_path / "0",
+    )  # fmt: skip
+    log = ProgressLog(tmp_path / "log", batch.limit)
+    with closing(log), batch.opened(log) as look:
+        growth = look(0)
+    assert (growth.valid, growth.why) == (False, "KeyError: 'perm'")
+    assert growth.refused == {names[1]: growth.why}
+
+
+def gathered(folder: Path) -> list[Path]:
+    """The small pool as a file."""
+    runtime, choice = Plugins().reference_runtime(), PoolChoice(SmallPool(), None)
+    with Sandbox(jobs=1, limits=Limits(writable=(str(folder),))) as sandbox:
+        return gather(
+            [choice], [], runtime, runtime.options,
+            seed=0, sandbox=sandbox, folder=folder, version="",
+        )  # fmt: skip
 
 
 def test_each_size_has_its_count_and_what_is_excluded_is_in_no_model(run: Run) -> None:

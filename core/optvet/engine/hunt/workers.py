@@ -104,7 +104,7 @@ def _death(failure: Failure | None, batch: Batch[RecordT], index: int) -> Logged
     Raises:
         InfrastructureError: It was not the candidate that ended it.
     """
-    again = "run it again with --resume"
+    again = "run it again, a hunt with --resume"
     if failure is None:
         raise InfrastructureError(
             f"results of a batch of candidates cannot be read ({batch.place.name}); {again}"
