@@ -8,7 +8,7 @@ weights, constants and inputs always, inner values where the caller has recorded
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -235,11 +235,17 @@ def _contradiction(info: ValueInfoProto, value: np.ndarray) -> str:
         declared = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
         if value.dtype.kind in _PLAIN and declared.kind in _PLAIN and value.dtype != declared:
             return f"is declared as {declared} and is {value.dtype}"
-    if not kind.HasField("shape"):
+    sizes = value_info(info).shape
+    if may_be(sizes, value.shape):
         return ""
-    sizes = value_info(info).shape or ()
-    fits = len(sizes) == value.ndim and all(
-        not isinstance(a, int) or a == b for a, b in zip(sizes, value.shape, strict=False)
+    shown = [s if isinstance(s, int) else "?" for s in sizes or ()]
+    return f"is declared as {shown} and has the shape {list(value.shape)}"
+
+
+def may_be(declared: Sequence[int | str | None] | None, shape: Sequence[int]) -> bool:
+    """Whether a value of ``shape`` is as declared, where some sizes or all may be unknown."""
+    if declared is None:
+        return True
+    return len(declared) == len(shape) and all(
+        not isinstance(d, int) or d == n for d, n in zip(declared, shape, strict=True)
     )
-    shown = [s if isinstance(s, int) else "?" for s in sizes]
-    return "" if fits else f"is declared as {shown} and has the shape {list(value.shape)}"

@@ -16,7 +16,7 @@ from optvet.engine.vet.session import VetSession
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.trial_results import Trial
-from optvet.engine.work.trials.undefined_values import reason_to_refuse
+from optvet.engine.work.trials.undefined_values import refusable
 from optvet.graph import structure
 from optvet.spec.errors import Unsupported
 from optvet.spec.extras import extras, given
@@ -86,8 +86,7 @@ def _why_refused(session: VetSession, finding: Finding, sample: Sample) -> str:
     """
     if finding.symptom.info.check is not ScriptCheck.ERROR:
         return ""
-    about = (session.runner.build_spec(None), dict(sample.feeds), session.case.reference)
-    return session.runner.sandbox.call(reason_to_refuse, *about, role="judging").value or ""
+    return session.runner.ask(refusable, dict(sample.feeds), session.case.reference) or ""
 
 
 def _until_decided(

@@ -21,7 +21,7 @@ from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.opinions import is_quick_to_evaluate
 from optvet.engine.work.trials.reach_of_undefined import reach_of_undefined
-from optvet.engine.work.trials.resolution import exact_in_all
+from optvet.engine.work.trials.resolution import exact_by_operator
 from optvet.engine.work.trials.undefined_values import with_answers, without_wrong_shapes
 from optvet.engine.work.trials.usual_sizes import in_usual_sizes
 from optvet.graph.structure import Facts
@@ -115,8 +115,7 @@ def _excuse_underflow(
 
     def why(session: VetSession, finding: Finding, sample: Sample) -> str:
         begins, ends = _way_to(finding)
-        about = (session.runner.build_spec(None), dict(sample.feeds), begins, ends)
-        found = session.runner.sandbox.call(in_usual_sizes, *about, role="judging").value
+        found = session.runner.ask(in_usual_sizes, dict(sample.feeds), begins, ends)
         if found is None:
             return ""
         usual = replace(sample, feeds=found.feeds)
@@ -136,8 +135,7 @@ def excuse_exact(session: VetSession, examiner: Examiner, samples: Sequence[Samp
         return
 
     def why(session: VetSession, finding: Finding, sample: Sample) -> str:
-        about = (runner.build_spec(None), dict(sample.feeds), case.candidate)
-        return runner.sandbox.call(exact_in_all, *about, role="judging").value or ""
+        return runner.ask(exact_by_operator, dict(sample.feeds), case.candidate) or ""
 
     _excuse(session, examiner, samples, "each operator", why)
     session.ledger.weighed = len(session.ledger.findings)
@@ -155,8 +153,7 @@ def _excuse_misdeclared(session: VetSession, samples: Sequence[Sample], first: i
         sample = by_id.get(finding.witness.sample) if finding.witness else None
         if finding.severity != "fault" or sample is None:
             continue
-        about = (runner.build_spec(None), dict(sample.feeds), session.case.reference)
-        found = runner.sandbox.call(without_wrong_shapes, *about, role="judging").value
+        found = runner.ask(without_wrong_shapes, dict(sample.feeds), session.case.reference)
         if found is None:
             return  # nor is one of another finding: shapes seldom depend on the sample
         left = _left_on(session, finding, found.data, sample)
@@ -197,10 +194,9 @@ def _excuse(
 def _misread_on(session: VetSession, finding: Finding, sample: Sample, judge: Runtime) -> str:
     """That ``judge`` computes of the optimized model what the original gives; else empty."""
     case, runner = session.case, session.runner
-    about = (runner.build_spec(None), dict(sample.feeds))
     if finding.as_deployed:
         return ""  # found to be of the runtime's own optimizations already, and told as such
-    if not runner.sandbox.call(is_quick_to_evaluate, *about, role="judging").value:
+    if not runner.ask(is_quick_to_evaluate, dict(sample.feeds)):
         return ""
     limit = min(_PATIENCE_S, case.checks.timeout_s or _PATIENCE_S)
     other = runner.on(case.run_by(RuntimeConfig(judge, judge.options)).under(timeout_s=limit))
@@ -233,10 +229,8 @@ def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
 
     And how many elements depend on it: the others have an answer, and no fault of them is excused.
     """
-    runner = session.runner
-    begins, ends = _way_to(finding)
-    about = (runner.build_spec(None), dict(sample.feeds), session.case.reference)
-    reach = runner.sandbox.call(reach_of_undefined, *about, begins, ends, role="judging").value
+    about = (dict(sample.feeds), session.case.reference, *_way_to(finding))
+    reach = session.runner.ask(reach_of_undefined, *about)
     if reach is None or _shows_with_answers(session, finding, sample):
         return ""
     share = telling_tolerance(finding.error, finding.noise_floor)
@@ -274,9 +268,7 @@ def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -
 
     Then it does not arise from them: the passes break a fully defined model too.
     """
-    runner = session.runner
-    about = (runner.build_spec(None), dict(sample.feeds), session.case.reference)
-    answered = runner.sandbox.call(with_answers, *about, role="judging").value
+    answered = session.runner.ask(with_answers, dict(sample.feeds), session.case.reference)
     if answered is None:
         return False
     data, feeds = answered

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
@@ -25,6 +26,8 @@ from optvet.spec.foreign import load_model, read_file
 from optvet.spec.mends import Mend
 from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.types import Artifact
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,16 @@ class BuildSpec:
 
 
 _models: OrderedDict[str, bytes] = OrderedDict()
+
+
+def ask_of(build_spec: BuildSpec, question: Callable[..., T], *about: object) -> T | None:
+    """What ``question`` answers about the bytes of a model; None if it is too large for memory.
+
+    So questions take plain values, and can be asked of a converted model too. Called in a worker.
+    """
+    if build_spec.scratch is not None:
+        return None
+    return question(read_model(build_spec.blob, build_spec.digest), *about)
 
 
 def read_model(blob: Path, digest: str, *, private: bool = False) -> bytes:

@@ -11,7 +11,6 @@ import numpy as np
 from onnx import ModelProto
 from onnx.version_converter import convert_version
 
-from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.inference import Outputs, flatten
 from optvet.graph.cost import macs
 from optvet.graph.structure import draws_random
@@ -22,14 +21,12 @@ _MAX_MACS = 1e9
 """Multiplications from which on the evaluator would take longer than a user waits."""
 
 
-def is_quick_to_evaluate(build_spec: BuildSpec, feeds: Mapping[str, np.ndarray]) -> bool:
+def is_quick_to_evaluate(data: bytes, feeds: Mapping[str, np.ndarray]) -> bool:
     """Whether the evaluator gives the outputs of a model within seconds, the same each time.
 
     Called in a worker.
     """
-    if build_spec.scratch is not None:
-        return False  # too large for memory
-    model = ModelProto.FromString(read_model(build_spec.blob, build_spec.digest))
+    model = ModelProto.FromString(data)
     count = macs(model, {name: value.shape for name, value in feeds.items()})
     return count is not None and count <= _MAX_MACS and not draws_random(model)
 

@@ -20,7 +20,6 @@ from optvet.engine.standard.elements import (
     may_be_largest,
     open_elements,
 )
-from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
 from optvet.engine.work.trials.undefined_values import fed_with, region_of, undefined_on
@@ -84,7 +83,7 @@ class Reach:
 
 
 def reach_of_undefined(
-    build_spec: BuildSpec,
+    data: bytes,
     feeds: Values,
     config: RuntimeConfig,
     begins: Collection[str],
@@ -93,15 +92,13 @@ def reach_of_undefined(
     """What is undefined between values of a model; None if nothing is. Called in a worker.
 
     Args:
-        build_spec: The model; models too large for memory are not examined.
+        data: The model.
         feeds: Its inputs.
         config: What runs it.
         begins: Values at which the region begins, which belong to it no more.
         ends: Values that are computed in it.
     """
-    if build_spec.scratch is not None:
-        return None
-    model = without_functions(ModelProto.FromString(read_model(build_spec.blob, build_spec.digest)))
+    model = without_functions(ModelProto.FromString(data))
     found = undefined_on(config, model, feeds)
     region = region_of(model, begins, ends) if found else set()
     inside = [u for u in found if region & {*u.values}]

@@ -15,7 +15,6 @@ from optvet.engine.judge.sample import magnitude, unlike
 from optvet.engine.judge.thresholds import OTHER_KERNELS, THRESHOLDS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.numerics.inject import BOUNDED
-from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values
 from optvet.engine.work.trials.opinions import evaluate_in_own_types
@@ -35,13 +34,6 @@ _TRANSFORMS = frozenset({"DFT", "STFT"})
 
 Source: Higham 2002, "Accuracy and Stability of Numerical Algorithms", Theorem 24.2.
 """
-
-
-def exact_in_all(build_spec: BuildSpec, feeds: Values, config: RuntimeConfig) -> str:
-    """``exact_by_operator`` of a model that fits in memory; of others nothing is said."""
-    if build_spec.scratch is not None:
-        return ""
-    return exact_by_operator(read_model(build_spec.blob, build_spec.digest), feeds, config)
 
 
 def exact_by_operator(data: bytes, feeds: Values, config: RuntimeConfig) -> str:

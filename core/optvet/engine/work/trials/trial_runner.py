@@ -18,6 +18,7 @@ from optvet.engine.work.trials import candidate
 from optvet.engine.work.trials.building import (
     BuildSpec,
     ask_changing_passes,
+    ask_of,
     change_without_weights,
     mendable,
 )
@@ -40,7 +41,7 @@ from optvet.engine.work.trials.trial_results import (
     replay_from_bytes,
     replay_to_bytes,
 )
-from optvet.engine.work.trials.undefined_values import reason_to_refuse
+from optvet.engine.work.trials.undefined_values import refusable
 from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
 from optvet.spec.extras import extras, given
@@ -370,8 +371,16 @@ class TrialRunner:
         run = self.reference([sample]).runs.get(sample.id)
         if isinstance(run, Failure):
             return run.kind == "error"
-        about = (self.build_spec(None), dict(sample.feeds), self.case.reference)
-        return bool(self.sandbox.call(reason_to_refuse, *about, role="judging").value)
+        return bool(self.ask(refusable, dict(sample.feeds), self.case.reference))
+
+    def ask(self, question: Callable[..., T], *about: object) -> T | None:
+        """What a worker answers to a question about the bytes of the original.
+
+        None if the model is too large for memory, or the worker dies of the question.
+        """
+        return self.sandbox.call(
+            ask_of, self.build_spec(None), question, *about, role="judging"
+        ).value
 
     def _one_by_one(self, pending: _Pending) -> Trial:
         """Find the sample that killed the worker: try the build first, then each sample alone."""

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
-from optvet.engine.standard.defined import Undefined, needs_inner_values, undefined_in
+from optvet.engine.standard.defined import Undefined, may_be, needs_inner_values, undefined_in
 from optvet.engine.standard.shapes import describe_wrong_shape
-from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_in_loops, record_values
 from optvet.graph.functions import without_functions
@@ -34,13 +33,8 @@ def undefined_on(
     found = undefined_in(model, feeds, outputs)
     if not found and not needs_inner_values(model, feeds):
         return found
-    try:
-        inner = record_values(model.SerializeToString(), feeds, config)
-    except Exception as error:  # runtimes raise what they like of a model with more outputs
-        if isinstance(error, MemoryError):
-            raise
-        return found
-    return undefined_in(model, feeds, inner, _record_loops(model, feeds, config))
+    inner = _record_all(model, feeds, config)
+    return _by_all_values(model, feeds, inner, config) if inner else found
 
 
 def undefined_kinds(
@@ -63,23 +57,15 @@ def undefined_by_inputs(data: bytes, feeds: Values) -> frozenset[str]:
     return frozenset(u.kind for u in undefined_in(ModelProto.FromString(data), feeds))
 
 
-def reason_to_refuse(build_spec: BuildSpec, feeds: Values, config: RuntimeConfig) -> str:
+def refusable(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
     """Why a runtime may refuse a model, in words; empty if the standard has an answer for it.
 
-    Models too large for memory are not examined. Called in a worker.
+    Called in a worker.
     """
-    if build_spec.scratch is not None:
-        return ""
-    return refusable(read_model(build_spec.blob, build_spec.digest), feeds, config)
-
-
-def refusable(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
-    """``reason_to_refuse`` of a serialized model. Called in a worker."""
     model = without_functions(ModelProto.FromString(data))
     inner = _record_all(model, feeds, config)
     wrong = describe_repeated_name(model.graph) or describe_wrong_shape(model, feeds, inner)
-    in_loops = _record_loops(model, feeds, config)
-    return wrong or next((u.words() for u in undefined_in(model, feeds, inner, in_loops)), "")
+    return wrong or next((u.words() for u in _by_all_values(model, feeds, inner, config)), "")
 
 
 def unanswered(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
@@ -88,24 +74,24 @@ def unanswered(data: bytes, feeds: Values, config: RuntimeConfig) -> str:
     By all values of a run, also where no rule is worth one by itself. Called in a worker.
     """
     model = without_functions(ModelProto.FromString(data))
-    inner, in_loops = _record_all(model, feeds, config), _record_loops(model, feeds, config)
-    found = undefined_in(model, feeds, inner, in_loops)
+    found = _by_all_values(model, feeds, _record_all(model, feeds, config), config)
     return next((u.words() for u in found if u.values), "")
+
+
+def _by_all_values(
+    model: ModelProto, feeds: Values, inner: Values, config: RuntimeConfig
+) -> list[Undefined]:
+    return undefined_in(model, feeds, inner, _recorded(record_in_loops, model, feeds, config))
 
 
 def _record_all(model: ModelProto, feeds: Values, config: RuntimeConfig) -> Values:
     """All values of a run; none of a runtime that cannot return them."""
-    return _recorded(lambda: record_values(model.SerializeToString(), feeds, config))
+    return _recorded(record_values, model.SerializeToString(), feeds, config)
 
 
-def _record_loops(model: ModelProto, feeds: Values, config: RuntimeConfig) -> Values:
-    """Values in Loops, likewise."""
-    return _recorded(lambda: record_in_loops(model, feeds, config))
-
-
-def _recorded(record: Callable[[], Values]) -> Values:
+def _recorded(record: Callable[..., Values], *about: object) -> Values:
     try:
-        return record()
+        return record(*about)
     except Exception as error:  # runtimes raise what they like of a model with more outputs
         if isinstance(error, MemoryError):
             raise
@@ -126,19 +112,16 @@ def describe_repeated_name(graph: GraphProto) -> str:
 
 
 def with_answers(
-    build_spec: BuildSpec, feeds: Values, config: RuntimeConfig
+    data: bytes, feeds: Values, config: RuntimeConfig
 ) -> tuple[bytes, dict[str, np.ndarray]] | None:
     """A model in which inputs stand for what the standard leaves open, and its feeds.
 
     They are fed with what the runtime answered. None if there is no such model: what is open is
     inside of a body, or nothing but open values is left. Called in a worker.
     """
-    if build_spec.scratch is not None:
-        return None
-    model = without_functions(ModelProto.FromString(read_model(build_spec.blob, build_spec.digest)))
-    data = model.SerializeToString()
+    model = without_functions(ModelProto.FromString(data))
     open_ = {v for u in undefined_on(config, model, feeds) for v in u.values}
-    values = record_values(data, feeds, config)
+    values = record_values(model.SerializeToString(), feeds, config)
     added = fed_with(model, open_, values)
     if added is None:
         return None
@@ -184,16 +167,12 @@ class Misdeclared:
     words: str
 
 
-def without_wrong_shapes(
-    build_spec: BuildSpec, feeds: Values, config: RuntimeConfig
-) -> Misdeclared | None:
+def without_wrong_shapes(data: bytes, feeds: Values, config: RuntimeConfig) -> Misdeclared | None:
     """The model without wrong declarations of inner values; None if none is wrong on these inputs.
 
-    Models too large for memory are not examined. Called in a worker.
+    Called in a worker.
     """
-    if build_spec.scratch is not None:
-        return None
-    model = ModelProto.FromString(read_model(build_spec.blob, build_spec.digest))
+    model = ModelProto.FromString(data)
     wrong = []
     if model.graph.value_info:
         wrong += _drop_wrong(model.graph, _record_all(model, feeds, config))
@@ -255,18 +234,10 @@ def _with_branch(model: ModelProto, place: int, branch: GraphProto) -> ModelProt
 def _contradiction(declared: ValueInfoProto, values: Values) -> str:
     """How a declared shape differs from that of the computed value; empty if it may be it."""
     info, value = value_info(declared), values.get(declared.name)
-    if value is None or _may_be(info.shape, value.shape):
+    if value is None or may_be(info.shape, value.shape):
         return ""
     shape = [*(info.shape or ())]
     return f"{info.name!r} is declared with the shape {shape} and computed with {[*value.shape]}"
-
-
-def _may_be(declared: tuple[int | str | None, ...] | None, shape: tuple[int, ...]) -> bool:
-    if declared is None:
-        return True
-    return len(declared) == len(shape) and all(
-        not isinstance(d, int) or d == n for d, n in zip(declared, shape, strict=True)
-    )
 
 
 def region_of(model: ModelProto, begins: Collection[str], ends: Collection[str]) -> set[str]:

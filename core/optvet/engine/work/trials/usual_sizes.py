@@ -13,7 +13,6 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from optvet.engine.judge.sample import magnitude
-from optvet.engine.work.trials.building import BuildSpec, read_model
 from optvet.engine.work.trials.undefined_values import region_of
 from optvet.graph.functions import without_functions
 
@@ -30,16 +29,14 @@ class Resized:
 
 
 def in_usual_sizes(
-    build_spec: BuildSpec, feeds: Values, begins: Collection[str], ends: Collection[str]
+    data: bytes, feeds: Values, begins: Collection[str], ends: Collection[str]
 ) -> Resized | None:
     """The model with very small and very large tensors scaled; None if no product underflows.
 
-    Weights count that are read on the way from values ``begins`` to values ``ends``. Models too
-    large for memory are not examined. Called in a worker.
+    Weights count that are read on the way from values ``begins`` to values ``ends``. Called in a
+    worker.
     """
-    if build_spec.scratch is not None:
-        return None
-    model = without_functions(ModelProto.FromString(read_model(build_spec.blob, build_spec.digest)))
+    model = without_functions(ModelProto.FromString(data))
     region = region_of(model, begins, ends)
     weights = {name: (t, numpy_helper.to_array(t)) for name, t in _tensors(model)}
     read = [(magnitude(v), name) for name, (_, v) in weights.items() if name in region]
