@@ -427,6 +427,10 @@ def test_the_table_of_contracts_is_that_of_the_program(monkeypatch: pytest.Monke
     kinds = [k for c in CONTRACTS.values() for k in (*c.may, *c.sets, *c.parts)]
     assert {*names} <= {"PluginExtras", *(k.__name__ for k in kinds)}
     assert all(f"`{member}" in rows for k in kinds for member in members_of(k))
+    # The page of the site has each member's whole text.
+    whole = importlib.import_module("reference").pages()["plugins"]
+    assert all(f"\n## {k.__name__}\n" in whole for k in kinds)
+    assert "narrows the search; it is never evidence. |" in whole
 
 
 def test_every_option_of_vet_is_documented(capsys: pytest.CaptureFixture[str]) -> None:

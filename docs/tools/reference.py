@@ -12,7 +12,9 @@ from typing import Any
 import optvet
 import optvet.plugin
 from optvet.cli.app import COMMANDS, GROUPS, load_command
-from optvet.spec import hooks, keywords
+from optvet.spec import described, hooks, keywords
+from optvet.spec.contract import CONTRACTS
+from optvet.spec.extras import PluginExtras
 from optvet.spec.records import DOCUMENTS
 from optvet.spec.symptoms import SYMPTOMS
 
@@ -195,19 +197,28 @@ def _contracts() -> Iterator[str]:
     yield from _table(("hook", "what it returns"), ((f"`{n}`", _cell(_first(f))) for n, f in found))
     for name in optvet.plugin.__all__:
         value = getattr(optvet.plugin, name)
-        if inspect.isclass(value) and getattr(value, "_is_protocol", False):
+        if inspect.isclass(value) and (getattr(value, "_is_protocol", False) or value in _EXTRAS):
             yield from (f"## {name}", "", "```text", inspect.getdoc(value) or "", "```", "")
             yield from _table(("member", "meaning"), _members(value))
 
 
-def _members(protocol: Any) -> Iterator[tuple[str, str]]:
-    for name in sorted({*getattr(protocol, "__annotations__", {}), *vars(protocol)}):
+_EXTRAS = {PluginExtras, *(k for c in CONTRACTS.values() for k in (*c.may, *c.parts))}
+
+
+def _members(kind: Any) -> Iterator[tuple[str, str]]:
+    below = described.below(kind)
+    for name in sorted({*getattr(kind, "__annotations__", {}), *vars(kind)}):
         if name.startswith("_"):
             continue
-        value = inspect.getattr_static(protocol, name, None)
+        value = inspect.getattr_static(kind, name, None)
         if inspect.isfunction(value):
             parameters = ", ".join(p for p in inspect.signature(value).parameters if p != "self")
-            yield f"`{name}({parameters})`", _cell(_first(value))
+            yield f"`{name}({parameters})`", _cell(_before_sections(value))
         else:
-            text = _first(value) if isinstance(value, property) else ""
-            yield f"`{name}`", _cell(text or protocol.__annotations__.get(name, ""))
+            text = _first(value) if isinstance(value, property) else below.get(name, "")
+            yield f"`{name}`", _cell(text or kind.__annotations__.get(name, ""))
+
+
+def _before_sections(function: Any) -> str:
+    """A docstring without what it says of arguments and errors one by one."""
+    return re.split(r"\n\n(?:Args|Returns|Raises):", inspect.getdoc(function) or "")[0]

@@ -50,7 +50,7 @@ class Optimizer(Protocol[OptionsT]):
 
 
 class OptimizerExtras:
-    """Members that an optimizer may give. No verdict rests on them.
+    """Members that an optimizer may give. No verdict rests on ``changing_passes`` or ``saved``.
 
     Those that explain are called when a bundle is written. Bodies of functions are Python that uses
     the optimizer's own library only.
