@@ -49,7 +49,8 @@ from scipy.stats import spearmanr
 
 from optvet import PrecisionResult, precision
 from optvet.engine.work.trials.calibration import write_inputs
-from optvet.graph import element_types, name_nodes, round_half_types
+from optvet.graph import name_nodes, round_half_types
+from optvet.graph.types import element_types
 from optvet.plugin import Artifact
 from optvet_onnxruntime.half import OrtFp16
 from optvet_onnxruntime.node_quantizers import OrtStaticQuantizer

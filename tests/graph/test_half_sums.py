@@ -11,7 +11,8 @@ import onnx.checker
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from optvet.graph import half_sums, round_half_types
+from optvet.graph import round_half_types
+from optvet.graph.half_types import half_sums
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
 

@@ -10,7 +10,6 @@ import pytest
 from onnx import ModelProto
 
 from optvet.graph import (
-    constants_beside,
     group_nodes,
     half_nodes,
     join_casts,
@@ -19,6 +18,7 @@ from optvet.graph import (
     tidy,
     to_bfloat16,
 )
+from optvet.graph.half_nodes import constants_beside
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs optvet[onnxruntime]")
 

@@ -9,7 +9,6 @@ from typing import Any
 from optvet.graph.compose import (
     Typed,
     candidate_of,
-    ir_version_of,
     join,
     rename_node_values,
     to_opset,
@@ -17,15 +16,13 @@ from optvet.graph.compose import (
     types_of,
 )
 from optvet.graph.half_nodes import (
-    constants_beside,
     float_nodes,
     group_nodes,
     half_block_list,
     half_nodes,
     join_casts,
 )
-from optvet.graph.half_types import half_sums, round_half_types, to_bfloat16
-from optvet.graph.opsets import at_opset
+from optvet.graph.half_types import round_half_types, to_bfloat16
 from optvet.graph.pasted import (
     Outlined,
     half_code,
@@ -36,7 +33,7 @@ from optvet.graph.pasted import (
 from optvet.graph.sequences import sequences_of
 from optvet.graph.synthetic import is_synthetic
 from optvet.graph.tidy import tidy
-from optvet.graph.types import element_types, numpy_dtype, values_outside
+from optvet.graph.types import numpy_dtype, values_outside
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     RANDOM_OPERATORS,
@@ -60,21 +57,16 @@ __all__ = [
     "Outlined",
     "Typed",
     "all_names",
-    "at_opset",
     "attribute_of",
     "bodies_of",
     "candidate_of",
-    "constants_beside",
     "domain_of",
-    "element_types",
     "float_nodes",
     "graphs",
     "group_nodes",
     "half_block_list",
     "half_code",
     "half_nodes",
-    "half_sums",
-    "ir_version_of",
     "is_onnx",
     "is_synthetic",
     "join",

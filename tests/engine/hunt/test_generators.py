@@ -19,8 +19,9 @@ from optvet.engine.hunt.exhaustive import ExhaustiveDraws
 from optvet.engine.hunt.make_candidates import complete
 from optvet.engine.hunt.vocabulary import PoolChoice, gather, read_vocabulary
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.graph import at_opset, candidate_of, join, types_of
+from optvet.graph import candidate_of, join, types_of
 from optvet.graph.compose import fit_to_shape
+from optvet.graph.opsets import at_opset
 from optvet.plugin import Artifact, Candidate, Fragment, Pass, Pattern, PoolRequest, Vocabulary
 from optvet.testing import check_mutator, check_pool
 

@@ -13,7 +13,7 @@ from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.graph import half_sums
+from optvet.graph.half_types import half_sums
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.foreign import read_file
 from optvet.spec.optimizer_protocols import Optimizer
