@@ -548,10 +548,130 @@ IREE: Mapping[str, Case] = {
     ),
 }
 
+ROW = np.arange(1, 9, dtype=np.float32).reshape(1, 1, 2, 4)
+QUERIES = np.array([[2, -1], [0, 3], [-2, 1], [1, 1]], np.float32).reshape(1, 1, 4, 2)
+_RESIZED = " { y = Resize<%s>(x, , , s) }"
+_DOUBLED = "(float[1,1,4,4] x) => (float[1,1,8,8] y) <int64[4] s = {1, 1, 8, 8}>" + _RESIZED
+QNN: Mapping[str, Case] = {
+    "resize-down-nearest": Case(
+        "(float[1,1,2,4] x) => (float[1,1,1,2] y) <float[4] s = {1, 1, 0.6, 0.6}>"
+        ' { y = Resize<mode="nearest">(x, , s) }',
+        [ROW],
+    ),
+    "resize-down-linear": Case(
+        "(float[1,1,2,4] x) => (float[1,1,1,2] y) <float[4] s = {1, 1, 0.6, 0.6}>"
+        ' { y = Resize<mode="linear">(x, , s) }',
+        [ROW],
+    ),
+    "resize-pytorch-half-pixel": Case(
+        "(float[1,1,4,4] x) => (float[1,1,3,1] y) <int64[4] s = {1, 1, 3, 1}>"
+        + _RESIZED % 'mode="linear", coordinate_transformation_mode="pytorch_half_pixel"',
+        [IMAGE],
+    ),
+    "resize-ceil": Case(_DOUBLED % 'mode="nearest", nearest_mode="ceil"', [IMAGE]),
+    "resize-align-corners": Case(
+        _DOUBLED % 'mode="nearest", nearest_mode="floor",'
+        ' coordinate_transformation_mode="align_corners"',
+        [IMAGE],
+    ),
+    "average-ceil": Case(
+        "(float[1,1,4,4] x) => (float[1,1,2,2] y)"
+        " { y = AveragePool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(x) }",
+        [IMAGE],
+    ),
+    "average-wide-padding": Case(
+        "(float[1,1,4,4] x) => (float[1,1,6,6] y)"
+        " { y = AveragePool<kernel_shape=[3,3], pads=[2,2,2,2]>(x) }",
+        [IMAGE],
+    ),
+    "average-counting-padding": Case(
+        "(float[1,1,4,4] x) => (float[1,1,4,4] y)"
+        " { y = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(x) }",
+        [IMAGE + 1],
+    ),
+    "average-same-upper": Case(
+        "(float[1,1,4,4] x) => (float[1,1,4,4] y)"
+        ' { y = AveragePool<kernel_shape=[2,2], auto_pad="SAME_UPPER">(x) }',
+        [IMAGE],
+    ),
+    "lp-pool-same-upper": Case(
+        "(float[1,3,8,8] x) => (float[1,3,8,8] y)"
+        ' { y = LpPool<kernel_shape=[2,2], auto_pad="SAME_UPPER">(x) }',
+        [np.arange(192, dtype=np.float32).reshape(1, 3, 8, 8) % 17],
+        opset=18,
+    ),
+    "negative-elements": Case(
+        "(float[2,3] x, int64[1,3] i) => (float[1,3] y) { y = GatherElements(x, i) }",
+        [X, np.array([[-1, -2, 0]])],
+    ),
+    "scatter-to-negative-elements": Case(
+        "(float[1,5] x, int64[1,2] i, float[1,2] u) => (float[1,5] y)"
+        " { y = ScatterElements<axis=1>(x, i, u) }",
+        [floats(1, 2, 3, 4, 5), np.array([[1, -3]]), floats(10, 20)],
+    ),
+    "grid-of-a-volume": Case(
+        "(float[1,1,2,2,2] x, float[1,1,1,2,3] g) => (float[1,1,1,1,2] y)"
+        ' { y = GridSample<mode="linear">(x, g) }',
+        [ROW.reshape(1, 1, 2, 2, 2), floats(-0.5, 0.5, 0, 0.2, 0.1, -0.3).reshape(1, 1, 1, 2, 3)],
+        opset=20,
+    ),
+    "is-nan": Case("(float[1,3] x) => (bool[1,3] y) { y = IsNaN(x) }", [floats(np.nan, 1, np.inf)]),
+    "modulo-of-bytes": Case(
+        "(uint8[1,3] x, uint8[1,3] u) => (uint8[1,3] y) { y = Mod(x, u) }",
+        [np.array([[200, 100, 7]], np.uint8), np.array([[7, 30, 5]], np.uint8)],
+    ),
+    "modulo-of-uint64": Case(
+        "(uint64[1,3] x, uint64[1,3] u) => (uint64[1,3] y) { y = Mod(x, u) }",
+        [np.array([[200, 100, 7]], np.uint64), np.array([[7, 30, 5]], np.uint64)],
+    ),
+    "space-to-depth": Case(
+        '(float[1,2,2,2] x) => (float[1,8,1,1] y) { y = SpaceToDepth<blocksize=2, mode="CRD">(x) }',
+        [ROW.reshape(1, 2, 2, 2)],
+        opset=28,
+    ),
+    "modulo-by-infinity": Case(
+        "(float[1,2] x, float[1,2] u) => (float[1,2] y) { y = Mod(x, u) }",
+        [floats(-3, 3), floats(np.inf, np.inf)],
+        opset=28,
+    ),
+    "nonzero": Case(
+        "(bool[2,2] x) => (int64[2,3] y) { y = NonZero(x) }", [np.array([[1, 0], [1, 1]], bool)]
+    ),
+    "pool-of-bytes": Case(
+        "(uint8[1,1,4,4] x) => (uint8[1,1,2,2] y)"
+        " { y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }",
+        [np.arange(16, dtype=np.uint8).reshape(1, 1, 4, 4)],
+    ),
+    "window-of-attention": Case(
+        "(float[1,1,4,2] q, float[1,1,4,2] k, float[1,1,4,2] v) => (float[1,1,4,2] y)"
+        " { y = Attention<left_window_size=1, right_window_size=0>(q, k, v) }",
+        [QUERIES, QUERIES[:, :, ::-1], QUERIES * 4],
+        opset=25,
+    ),
+    "short-fourier-transform": Case(
+        "(float[1,128,1] x, int64 a, int64 n) => (float[1,15,9,2] y) { y = STFT(x, a, , n) }",
+        [np.arange(128, dtype=np.float32).reshape(1, 128, 1), np.array(8), np.array(16)],
+        opset=17,
+    ),
+    "upsample": Case(
+        "(float[1,1,2,2] x, float[4] s) => (float[1,1,4,6] y)"
+        ' { y = Upsample<mode="nearest">(x, s) }',
+        [ROW[:, :, :, :2], np.array([1, 1, 2, 3], np.float32)],
+        opset=9,
+    ),
+    "broadcast-sum-normalized": Case(
+        "(float[2,24,1] x, float[24,2] u) => (float[2,24,2] y) <float[2] s = {1, 1}>"
+        " { a = Add(x, u) y = LayerNormalization(a, s) }",
+        [np.arange(48, dtype=np.float32).reshape(2, 24, 1) / 9, ones(24, 2) * (floats(1, 2))],
+        opset=18,
+    ),
+}
+
 CASES: Mapping[str, Mapping[str, Case]] = {
     "iree": IREE,
     "onnxruntime": ONNXRUNTIME,
     "onnx2torch": ONNX2TORCH,
     "openvino": OPENVINO,
+    "qnn": QNN,
     "tvm": TVM,
 }

@@ -34,7 +34,7 @@ import onnx.version_converter
 from onnx.reference import ReferenceEvaluator
 from runtime_cases import CASES, Case
 
-CLOSE = 1e-3
+CLOSE, OF_HALF = 1e-3, 2e-2
 Inputs = Sequence[np.ndarray]
 Outputs = list[np.ndarray]
 Runner = Callable[[onnx.ModelProto, Inputs, Sequence[str]], Outputs]
@@ -64,6 +64,25 @@ def onnxruntime(model: onnx.ModelProto, inputs: Inputs, passes: Sequence[str] = 
         raise SystemExit("needs a GPU")
     providers = [*passes, "CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers)
+    return [np.asarray(value) for value in session.run(None, feeds(model, inputs))]
+
+
+def qnn(model: onnx.ModelProto, inputs: Inputs, passes: Sequence[str] = ()) -> Outputs:
+    """By the emulator of Qualcomm's NPU, as a chip that computes in float16."""
+    import onnxruntime
+
+    package = importlib.import_module("onnxruntime_qnn")
+    onnxruntime.register_execution_provider_library("qnn", package.get_library_path())
+    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "qnn"][:1]
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    settings = {"backend_path": package.get_qnn_htp_path(), "soc_model": "60"}
+    options.add_provider_for_devices(devices, settings)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, enable_fallback=0)
+    groups = session.get_provider_graph_assignment_info()
+    if all(group.ep_name == "CPUExecutionProvider" for group in groups):
+        raise SystemExit("needs a node that the device takes")
     return [np.asarray(value) for value in session.run(None, feeds(model, inputs))]
 
 
@@ -158,12 +177,13 @@ def as_declared(value: np.ndarray, kind: int) -> np.ndarray:
 
 
 RUNNERS: Mapping[str, Runner] = {
-    run.__name__: run for run in (evaluator, onnxruntime, openvino, onnx2torch, tvm, iree)
+    run.__name__: run for run in (evaluator, onnxruntime, openvino, onnx2torch, tvm, iree, qnn)
 }
 IMPORTED = {
     "onnx2torch": "torch",
     "tvm": "tvm.relax.frontend.onnx",
     "iree": "iree.compiler.extras.onnx_importer",
+    "qnn": "onnxruntime_qnn",
 }
 """What takes long to import, which the processes of the cases share."""
 
@@ -174,7 +194,7 @@ PLACES = re.compile(
 """What messages say of their own sources."""
 
 
-def difference(expected: Sequence[Any], got: Sequence[np.ndarray]) -> str:
+def difference(expected: Sequence[Any], got: Sequence[np.ndarray], close: float = CLOSE) -> str:
     """Nothing where both are the same."""
     if len(expected) != len(got):
         return f"{len(expected)} outputs became {len(got)}"
@@ -184,7 +204,10 @@ def difference(expected: Sequence[Any], got: Sequence[np.ndarray]) -> str:
         if want.dtype != have.dtype:
             return f"{want.dtype} became {have.dtype}"
         wide, other = want.astype(np.float64), have.astype(np.float64)
-        if not np.allclose(wide, other, CLOSE, 0.1 * CLOSE, equal_nan=True):
+        # Half precision rounds by its largest numbers.
+        span = max(1.0, float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0)))
+        absolute = close * (span if close > CLOSE else 0.1)
+        if not np.allclose(wide, other, close, absolute, equal_nan=True):
             return f"{want.ravel()[:4].tolist()} became {have.ravel()[:4].tolist()}"
     return ""
 
@@ -224,7 +247,7 @@ def fault(case: Case, model: onnx.ModelProto, run: Runner, expected: Outputs) ->
     except Exception as error:  # any error of the program is what is asked for
         words = PLACES.sub("", str(error))
         return f"{type(error).__name__}: {textwrap.shorten(words, 160, placeholder=' …')}"
-    return difference(expected, got)
+    return difference(expected, got, OF_HALF if run is qnn else CLOSE)
 
 
 def answer(case: Case, run: Runner, to: multiprocessing.connection.Connection) -> None:
