@@ -145,6 +145,8 @@ def grow(
     unproductive = 0
     while model.size < size:
         drawn = random.choices(names, [weights[n] for n in names])[0]
+        # Wanted operators may be joined by others at once; the rest first try to read values as
+        # they are, or models would be mostly Reshape, Gather and Cast.
         direct = not waiting and unproductive < _DIRECT
         operator = waiting.pop(0) if waiting else drawn
         why = _planted(plot, model, operator, most, random, direct=direct)
@@ -183,6 +185,7 @@ def _plant(
     """
     if count_of(fragment.nodes) > room:
         raise Refused("")
+    # Alone first: what does not run on its own values runs on no others.
     base = _step_of(plot, model, fragment, random)
     own = _try_out(plot, base)
     if not model.nodes:
@@ -289,6 +292,7 @@ def _bindings(model: _GrowingModel, base: AddedNodes, random: Random) -> Iterato
         for name in model.recent()
         if (score := fitting(model.values[name], value)) > 0
     ]
+    # Equals in drawn order: else the first value of a model would be read by all.
     scored.sort(reverse=True)
     for _, _, place, name in scored[:_BINDINGS]:
         more = {p: n for score, drawn, p, n in scored if score == 3 and drawn < 0.5}
@@ -316,6 +320,7 @@ def _try_out(plot: Plot, step: AddedNodes) -> Values:
         if node.op_type in RANDOM_OPERATORS and attribute_of(node, "seed") is None:
             raise Refused("its random numbers differ between runs")
     computed = _results(plot, step, {})
+    # Twice: models whose results differ between runs are of no use to tests.
     if not same(computed, _results(plot, step, {})):
         raise Refused("its results differ between runs")
     if any(v.size > ELEMENTS for v in computed.values()):
@@ -353,6 +358,7 @@ def _whole(plot: Plot, model: _GrowingModel, random: Random) -> bytes:
     Raises:
         Refused: It is refused as a whole.
     """
+    # A few inner values are returned too, as exporters do: they keep passes from fusing over them.
     inner = [n for n in model.values if n not in model.unread]
     few = random.sample(inner, min(len(inner), random.randint(0, 2)))
     outputs = [n for n in model.values if n in model.unread or n in few]

@@ -68,7 +68,7 @@ def generate(
         Sandbox(jobs=jobs, limits=limits, preload=preload) as sandbox,
     ):
         opset = _opset(request, config, sandbox)
-        # Names are checked before pools are gathered, which takes a minute the first time.
+        # Names are checked before pools are gathered, which takes longest.
         operators = _known(request.operators, opset) if request.operators else None
         excluded = _find_excluded(request, opset)
         progress("gathering fragments", 0, None)

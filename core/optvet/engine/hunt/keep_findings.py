@@ -42,6 +42,7 @@ def refuse_shortage(*found: BaseException | str) -> None:
         InfrastructureError: One says that the machine lacks something.
     """
     for each in found:
+        # A full disk says so by its number; what a worker ran into, by words alone.
         error = each if isinstance(each, BaseException) else None
         words = shortage(error) if error is not None else ""
         if words := words or shortage_in(str(each)):

@@ -175,8 +175,10 @@ def _one(
     if candidate is None:
         return CandidateOutcome(number, recipe.kind)
     edit, digests = _compare_with_entry(batch, recipe, candidate)
+    # Before anything is run: judging it would cost far more than the digests did.
     if digests and batch.tried.issuperset(digests) and random.random() >= _AGAIN:
         return CandidateOutcome(number, recipe.kind, candidate.mutators)
+    # From here on foreign code sees it: what kills the worker is to be found in the log.
     log.keep(candidate)
     try:
         outcome = _judge_candidate(batch, recipe, number, candidate, edit, random, log, code)
@@ -230,6 +232,7 @@ def digests_of_edit(
     if recipe.kind != "edit":
         return ()
     way = recipe.way if recipe.way in prepared else ""
+    # A pass at a time: what an edit says of one pass, it does not say of another.
     labels = sorted({rewrite.label for rewrite in recipe.rewrites}) or [REACHED]
     edit = sorted(
         [f"- {f} {node}" for f, node in was - now] + [f"+ {f} {node}" for f, node in now - was]
@@ -250,6 +253,7 @@ def _judge_candidate(
     code: ReachedCode,
 ) -> CandidateOutcome:
     skip = batch.left_out | (batch.avoided if random.random() >= 0.1 else frozenset[str]())
+    # By the number, so that vetting finds the same options again.
     tested = batch.tested.for_candidate(batch.seed, number)
     if tested is not batch.tested:
         tried = random.sample(tested.each, math.ceil(_TRIED_RARELY * len(tested.each)))
@@ -276,9 +280,11 @@ def _judge_candidate(
     reached = code.take()
     examined = _with_passes(batch, recipe, candidate, examined, random, log)
     examined = replace(examined, suspicions=_with_edit(recipe, edit, examined.suspicions))
+    # A model is kept only where it may be vetted: records of thousands are read in one process.
     suspected = any(s.edit or s.key not in batch.settled for s in examined.suspicions)
     kept = candidate if suspected else None
     seeds = _seeds(batch, recipe, candidate, examined, log)
+    # Where something is wrong, all that is made of the model would show just that.
     if reached and examined.valid and not _wrong(examined):
         seeds += (_seed(candidate, examined.rewrites, REACHED, examined),)
     complaint = examined.complaint or code.complaint
@@ -393,6 +399,7 @@ def _seeds(
             log.note("optimize", (rewrite.label,) if rewrite.label != ANY else batch.tested.whole)
             return rewrite_of(batch.tested, tried.model, rewrite.label) == rewrite
 
+        # Single edits of a small model are complete within the budget; of a large one they are not.
         small = shrink(candidate, batch.tested.reference, fires)
         log.keep(small)
         explored, known = _needless(batch, recipe, small.model)

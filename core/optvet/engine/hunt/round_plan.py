@@ -80,6 +80,7 @@ def learned_weights(state: HuntState, mutators: Mapping[str, float]) -> list[flo
 def _recipe(
     state: HuntState, chooser: _Chooser, random: Random, fragments: int, patterns: Sequence[Pattern]
 ) -> CandidateRecipe:
+    # One number for all kinds, so that what one kind does not use falls to the next.
     drawn = random.random()
     if drawn < (0.5 if state.swept < _EARLY else 0.2) and state.swept < fragments:
         state.swept += 1
@@ -107,6 +108,7 @@ def _pattern(state: HuntState, random: Random, patterns: Sequence[Pattern]) -> C
     changed: dict[str, int] = {}
     for (name, *_), count in state.rewrites.items():
         changed[name] = changed.get(name, 0) + count
+    # Never zero: a pass that changed a model by its first pattern may have others.
     weights = [1 / (1 + changed.get(p.about, 0) + 0.1 * state.tries[p.about]) for p in patterns]
     (chosen,) = random.choices(patterns, weights)
     state.tries[chosen.about] += 1

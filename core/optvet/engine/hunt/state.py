@@ -227,6 +227,7 @@ def _shape(name: str) -> TypeAdapter[Any]:
         "entry": tuple[str, list[_Change], _Texts, frozenset[_Place]],
         "suspect": _AboutSuspect,
     }
+    # Strict, so that a number written as text is no number: a damaged file is to be noticed here.
     own = name in ("plain", "findings", "suspect")  # Models have a configuration of their own.
     return TypeAdapter(shapes[name], config=None if own else _STRICT)
 
@@ -252,6 +253,7 @@ class HuntStore:
     def identity(self) -> dict[str, Any] | None:
         """What is hunted in, as it was stored; None if nothing is."""
         try:
+            # Before anything else is read: the file may be anyone's.
             check_values(self._connection, _TABLES)
             found: dict[str, Any] | None = self._fact("identity", None)
             return found
@@ -265,6 +267,7 @@ class HuntStore:
         )
 
     def _foreign(self, error: Exception) -> OptvetError:
+        # A full disk is no damage: another hunt in another folder would not help.
         if is_of_the_machine(error):
             return self._of_the_machine(error)
         reason = " ".join(str(error).split())[:300]
@@ -295,8 +298,7 @@ class HuntStore:
             ("reached", sorted(state.reached)),
             ("findings", [f.model_dump(mode="json") for f in state.findings]),
         ]
-        # Only what is new of the two that grow: a state of hundreds of megabytes is saved in
-        # milliseconds.
+        # Of the two that only grow, what is new: saving must not take longer with each round.
         new = state.tried - self._tried
         self._transact(facts, state.entries[self._entries :], state.suspects, new)
         self._entries, self._tried = len(state.entries), self._tried | new
@@ -334,11 +336,13 @@ class HuntStore:
             changed = tuple(Rewrite(*rewrite) for rewrite in rewrites)
             values = unpack_arrays(feeds)
             state.entries.append(CorpusEntry(model, values, changed, way, invented, shown))
+            # Not stored, since it follows from the entries; those of reached lines show no rewrite.
             if way != REACHED:
                 state.seeded.update((rewrite, way) for rewrite in changed)
         # A file that someone else wrote may count edits of models that it does not hold.
         if not all(0 <= index < len(state.entries) for index in state.edited):
             raise ValueError("edits of a model that it does not have")
+        # Integers of 64 bits with a sign, as SQLite has them.
         state.tried = {digest for (digest,) in self._connection.execute(_READ_TRIED)}
         for model, feeds, about in self._rows("suspect"):
             fields = dict(_shape("suspect").validate_json(about))
@@ -384,6 +388,7 @@ def _write(
     entries: Sequence[CorpusEntry],
     suspects: Sequence[Suspect] | None,
 ) -> None:
+    # Facts are small, and written as a whole.
     for name, value in facts:
         cursor.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
     for entry in entries:

@@ -80,6 +80,7 @@ def write_summary(request: HuntRequest, about: About, state: HuntState) -> HuntS
         fired=[p for p in about.parts if p in changed],
         unfired=[p for p in about.parts if p not in changed],
         signatures=len(state.rewrites),
+        # Of originals the runtime died, which is not under test.
         deaths=sum(n for label, n in state.deaths.items() if label != "reference"),
         lost_references=state.deaths["reference"],
         left_out=state.deadly_passes(),
@@ -90,6 +91,7 @@ def write_summary(request: HuntRequest, about: About, state: HuntState) -> HuntS
         findings=findings,
         causes=probable_causes(findings),
     )
+    # Whole or not at all, while others may read it.
     with replacing(request.folder / SUMMARY) as file:
         file.write(f"{summary.to_json()}\n".encode())
     return summary

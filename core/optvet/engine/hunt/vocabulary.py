@@ -61,6 +61,7 @@ def choices_of(named: Sequence[str], plugins: Plugins) -> list[PoolChoice]:
     named = named or [n for n in plugins.pools() if not plugins.pool(n).needs_argument]
     if not named:
         raise UsageError("there is no pool of fragments; see: optvet plugins")
+    # An empty argument is one, unlike none: the pool says what it thinks of it.
     parts = (text.partition(":") for text in named)
     return [PoolChoice(plugins.pool(n), argument if c else None) for n, c, argument in parts]
 
@@ -86,6 +87,7 @@ def gather(
     files = []
     for choice in choices:
         about = [_FORMAT, version, onnx.__version__, choice.pool.name, choice.argument, seed]
+        # A pool that was changed is gathered anew, though its version is the same.
         about.append(_content_of(choice.pool))
         names = [p.name for p in passes]
         key = hashlib.sha256(json.dumps([*about, names]).encode()).hexdigest()[:32]
@@ -93,10 +95,12 @@ def gather(
         # Models that the argument names may have changed since.
         if choice.argument is not None or not file.exists():
             order = (choice.pool, choice.argument, tuple(passes), runtime, options, seed, file)
+            # In a process of its own, which ends: a pool loads whole models, and runs them.
             outcome = sandbox.call(_write, *order, fresh=True, timeout_s=_GATHER_S)
             if outcome.failure is not None:
                 kind = outcome.failure.error_type.rpartition(".")[2]
                 words = f"pool {choice.pool.name!r}: {outcome.failure.message}"
+                # What the pool says of its argument is the user's; all else is the pool's mistake.
                 raise (UsageError if kind in _REFUSALS else InfrastructureError)(words)
         files.append(file)
     return files
@@ -131,6 +135,7 @@ def _write(
 
     request = PoolRequest(argument, passes, seed, FRAGMENTS, values)
     checked = other_returns.check_fragments(pool, lambda: pool.fragments(request))
+    # Models of hunts are small; a fragment with megabytes would be refused with each of them.
     found = [item for item in checked if _is_small(item)]
     with replacing(file) as target, zipfile.ZipFile(target, "w") as archive:
         fragments = [item for item in found if isinstance(item, Fragment)]

@@ -204,6 +204,7 @@ class SourceConfirmer:
         write_file(bundle / VERSIONS, json.dumps(versions, indent=2) + "\n", advice="make room")
         title = f"{self.looker.tested.converter.name}: {fault.symptom} of {', '.join(recipe.names)}"
         write_file(bundle / ISSUE, issue_of(title, fault, bundle, versions), advice="make room")
+        # Under its final name, by which the findings of a hunt are known.
         bundle = bundle.rename(bundle.with_name(name))
         keep_bundle(self.out, bundle)
         return HuntFinding(

@@ -48,6 +48,7 @@ class ConverterTarget:
 
     def plan(self, state: HuntState, size: int) -> list[Part[SourceOutcome]]:
         """The next sources, in batches."""
+        # A source follows from its number: nothing that was found changes the next ones.
         numbers = range(state.number, state.number + size)
         parts = [numbers[at : at + _BATCH] for at in range(0, size, _BATCH)]
         return [partial(self._look, part) for part in parts]
@@ -116,6 +117,6 @@ def open_converter(
         target = ConverterTarget(
             looker, confirmer, operators, looker.last_operators(), request.seed, Path(folder)
         )
-        # A small round, since a source takes a second and sources of suspects are reduced in it.
+        # A small round: its suspects are looked at again, without settings, before they are vetted.
         budget = Budget.of(request.budget, _BATCH * jobs, _BATCH)
         yield Hunted(about, target, budget, confirmer)

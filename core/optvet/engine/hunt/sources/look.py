@@ -97,6 +97,7 @@ class Looker:
         """
         converter = self.tested.converter
         made = self._ask(self.maker, steps.operators_of, self.tested.maker.runtime)
+        # Sources of other operators would all be refused, after they were made and run.
         if given(converter, ConverterExtras.taken_operators):
             home = self.sandboxes[self.tested.converter_home]
             taken = self._ask(home, steps.taken_operators_of, converter)
@@ -204,5 +205,6 @@ def _stages_of(tested: TestedConverter) -> list[tuple[str, tuple[LookStep, ...]]
         (tested.target_home, ObserveResult(tested.target)),
         (tested.maker_home, JudgeResult(tested.maker)),
     ]
+    # Only neighbours: what is made in one environment and judged in it is run in another between.
     grouped = itertools.groupby(taken, key=itemgetter(0))
     return [(home, tuple(step for _, step in group)) for home, group in grouped]

@@ -173,6 +173,7 @@ class MakeSource:
             expected = self._run(source, inputs)
         except InputError as error:
             return SourceOutcome("broken", words=f"{', '.join(recipe.operators)}: {error}"[:300])
+        # Without the answer of the source there is nothing to compare with.
         if not expected:
             return SourceOutcome("invalid")
         return SourceCase(source, facts, inputs, expected).keep(place)
@@ -233,6 +234,7 @@ class ObserveResult:
         if observed.unconverted:
             return SourceOutcome("refused")
         case = replace(case, observed=observed)
+        # Only of what looks wrong it is asked whether it is defined, which takes runs of its own.
         wrong = [] if observed.load else [s for s in case.samples if not case.verdict(s).right]
         if artifact.format != "onnx":
             # Only here is its runtime, which knows what the format leaves open.
@@ -357,6 +359,7 @@ def write_source(
     maker = make.maker.runtime
     assert isinstance(maker, MakesSources)
     name = maker.make_source(recipe.steps, recipe.dynamic, folder)
+    # Written twice: its inputs are known only when the first one can be called.
     if name is None:
         return None
     source = Artifact(make.format, path=folder / name, handle=Factory(FUNCTION))
