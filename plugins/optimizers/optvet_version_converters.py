@@ -35,8 +35,8 @@ from optvet.plugin import (
 
 _NEWEST = 28
 """The newest operator set that passes lead to; a library may know fewer."""
-_REFUSED = re.compile(
-    "No Previous Version|unallowed|[Nn]ot supported|not representable|[Uu]nsupported|cannot be"
+REFUSED = re.compile(
+    "No Previous Version|unallowed|[Nn]ot supported|not representable|[Uu]nsupported|cannot (be|in)"
     "|must (not )?have|must be|have broadcastable|not currently handled|input to .*node found"
 )
 """Words with which the libraries say that the other operator set cannot say the same."""
@@ -137,7 +137,7 @@ class OnnxConverter:
         try:
             converted = self._convert(model, goal, options)
         except Exception as error:
-            if _REFUSED.search(str(error)):
+            if REFUSED.search(str(error)):
                 raise Unsupported(f"{self.name} refuses the model: {error}") from error
             raise
         return Artifact("onnx", converted.SerializeToString(deterministic=True))
@@ -192,30 +192,40 @@ class OnnxscriptConverter(OnnxConverter):
         return f"{ours} (onnx_ir {theirs})"
 
     def _convert(self, model: ModelProto, opset: int | None, options: Any) -> ModelProto:
-        from onnxscript import ir, version_converter
+        from onnxscript import ir
 
         if options.form == "message":
-            if opset is not None:
-                version_converter.convert_version(model, opset)
+            self._convert_in_place(model, opset)
             return model
         graph = ir.serde.deserialize_model(model)
-        if opset is not None:
-            version_converter.convert_version(graph, opset)
+        self._convert_in_place(graph, opset)
         return ir.serde.serialize_model(graph)
 
+    def _convert_in_place(self, model: Any, opset: int | None) -> None:
+        from onnxscript import version_converter
+
+        # The library takes no older operator set, not even to leave it.
+        if opset is not None and opset > self.first:
+            version_converter.convert_version(model, opset)
+
     def _call(self, goal: str, options: Any) -> str:
-        if options.form == "message":
-            call = f"version_converter.convert_version(model, {goal})"
-            return f"from onnxscript import version_converter\n\n{call}\nreturn model"
-        return _OF_GRAPH.format(goal=goal)
+        code = _OF_MESSAGE if options.form == "message" else _OF_GRAPH
+        condition = "" if goal.isdigit() else f"if {goal} > {self.first}:\n    "
+        return code.format(call=f"{condition}version_converter.convert_version(graph, {goal})")
 
 
 _OPSET = 'opset = next(i.version for i in model.opset_import if i.domain in ("", "ai.onnx"))\n'
+_OF_MESSAGE = """\
+from onnxscript import version_converter
+
+graph = model
+{call}
+return graph"""
 _OF_GRAPH = """\
 from onnxscript import ir, version_converter
 
 graph = ir.serde.deserialize_model(model)
-version_converter.convert_version(graph, {goal})
+{call}
 return ir.serde.serialize_model(graph)"""
 
 

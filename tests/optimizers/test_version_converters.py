@@ -121,6 +121,19 @@ def test_a_sound_conversion_is_clean(tmp_path: Path) -> None:
     assert result.verdict == "clean"
 
 
+def test_onnxscript_leaves_an_operator_set_that_it_does_not_take() -> None:
+    needs("onnxscript", reason="needs onnxscript; install optvet[onnxscript]")
+    converter = OnnxscriptConverter()
+    source = as_artifact(text("Sin(x)", 13))
+    artifact = converter.apply(source, (), converter.options)
+    assert onnx.load_from_string(artifact.data).opset_import[0].version == 13
+    lines = converter.snippet((), converter.options).splitlines()
+    names: dict[str, object] = {}
+    exec("def optimize(model):\n" + "\n".join(f"    {line}" for line in lines), names)
+    made = names["optimize"](onnx.load_from_string(source.data))  # type: ignore[operator]
+    assert made.opset_import[0].version == 13
+
+
 @pytest.mark.parametrize("form", ["graph", "message"])
 def test_onnxscript_converts_a_graph_and_a_message(form: str) -> None:
     needs("onnxscript", reason="needs onnxscript; install optvet[onnxscript]")
