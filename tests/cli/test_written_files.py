@@ -6,11 +6,17 @@ Refused before the work, with exit code 2.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
-from tests.commands import Run, run
+from tests.commands import FAULTY, Run, run
+
+from optvet.engine.scripts.confined_run import try_script
 
 __all__ = ["run"]
 
@@ -28,9 +34,10 @@ def place(clean: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("patch.json").write_text('{\n  "schema": "optvet.patch/1",\n  "edits": []\n}\n')
     Path("new.onnx.data").write_bytes(b"weights of mine")
     Path("precision.toml").write_text("to = 'fp16'\n")
-    for name, file in {"r": "repaired.onnx", "q": "patch.json"}.items():
+    for name in ("r", "q"):
         Path(name).mkdir()
-        Path(name, file).write_bytes(b'{"name": "mine"}')
+    Path("r/repaired.onnx").write_bytes(Path("other.onnx").read_bytes())
+    Path("q/patch.json").write_text('{"name": "mine"}')
     return folder
 
 
@@ -132,3 +139,30 @@ def test_what_optvet_wrote_is_replaced(run: Run, place: Path, there: str) -> Non
     assert json.loads(target.read_text())["schema"] == "optvet.vets/1"
     for _ in range(2):
         assert run("known", "page", "--out", "page.md").code == 0
+
+
+@pytest.mark.parametrize("other", ["a bundle", "something else"])
+def test_a_bundle_replaces_nothing_that_came_meanwhile(
+    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    onnx.save(onnx.parser.parse_model(FAULTY), "faulty.onnx")
+
+    def came(script: Path, *given: Any) -> Any:
+        ended = try_script(script, *given)
+        record = json.loads((script.parent / "finding.json").read_text())
+        name = "onnxoptimizer-fuse_transpose_into_gemm-optimizer-error-"
+        name += record["fingerprint"][:8]
+        shutil.copytree(script.parent, script.parent.parent / name)
+        if other != "a bundle":
+            (script.parent.parent / name / "finding.json").unlink()
+        return ended
+
+    monkeypatch.setattr("optvet.engine.bundle.folder.try_script", came)
+    ran = run("vet", "faulty.onnx", "--limit", 1, "--reduce", "--out", "b")
+    folders = [path for path in Path("b").iterdir() if not path.name.startswith(".")]
+    assert len(folders) == len(list(Path("b").iterdir())) == 1
+    if other == "a bundle":
+        assert ran.code == 1, ran.err
+    else:
+        assert ran.code == 3
+        assert "something that is no bundle is there; remove it" in " ".join(ran.err.split())

@@ -54,6 +54,12 @@ def check_file(option: str, target: str, kind: Kind) -> None:
         _refuse_to_lose(option, path, kind)
 
 
+def check_file_in(option: str, path: Path, kind: Kind) -> None:
+    """Refuse what ``check_file`` does, if something is there: its folder may be missing."""
+    if path.is_symlink() or path.exists():
+        check_file(option, str(path), kind)
+
+
 _HEAD_BYTES = 4096
 _DOCUMENT = re.compile(rb'\s*\{\s*"schema":\s*"optvet\.([a-z-]+)/')
 _READ_AGAIN = (b"baseline", b"finding", b"patch")

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED
 from optvet.cli.options import Debug
-from optvet.cli.output import Json, check_file, check_folder, refuse_inputs_in, write_document
+from optvet.cli.output import Json, check_file_in, check_folder, refuse_inputs_in, write_document
 from optvet.cli.render import count, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
@@ -58,9 +58,9 @@ def command(
     read = (request.model, request.converted, request.apply)
     refuse_inputs_in("--out", request.out, _WRITTEN, *read)
     repaired, patch = request.out / REPAIRED, request.out / PATCH
+    check_file_in("--out", repaired, "model")
+    check_file_in("--out", patch, "patch")
     refuse_to_lose("--out", repaired)
-    if patch.is_file():
-        check_file("--out", str(patch), "patch")
     if request.apply is not None:
         from optvet.engine.repair.apply_patch import apply_patch
 

@@ -5,6 +5,7 @@ A folder is written under a temporary name and then renamed, so that it is never
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import zipfile
@@ -36,7 +37,7 @@ from optvet.engine.scripts.with_files import modules_beside, script
 from optvet.engine.vet.explain.locate import divergence_text
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.raised_errors import normalized_message
-from optvet.spec.errors import InputError, UsageError
+from optvet.spec.errors import InfrastructureError, InputError, UsageError
 from optvet.spec.extras import given
 from optvet.spec.files import refuse_link
 from optvet.spec.foreign import open_file
@@ -94,8 +95,7 @@ def write_folder(
     place = out / _folder_name(record)
     refuse_link(place)
     if (place / RECORD).exists():
-        known = read_record(place)
-        return Bundle(index, place, known, evidence.before, evidence.after, note, known=True)
+        return _known(index, place, evidence, note)
     out.mkdir(parents=True, exist_ok=True)
     folder = folder_beside(out / "optvet")
     try:
@@ -111,12 +111,26 @@ def write_folder(
         (folder / RECORD).write_text(f"{record.to_json()}\n", "utf-8")
         folder.chmod(0o755)
         os.replace(folder, place)
+    except OSError as error:
+        remove_folder(folder)
+        if (place / RECORD).exists():  # Another command has written it meanwhile.
+            return _known(index, place, evidence, note)
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        words = f"cannot write {place}: something that is no bundle is there"
+        raise InfrastructureError(f"{words}; remove it, or choose another --out") from error
     except BaseException:
         remove_folder(folder)
         raise
     return Bundle(
         index, place, record, evidence.before, evidence.after, note or _doubt(record, ended)
     )
+
+
+def _known(index: int, place: Path, evidence: Evidence, note: str) -> Bundle:
+    """The bundle that was written before."""
+    record = read_record(place)
+    return Bundle(index, place, record, evidence.before, evidence.after, note, known=True)
 
 
 def _doubt(record: Reproduction, ended: Ended) -> str:
