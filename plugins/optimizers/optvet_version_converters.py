@@ -99,7 +99,9 @@ class OnnxConverter:
     preload: Sequence[str] = ("onnx.version_converter",)
     libraries: Mapping[str, str] = {"onnx": "onnx"}
     options: Any = OnnxConverterOptions()
-    traits = Traits(max_model_bytes=2**31 - 1)
+    # A step alone takes those before it along: tried one by one, all steps behind a faulty one
+    # would show its fault.
+    traits = Traits(single=False, max_model_bytes=2**31 - 1)
     first, last, down = 1, _NEWEST, True
 
     def version(self) -> str:

@@ -115,6 +115,13 @@ def test_one_step_is_blamed_for_what_it_does_to_an_operator(tmp_path: Path) -> N
     assert "13_12" not in result.safe_pipeline
 
 
+def test_steps_behind_a_faulty_one_are_not_blamed(tmp_path: Path) -> None:
+    model = "g (float[2] x, float[2] u) => (float[2] y) { y = Add(x, u) }"
+    result = vetted(tmp_path, f'<ir_version: 8, opset_import: ["" : 13]> {model}', 9)
+    faults = [f for f in result.findings if f.symptom != "metadata-change"]
+    assert [f.culprit for f in faults] == [["13_12"]]
+
+
 def test_a_sound_conversion_is_clean(tmp_path: Path) -> None:
     node = "ReduceMax<axes=[1], keepdims=0>(x)"
     result = vetted(tmp_path, text(node, 11, result="2,4"), 18)
