@@ -45,7 +45,7 @@ import onnx.parser
 from onnx import AttributeProto, ModelProto, NodeProto, defs, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from optvet.graph import at_opset
+from optvet.graph.opsets import at_opset
 from optvet_version_converters import REFUSED
 
 Arrays = dict[str, np.ndarray]
