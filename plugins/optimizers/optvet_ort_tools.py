@@ -8,6 +8,7 @@ often those of this preparation.
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import (
     Artifact,
     KnownLimit,
+    MissingLibrary,
     Optimizer,
     Pass,
     Symptom,
@@ -62,7 +64,9 @@ class OrtTools:
     traits = Traits(ordered=False, composable=False, dialect=True, max_model_bytes=2**31 - 1)
 
     def version(self) -> str:
-        """Version of ONNX Runtime."""
+        """Version of ONNX Runtime; without sympy, its symbolic shape inference fails."""
+        if importlib.util.find_spec("sympy") is None:
+            raise MissingLibrary("sympy", "optvet[transformers]")
         return version_of("onnxruntime", extra="optvet")
 
     def passes(self) -> Sequence[Pass]:

@@ -7,7 +7,7 @@ from onnx import numpy_helper
 from tests.needs import needs
 from tests.optimizers.small_network import BEFORE, NET, as_artifact, operators
 
-from optvet.spec.errors import UnknownName
+from optvet.spec.errors import MissingLibrary, UnknownName
 from optvet.spec.types import Artifact
 from optvet_ort_tools import OrtTools, OrtToolsOptions
 
@@ -79,3 +79,11 @@ def test_the_snippet_fixes_dimensions_too() -> None:
 def test_a_pass_that_it_does_not_know_is_refused() -> None:
     with pytest.raises(UnknownName, match="did you mean 'optimize'"):
         apply(NET, "optimise")
+
+
+def test_without_sympy_it_is_absent_and_no_pass_of_it_is_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingLibrary, match="sympy"):
+        OrtTools().version()
