@@ -29,7 +29,7 @@ from optvet.cli.render import size
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.releases import MARKER, ReleaseStore
 from optvet.engine.hunt.learn import avoided_passes, covered_rewrites, operators_of_seeds
-from optvet.engine.hunt.loop import Budget
+from optvet.engine.hunt.loop import HuntBudget
 from optvet.engine.hunt.probable_causes import probable_causes
 from optvet.engine.hunt.round_plan import plan_round
 from optvet.engine.hunt.state import NAME, HuntStore
@@ -242,7 +242,7 @@ def load_hunt(folder: Path, data: bytes) -> None:
     with closing(HuntStore(folder)) as store:
         store.identity()
         state = store.load()
-        Budget.of("60s", 320, 40).next_round(state)
+        HuntBudget.of("60s", 320, 40).next_round(state)
         tested: Any = SimpleNamespace(takes_sets=True, excused={}, each=("fuse",))
         covered_rewrites(state, tested), settled_keys(state), avoided_passes(state, tested)
         operators_of_seeds(state), state.deadly_passes(), probable_causes(with_counts(state))

@@ -204,6 +204,7 @@ def refuse_modules_in(option: str, folder: Path) -> None:
         return
     for place in folder.iterdir():
         is_module = place.suffix in _MODULES and place.name not in _SCRIPTS
-        if is_module or any(place.glob("__init__.*")):
+        is_package = place.is_dir() and any(p.stem == "__init__" for p in place.iterdir())
+        if is_module or is_package:
             words = f"{option} {folder} has {place.name}, which the script there could import"
             raise UsageError(f"{words}; give another folder")

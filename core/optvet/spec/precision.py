@@ -7,8 +7,8 @@ from typing import Any
 
 from optvet.spec.request import (
     Budget,
-    Inputs,
-    Limits,
+    InputOptions,
+    LimitOptions,
     Request,
     Required,
     Requirements,
@@ -78,7 +78,7 @@ class _HowToSearch(Request):
     """Options of the comparator."""
 
 
-class PrecisionRequest(Limits, Inputs, Required, _HowToSearch):
+class PrecisionRequest(LimitOptions, InputOptions, Required, _HowToSearch):
     """One question: which nodes must stay as they are, for the rest to be less precise?"""
 
     require: Requirements = option((), group=_REQUIRED, metavar="[OUTPUT:]METRIC>=N")

@@ -239,7 +239,7 @@ class Measured(Required):
     """With `measure`: the relative slowdown that counts; 0.05 is 5 %."""
 
 
-class Inputs(Request):
+class InputOptions(Request):
     """What a model is run on."""
 
     dataset: Texts = option(
@@ -267,7 +267,7 @@ class Inputs(Request):
     """Seed of all random choices."""
 
 
-class Limits(Request):
+class LimitOptions(Request):
     """What an answer may use."""
 
     jobs: int | None = option(None, group=_LIMITS, ge=1, shown="one per processor, at most 8")
@@ -294,7 +294,7 @@ class Limits(Request):
     folder."""
 
 
-class VetRequest(Limits, Inputs, Measured, _HowToVet):
+class VetRequest(LimitOptions, InputOptions, Measured, _HowToVet):
     """One question: does this optimizer keep this model intact?"""
 
     structure: bool = option(False, group=_ANSWER)

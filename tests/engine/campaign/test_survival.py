@@ -23,6 +23,8 @@ from tests.engine.campaign import deadly
 from optvet.engine.campaign import JobResult, find_campaign, open_store, states, trials
 from optvet.engine.campaign.store import DATABASE
 
+ROOT = Path(__file__).parents[3]
+
 KILLS = 40 if LONG else 3
 JOBS = 14 if LONG else 10
 
@@ -197,7 +199,8 @@ def test_of_many_jobs_that_abort_hang_and_eat_memory_none_is_lost(
         'models = ["models/"]\noptimizers = ["deadly"]\n'
         '[vet]\nlimit = 1\ntimeout = 4\nmemory = "512M"\n'
     )
-    path = f"{place / 'plugins'}:{os.environ.get('PYTHONPATH', '')}"
+    # The plugin's module is one of these tests.
+    path = f"{place / 'plugins'}:{ROOT}:{os.environ.get('PYTHONPATH', '')}"
     process = spawn("campaign", "run", "c.toml", "--jobs", 2, environment={"PYTHONPATH": path})
     _, err = process.communicate(timeout=580)
     assert process.returncode == 1, err

@@ -28,7 +28,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.confirm import Confirmer
 from optvet.engine.hunt.cross_check import Applied, is_disputed
 from optvet.engine.hunt.learn import learn, passes_together
-from optvet.engine.hunt.loop import Budget
+from optvet.engine.hunt.loop import HuntBudget
 from optvet.engine.hunt.make_candidates import MadeCandidate
 from optvet.engine.hunt.outcome import CandidateOutcome, Seed
 from optvet.engine.hunt.progress_log import LoggedStep, read_journal, read_log, write_record
@@ -318,7 +318,7 @@ def test_a_budget_is_a_time_or_a_number() -> None:
 def test_a_round_takes_no_more_models_than_fit_into_the_time(
     done: int, seconds: float, size: int
 ) -> None:
-    budget = Budget.of("20s", largest=320, least=40)
+    budget = HuntBudget.of("20s", largest=320, least=40)
     assert budget.next_round(HuntState(number=done, seconds=seconds)) == size
 
 

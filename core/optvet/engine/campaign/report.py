@@ -28,6 +28,7 @@ from optvet.engine.campaign.store_answers import identity
 from optvet.engine.campaign.tables.rows import in_short
 from optvet.engine.contract import checked_calls
 from optvet.engine.work.cache.cache_key import key
+from optvet.spec import foreign
 from optvet.spec.campaign import JobRequest, kind_of
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError, OptvetError
@@ -201,8 +202,8 @@ def files_in(folder: Path, finding: ReportedFinding) -> dict[str, bytes]:
     bundle = finding.finding.bundle
     if bundle is None:
         return {}
-    kept = sorted(p for p in (folder / bundle).rglob("*") if p.is_file() and not p.is_symlink())
-    return {p.relative_to(folder / bundle).as_posix(): p.read_bytes() for p in kept}
+    kept = foreign.files_in(folder / bundle)
+    return {p.relative_to(folder / bundle).as_posix(): foreign.read_file(p) for p in kept}
 
 
 def files_of(store: CampaignStore, finding: ReportedFinding) -> dict[str, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from optvet.engine.hunt.triggers import needed_features
 from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.vetting import GivenInputs, vetted
 from optvet.spec.errors import OptvetError, PluginError
-from optvet.spec.foreign import load_model
+from optvet.spec.foreign import load_model, read_file
 from optvet.spec.records import Finding, HuntFinding
 from optvet.spec.request import VetRequest
 from optvet.spec.scratch import made_beside
@@ -140,7 +139,7 @@ class Confirmer:
         for found in kept.iterdir() if kept.is_dir() else ():
             # No links: bundles are written through none, so the whole suspect would be lost.
             (folder / found.name).mkdir()
-            shutil.copyfile(found / RECORD, folder / found.name / RECORD)
+            (folder / found.name / RECORD).write_bytes(read_file(found / RECORD))
         return folder
 
     def _pipeline(self, suspect: Suspect) -> str:

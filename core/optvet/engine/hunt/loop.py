@@ -23,7 +23,7 @@ from optvet.spec.hunt import budget_of
 from optvet.spec.records import HuntFinding
 
 
-class Record(Protocol):
+class Looked(Protocol):
     """What became of a candidate."""
 
     @property
@@ -32,12 +32,12 @@ class Record(Protocol):
         ...
 
 
-RecordT = TypeVar("RecordT", bound=Record)
+RecordT = TypeVar("RecordT", bound=Looked)
 Part = Callable[[], tuple[list[RecordT], float]]
 """Makes and looks at some candidates in a worker: their records in order, and CPU seconds."""
 
 
-class Target(Protocol[RecordT]):
+class HuntTarget(Protocol[RecordT]):
     """How the candidates of a hunt are made and looked at."""
 
     def plan(self, state: HuntState, size: int) -> Sequence[Part[RecordT]]:
@@ -70,7 +70,7 @@ class Vets(Protocol):
 
 
 @dataclass(frozen=True)
-class Budget:
+class HuntBudget:
     """When a hunt ends: after so many candidates, valid ones, or seconds of CPU time.
 
     Attributes:
@@ -88,7 +88,7 @@ class Budget:
     least: int = 1
 
     @classmethod
-    def of(cls, text: str, largest: int, least: int) -> Budget:
+    def of(cls, text: str, largest: int, least: int) -> HuntBudget:
         """The budget that a user wrote; see ``budget_of``."""
         candidates, seconds = budget_of(text)
         return cls(candidates, None, seconds, largest, least)
@@ -130,15 +130,15 @@ class Hunted(Generic[RecordT]):
     """
 
     about: About
-    target: Target[RecordT]
-    budget: Budget
+    target: HuntTarget[RecordT]
+    budget: HuntBudget
     vets: Vets | None = None
     known: frozenset[str] = frozenset()
     rare: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
-class Loop(Generic[RecordT]):
+class HuntLoop(Generic[RecordT]):
     """Does rounds, and vets suspects.
 
     Attributes:

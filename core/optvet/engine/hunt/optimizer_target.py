@@ -22,7 +22,7 @@ from optvet.engine.hunt.learn import (
     operators_of_seeds,
     passes_together,
 )
-from optvet.engine.hunt.loop import Budget, Hunted, Part
+from optvet.engine.hunt.loop import HuntBudget, Hunted, Part
 from optvet.engine.hunt.model_batch import ModelBatch
 from optvet.engine.hunt.outcome import CandidateOutcome
 from optvet.engine.hunt.progress_log import LoggedStep
@@ -192,7 +192,7 @@ def open_optimizer(
             request, tested, tuple(files), mutators, sandbox, Path(folder), follows_code
         )
         confirmer = Confirmer(tested, request.seed, plugins, request.folder, jobs, known, draw)
-        budget = Budget.of(request.budget, _LARGEST_ROUND, _BATCH)
+        budget = HuntBudget.of(request.budget, _LARGEST_ROUND, _BATCH)
         # Findings made under rare options name them, so that a campaign can ask for them again.
         rare = {} if tested.rare is None else tested.rare.given
         yield Hunted(about, target, budget, confirmer, known, rare)

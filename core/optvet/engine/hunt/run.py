@@ -9,7 +9,7 @@ from typing import Any
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.as_campaign import write_campaign
-from optvet.engine.hunt.loop import Hunted, Loop
+from optvet.engine.hunt.loop import Hunted, HuntLoop
 from optvet.engine.hunt.optimizer_target import open_optimizer
 from optvet.engine.hunt.sources.converter_target import open_converter
 from optvet.engine.hunt.sources.target import is_converter
@@ -65,7 +65,7 @@ def hunt(
             write_summary(request, hunted.about, state)
 
         try:
-            Loop(hunted, jobs, save, progress, wanted).run(state)
+            HuntLoop(hunted, jobs, save, progress, wanted).run(state)
         finally:
             # However it ends, what there is then is told.
             summary = write_summary(request, hunted.about, state)

@@ -22,10 +22,10 @@ from optvet.engine.standard.call import (
     repeats_an_axis,
 )
 from optvet.engine.standard.numbers import are_positive
-from optvet.engine.standard.rule import Rules, Types, operands
+from optvet.engine.standard.rule import RuleTable, Types, operands
 from optvet.graph.walk import attribute_of
 
-rule = Rules()
+rule = RuleTable()
 """The rules of this module, in the order in which they are told."""
 _NORMALIZATIONS = (
     "BatchNormalization GroupNormalization InstanceNormalization LayerNormalization "

@@ -20,7 +20,7 @@ _Operand = TypeVar("_Operand", Array, Shape)
 
 
 @dataclass(frozen=True)
-class Call(Generic[_Operand]):
+class CallOf(Generic[_Operand]):
     """A node, its operands and results as far as they are known, and its operator set.
 
     Rules about values get arrays, those about shapes get shapes.
@@ -103,7 +103,7 @@ def _default(operator: str, opset: int, attribute: str) -> Any:
     return onnx.helper.get_attribute_value(found.default_value)
 
 
-OperatorCall = Call[Array]
+OperatorCall = CallOf[Array]
 
 
 class _OfOperators(Protocol):

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.standard.call import Array, OperatorCall
 from optvet.engine.standard.numbers import outside_of
-from optvet.engine.standard.rule import Rules, is_integer
+from optvet.engine.standard.rule import RuleTable, is_integer
 
-rule = Rules()
+rule = RuleTable()
 """The rules of this module, in the order in which they are told."""
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)", re.I)
 _WHOLE = re.compile(r"\s*[+-]?\d+")

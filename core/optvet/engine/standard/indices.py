@@ -8,9 +8,9 @@ import numpy as np
 
 from optvet.engine.standard.call import Array, OperatorCall, repeats_an_axis
 from optvet.engine.standard.numbers import holds_nan
-from optvet.engine.standard.rule import Rules, operands
+from optvet.engine.standard.rule import RuleTable, operands
 
-rule = Rules()
+rule = RuleTable()
 """The rules of this module, in the order in which they are told."""
 _CELLS = "GRU LSTM RNN"
 _LOSSES = "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"

@@ -11,10 +11,10 @@ from onnx import NodeProto, helper
 
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.standard.call import Array, OperatorCall, axes_of
-from optvet.engine.standard.rule import Rules, Types, integers, is_integer, operands
+from optvet.engine.standard.rule import RuleTable, Types, integers, is_integer, operands
 from optvet.graph.walk import attribute_of
 
-rule = Rules()
+rule = RuleTable()
 """The rules of this module, in the order in which they are told."""
 _SAYS_MORE = 28
 """The operator set from which on BitShift has an answer for any shift, and Mod for any floats."""

@@ -54,7 +54,7 @@ class Rule:
     Attributes:
         name: With the operator, the kind of what is undefined.
         operators: Their names, in one text; all operators if it is empty.
-        broken: Whether a call breaks the rule; a text is the reason in words. ``Call.arguments``
+        broken: Whether a call breaks the rule; a text is the reason in words. ``CallOf.arguments``
             says what its parameters stand for.
         words: The reason, in which ``{name}`` is a parameter.
         at: Places of the operands; the first ones, unless they are given.
@@ -84,7 +84,7 @@ class Rule:
         return self.words.format(**given) if found and given is not None else ""
 
 
-class Rules(list[Rule]):
+class RuleTable(list[Rule]):
     """Rules that are added where their tests are defined, each by a row above its test."""
 
     def __call__(

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from optvet.engine.standard.call import REDUCING, Call, Shape, by_operator
+from optvet.engine.standard.call import REDUCING, CallOf, Shape, by_operator
 from optvet.graph.functions import without_functions
 from optvet.graph.walk import ONNX_DOMAIN, attribute_of, domain_of, nodes_of, opset_versions
 
-ShapeCall = Call[Shape]
+ShapeCall = CallOf[Shape]
 Wanted = Mapping[int, Shape | None]
 """The shape that the operand at a place must have; None where anything goes."""
 
@@ -40,7 +40,7 @@ class _Fixed:
 
     Attributes:
         operators: Their names, in one text.
-        wanted: Gives ``Wanted``, or something false; ``Call.arguments`` says of what.
+        wanted: Gives ``Wanted``, or something false; ``CallOf.arguments`` says of what.
         at: Places of the operands on which that depends; the first ones, unless they are given.
         broadcast: Whether the operand may also be broadcast to the shape.
     """

@@ -6,9 +6,9 @@ import numpy as np
 
 from optvet.engine.standard.call import Array, OperatorCall
 from optvet.engine.standard.numbers import is_finite
-from optvet.engine.standard.rule import Rules, operands
+from optvet.engine.standard.rule import RuleTable, operands
 
-rule = Rules()
+rule = RuleTable()
 """The rules of this module, in the order in which they are told."""
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from optvet.engine.standard.call import Array, OperatorCall, list_items, repeats_an_axis
-from optvet.engine.standard.rule import Rules
+from optvet.engine.standard.rule import RuleTable
 from optvet.engine.standard.shapes import by_head, heads_of
 
-rule = Rules()
+rule = RuleTable()
 """The rules of this module, in the order in which they are told."""
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from optvet.engine.standard.call import Array, OperatorCall
 from optvet.engine.standard.numbers import is_finite
-from optvet.engine.standard.rule import Rules
+from optvet.engine.standard.rule import RuleTable
 
-rule = Rules()
+rule = RuleTable()
 """The rules of this module, in the order in which they are told."""
 _WEIGHT_PLACES: Mapping[str, int] = {
     "Conv": 1,

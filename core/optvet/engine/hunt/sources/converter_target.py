@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.loop import Budget, Hunted, Part
+from optvet.engine.hunt.loop import HuntBudget, Hunted, Part
 from optvet.engine.hunt.sources.confirm import SourceConfirmer, key_of
 from optvet.engine.hunt.sources.look import Looker, open_looker
 from optvet.engine.hunt.sources.plan import SourceRecipe, SuspectedSource, recipe_of
@@ -118,5 +118,5 @@ def open_converter(
             looker, confirmer, operators, looker.last_operators(), request.seed, Path(folder)
         )
         # A small round: its suspects are looked at again, without settings, before they are vetted.
-        budget = Budget.of(request.budget, _BATCH * jobs, _BATCH)
+        budget = HuntBudget.of(request.budget, _BATCH * jobs, _BATCH)
         yield Hunted(about, target, budget, confirmer)
