@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.file or options.original, providers=["CPUExecutionProvider"]
         )
         found = [session.run(None, feeds) for feeds in samples]
-    except Exception:
+    except Exception as error:  # whatever the runtime raises: the session fails
+        print(error, file=sys.stderr)
         print("inf")
         return 0
     print(max(map(difference, wanted, found)))

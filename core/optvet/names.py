@@ -109,7 +109,7 @@ def find(name: str) -> Any:
 
 
 def former_name(name: str) -> Any:
-    """What stands for a protocol that is gone, so that its plugin loads; None for other names."""
+    """Return a stand-in for a removed protocol, so that old plugins load; None for other names."""
     if name.startswith("_"):  # Python asks for ``__path__`` at each import
         return None
     from optvet.spec.contract import FORMER_NAMES

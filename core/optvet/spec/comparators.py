@@ -69,7 +69,7 @@ class Comparator(Protocol[OptionsT]):
 
 
 class ComparatorExtras:
-    """Members that a comparator may give."""
+    """Optional members of a comparator."""
 
     ragged: bool = False
     """Whether it is also called where the outputs differ in shape, such as detections and texts."""

@@ -133,9 +133,9 @@ FORMER_NAMES: Mapping[str, type] = {
     )
     for former in names.split()
 }
-"""Protocols of ``optvet.plugin`` that are gone, and the class of extras that has their members."""
+"""Removed protocols of ``optvet.plugin``, and the class that has their members now."""
 
 FORMER_MEMBERS: Mapping[Family, Mapping[str, str]] = {
     "optimizer": {"touched": "changing_passes(source, passes, options)"},
 }
-"""Optional members that have another name now, and that name."""
+"""Renamed optional members, and their present signatures."""

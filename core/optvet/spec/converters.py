@@ -413,7 +413,7 @@ class MakesSources(Protocol):
 
 
 class ConverterExtras:
-    """Members that a converter may give."""
+    """Optional members of a converter."""
 
     registers: str = ""
     """The functions of its library that register converters of the user, in words."""
@@ -449,7 +449,7 @@ class ConverterExtras:
 
 
 class SourceExtras:
-    """Members that a runtime of sources (``TellsSource``) may give."""
+    """Optional members of a runtime of sources (``TellsSource``)."""
 
     source_risks: Mapping[str, str] = {}
     """By suffix, what loading such a file may do; other files need ``--trust``.
@@ -501,7 +501,7 @@ class SourceExtras:
 
 
 class SessionExtras:
-    """Members that the session of a converter's source may give."""
+    """Optional members of the session of a converter's source."""
 
     def label_scores(self, feeds: Mapping[str, np.ndarray]) -> Mapping[str, LabelScores]:
         """The scores by which outputs that name classes choose labels, as far as they are known.

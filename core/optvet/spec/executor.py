@@ -54,7 +54,7 @@ class Workers(Protocol):
 
 
 class WorkersExtras:
-    """Members that workers may give."""
+    """Optional members of workers."""
 
     def submit_to(
         self,

@@ -51,7 +51,7 @@ class _WithDefaults:
 
 
 class PluginExtras:
-    """Members that every plugin may give."""
+    """Optional members of every plugin."""
 
     preference: int = 0
     """Priority as the default of its family: the highest wins, then the first by name.
@@ -104,7 +104,7 @@ class PluginExtras:
 
 
 class WorkerExtras:
-    """Members that an optimizer or a runtime may give, since its library runs in workers."""
+    """Optional members of an optimizer or a runtime, whose library runs in workers."""
 
     log_format: LogFormat | None = None
     """Format of its library's log, for the warnings on stderr.
@@ -125,7 +125,7 @@ class WorkerExtras:
 
 
 class EnvironmentExtras:
-    """Members that a runtime or a converter may give if its library needs its own packages."""
+    """Optional members of a runtime or a converter whose library needs its own packages."""
 
     python_environment: PythonEnvironment | None = None
     """A Python environment of its own, made by ``optvet env make``, if its library needs one.

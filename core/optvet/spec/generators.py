@@ -168,7 +168,7 @@ class Mutator(Generator, Protocol):
 
 
 class MutatorExtras:
-    """Members that a mutator may give."""
+    """Optional members of a mutator."""
 
     prepares: bool = False
     """Whether models that it has changed are worth changing further: they are kept as seeds.

@@ -50,7 +50,7 @@ class Optimizer(Protocol[OptionsT]):
 
 
 class OptimizerExtras:
-    """Members that an optimizer may give. No verdict rests on ``changing_passes`` or ``saved``.
+    """Optional members of an optimizer. No verdict rests on ``changing_passes`` or ``saved``.
 
     Those that explain are called when a bundle is written. Bodies of functions are Python that uses
     the optimizer's own library only.
@@ -63,10 +63,10 @@ class OptimizerExtras:
     """
 
     quick_options: Mapping[str, Any] = {}
-    """Options under which hunts suspect models: the same passes in less time.
+    """Faster options for the first run of each model in a hunt; the passes are the same.
 
-    Machine code that is not optimized, say. Not used if the user sets one of them; what is
-    suspected is vetted without them.
+    An example is to generate machine code without optimizing it. A hunt vets a suspect without
+    them, and ignores them if the user sets one of these options.
     """
 
     released: ReleasedPackage | None = None
@@ -121,10 +121,10 @@ class OptimizerExtras:
         raise NotImplementedError
 
     def simple_snippets(self, passes: Sequence[str], options: Any) -> Sequence[str]:
-        """Shorter calls that may show the same, simplest first, for ``ISSUE.md``.
+        """Return shorter calls for ``ISSUE.md`` that may reproduce the fault, simplest first.
 
-        By default, at a level, and so on; they may apply more than ``passes``. The first that
-        agrees with ``snippet`` is used.
+        Examples are a call with defaults and a call with a level. A call may apply more passes
+        than ``passes``. optvet uses the first call whose result agrees with that of ``snippet``.
         """
         return ()
 

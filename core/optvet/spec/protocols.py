@@ -93,7 +93,7 @@ class ModelSource(Protocol):
 
 
 class DatasetExtras:
-    """Members that a dataset may give."""
+    """Optional members of a dataset."""
 
     def suits(self, model: Model, argument: str) -> float:
         """How well a folder suits the model, from 0 (not at all) to 1, for ``auto:FOLDER``.
@@ -109,7 +109,7 @@ class DatasetExtras:
 
 
 class ModelSourceExtras:
-    """Members that a model source may give."""
+    """Optional members of a model source."""
 
     needs_network: bool = False
     """Whether its list is on a server: its models are then listed only if the user names it."""

@@ -51,7 +51,7 @@ class Runtime(Protocol[OptionsT]):
 
 
 class RuntimeExtras:
-    """Members that a runtime may give."""
+    """Optional members of a runtime."""
 
     reads: frozenset[ModelPart] = MODEL_PARTS
     """Parts of ONNX models that may change what it does: models equal in these are run once.

@@ -1,4 +1,4 @@
-"""One synthetic model as a batch of a worker, which may die of any operator that it tries."""
+"""Grow one synthetic model in a worker process; any operator may crash the process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Growth:
 
     @property
     def valid(self) -> bool:
-        """Whether there is a model."""
+        """Whether the model was generated."""
         return self.grown is not None
 
 

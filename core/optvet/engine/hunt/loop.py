@@ -28,7 +28,7 @@ class Looked(Protocol):
 
     @property
     def valid(self) -> bool:
-        """Whether it could be judged."""
+        """Whether the candidate ran and was compared."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Rules about quantization, casts, shifts and integers."""
+"""Where ONNX defines no result for quantization, casts, shifts and integer operators."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Recorded = Callable[[NodeProto, Types], Iterable[str]]
 
 
 def nothing(node: NodeProto, types: Types) -> Iterable[str]:
-    """No operand, so that a rule is about what is known without a run.
+    """Return no operand: the rule needs only what is known before the model runs.
 
     Runtimes mostly refuse an index outside of the data, and hardly any model has tensors without
     elements or asks for the largest of NaN.
@@ -32,7 +32,7 @@ def nothing(node: NodeProto, types: Types) -> Iterable[str]:
 
 
 def operands(node: NodeProto, types: Types) -> Iterable[str]:
-    """All operands."""
+    """Return all operands."""
     return tuple(node.input)
 
 
@@ -85,7 +85,7 @@ class Rule:
 
 
 class RuleTable(list[Rule]):
-    """Rules that are added where their tests are defined, each by a row above its test."""
+    """List of rules; each rule is added by a decorator on the function that checks it."""
 
     def __call__(
         self,

@@ -28,7 +28,7 @@ _MOST_COMPLAINTS = 5
 
 @dataclass(frozen=True)
 class ConverterTarget:
-    """Makes sources, converts them, and looks at what comes of it.
+    """Hunt target for a converter: generates sources and compares their conversions.
 
     Attributes:
         looker: Looks at sources.
