@@ -46,7 +46,7 @@ _LIMIT = KnownLimit(
 
 
 @dataclass(frozen=True)
-class _StepsInARow:
+class _StepRange:
     """Steps without a gap; ``first``: the first ones in their direction."""
 
     start: int
@@ -144,10 +144,10 @@ class OnnxConverter:
             raise
         return Artifact("onnx", converted.SerializeToString(deterministic=True))
 
-    def _runs(self, passes: Sequence[str]) -> list[_StepsInARow]:
+    def _runs(self, passes: Sequence[str]) -> list[_StepRange]:
         """``passes`` as steps without a gap."""
         known = [p.name for p in self.passes()]
-        runs: list[_StepsInARow] = []
+        runs: list[_StepRange] = []
         for name in passes:
             if name not in known:
                 raise UnknownName(f"pass of {self.name}", name, known)
@@ -155,7 +155,7 @@ class OnnxConverter:
             first = not any(run.up == (start < end) for run in runs)
             if runs and (runs[-1].end, runs[-1].up) == (start, start < end):
                 start, first = runs[-1].start, runs.pop().first
-            runs.append(_StepsInARow(start, end, first))
+            runs.append(_StepRange(start, end, first))
         return runs
 
     def _convert(self, model: ModelProto, opset: int | None, options: Any) -> ModelProto:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -150,3 +153,31 @@ def test_a_provider_that_rounds_is_no_fault_and_one_that_takes_nothing_was_not_t
     none = run("vet", file, "--optimizer", "qnn", "--limit", 2)
     assert none.code == 5, (none.out, none.err)
     assert "no node of this model runs on qnn" in " ".join(none.err.split())
+
+
+@qnn
+def test_the_code_of_some_nodes_cuts_the_model_without_optvet(tmp_path: Path) -> None:
+    from optvet.plugin import Artifact
+
+    model = onnx.parser.parse_model(NET)
+    fitted = OrtProvider("qnn").for_model(
+        Artifact("onnx", model.SerializeToString()), OrtProvider.options
+    )
+    code = fitted.snippet([fitted.passes()[0].name, "Tanh_0"], OrtProvider.options)
+    assert "optvet" not in code
+    script = f"""import numpy as np
+import onnx
+def optimize(model):
+{textwrap.indent(code, "    ")}
+x = np.load("x.npy")
+print(optimize(onnx.load("net.onnx")).run(["z"], {{"x": x, "c": np.array(True)}})[0].tolist())
+"""
+    fed = feeds(2, choice=True)
+    onnx.save(model, tmp_path / "net.onnx")
+    np.save(tmp_path / "x.npy", fed["x"])
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    right = session_of(model.SerializeToString(), on_device=False).run(["z"], fed)[0]
+    found = json.loads(done.stdout.splitlines()[-1])
+    np.testing.assert_allclose(found, right, atol=1e-5)

@@ -114,7 +114,7 @@ def command(
 
 
 @dataclass(frozen=True)
-class _Answered:
+class _AllAnswers:
     """Each request with its answer, and the exit code."""
 
     answers: Sequence[tuple[VetRequest, VetResult | ErrorRecord]]
@@ -159,7 +159,7 @@ def _reports(
 def _write_reports(
     terminal: Terminal,
     reports: Mapping[str, Reporter],
-    answered: _Answered,
+    answered: _AllAnswers,
     request: VetRequest,
     *,
     silent: bool,
@@ -187,7 +187,7 @@ def _vet(
     choices: Mapping[str, Sequence[str]],
     terminal: Terminal,
     view: _VetScreen,
-) -> _Answered:
+) -> _AllAnswers:
     """The answers to what has to be vetted."""
     from optvet.engine.discovery import Plugins
     from optvet.engine.vetting import requests_for, vetted
@@ -213,13 +213,13 @@ def _show_answer(
     view: _VetScreen,
     bundler: Bundler | None,
     session: VetSession | None = None,
-) -> _Answered:
+) -> _AllAnswers:
     """The answer about one model."""
     result = _named(result, request)
     view.show(result)
     if bundler is not None:
         result = bundler.write(request, result, session)
-    return _Answered([(request, result)], exit_code(result, request.fail_on))
+    return _AllAnswers([(request, result)], exit_code(result, request.fail_on))
 
 
 def _named(result: VetResult, request: VetRequest) -> VetResult:
@@ -233,7 +233,7 @@ def _named(result: VetResult, request: VetRequest) -> VetResult:
 
 def _vet_several(
     requests: list[VetRequest], plugins: Plugins, terminal: Terminal, view: _VetScreen
-) -> _Answered:
+) -> _AllAnswers:
     """The answers about several models, and the exit code that stands for all of theirs."""
     from optvet.engine.vetting import vet_each
     from optvet.engine.work.sandbox import keep_servers
@@ -256,7 +256,7 @@ def _vet_several(
             answers.append(answer)
     view.show_table(answers)
     code = worst(_code(a, requests[0].fail_on) for a in answers)
-    return _Answered([(a.request, a.document()) for a in answers], code)
+    return _AllAnswers([(a.request, a.document()) for a in answers], code)
 
 
 def _code(answer: ModelAnswer, fail_on: Iterable[str]) -> int:

@@ -6,7 +6,6 @@ blame finds wrong kernels, and ``optvet precision`` the fewest nodes to keep on 
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,14 @@ from optvet_onnxruntime import cut_model
 from optvet_onnxruntime.installed_version import installed_version
 from optvet_onnxruntime.plugin_providers import PACKAGES, ProviderPackage
 from optvet_onnxruntime.provider_sessions import named
+
+_IMPORTED = (
+    "from collections.abc import Callable, Collection, Iterator, Sequence",
+    "from typing import Any\n",
+    "import numpy as np",
+    "import onnx",
+)
+"""What the code of ``cut_model`` needs in a script."""
 
 
 class ProviderOptions(BaseModel):
@@ -141,7 +148,7 @@ class OrtProvider:
         lines = (
             "import onnxruntime as ort",
             f"import {self.package.module} as provider",
-            *([] if whole else ["import numpy as np", "import onnx"]),
+            *([] if whole else _IMPORTED),
             "",
             f"ort.register_execution_provider_library({self.name!r}, provider.get_library_path())",
             f"devices = [d for d in ort.get_ep_devices() if d.ep_name == {provider!r}{device}]",
@@ -162,31 +169,12 @@ class OrtProvider:
     def _cutting(self, nodes: Sequence[str]) -> list[str]:
         """Code that runs ``nodes`` alone on the device, by the functions that the plugin uses."""
         about = (cut_model.CutModel, cut_model.runs_of, cut_model.reads_of)
-        code = "\n".join(_plain(inspect.getsource(each)) for each in about)
+        code = "\n".join(inspect.getsource(each) for each in about)
         return [
             *code.splitlines(),
             *self._naming.splitlines(),
             f"return CutModel(model, make, {nodes!r})",
         ]
-
-
-def _plain(source: str) -> str:
-    """Code without annotations and texts, whose imports a script does not need."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            node.returns = None
-            for argument in (*node.args.args, *node.args.kwonlyargs):
-                argument.annotation = None
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
-            node.body = node.body[1:]
-    return ast.unparse(_WithoutAnnotations().visit(tree))
-
-
-class _WithoutAnnotations(ast.NodeTransformer):
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        assert node.value is not None
-        return ast.copy_location(ast.Assign([node.target], node.value, lineno=node.lineno), node)
 
 
 def _as_text(settings: Mapping[str, str | int]) -> dict[str, str]:

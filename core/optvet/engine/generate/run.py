@@ -13,7 +13,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.generate.coverage import operators_at
 from optvet.engine.generate.growth_batch import GrowthBatch, fragments_of, newest_opset
 from optvet.engine.generate.synthetic import OLDEST_OPSET, SyntheticModels
-from optvet.engine.hunt.loop import HuntBudget, Hunted, HuntLoop
+from optvet.engine.hunt.loop import HuntBudget, HuntLoop, HuntSetup
 from optvet.engine.hunt.state import HuntState
 from optvet.engine.hunt.summary import About, HuntProgress
 from optvet.engine.hunt.vocabulary import choices_of, fragments_folder, gather
@@ -101,7 +101,7 @@ def generate(
 
         # No state is kept: a folder that was begun is not gone on with.
         state, budget = HuntState(), HuntBudget(valid=made.count, largest=ROUND)
-        HuntLoop(Hunted(About("", ""), made, budget), jobs, progress=follow).run(state)
+        HuntLoop(HuntSetup(About("", ""), made, budget), jobs, progress=follow).run(state)
     return made.record(state)
 
 

@@ -23,7 +23,7 @@ from optvet.spec.hunt import budget_of
 from optvet.spec.records import HuntFinding
 
 
-class Looked(Protocol):
+class CandidateRecord(Protocol):
     """What became of a candidate."""
 
     @property
@@ -32,7 +32,7 @@ class Looked(Protocol):
         ...
 
 
-RecordT = TypeVar("RecordT", bound=Looked)
+RecordT = TypeVar("RecordT", bound=CandidateRecord)
 Part = Callable[[], tuple[list[RecordT], float]]
 """Makes and looks at some candidates in a worker: their records in order, and CPU seconds."""
 
@@ -116,8 +116,8 @@ class HuntBudget:
 
 
 @dataclass(frozen=True)
-class Hunted(Generic[RecordT]):
-    """What a hunt is in, and until when.
+class HuntSetup(Generic[RecordT]):
+    """What a hunt works on, and its limits.
 
     Attributes:
         about: In words.
@@ -149,7 +149,7 @@ class HuntLoop(Generic[RecordT]):
         wanted: Whether a suspect is to be vetted.
     """
 
-    hunted: Hunted[RecordT]
+    hunted: HuntSetup[RecordT]
     jobs: int
     save: Callable[[HuntState], None] = lambda state: None
     progress: OnProgress = lambda event: None

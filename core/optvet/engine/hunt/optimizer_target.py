@@ -22,7 +22,7 @@ from optvet.engine.hunt.learn import (
     operators_of_seeds,
     passes_together,
 )
-from optvet.engine.hunt.loop import HuntBudget, Hunted, Part
+from optvet.engine.hunt.loop import HuntBudget, HuntSetup, Part
 from optvet.engine.hunt.model_batch import ModelBatch
 from optvet.engine.hunt.outcome import CandidateOutcome
 from optvet.engine.hunt.progress_log import LoggedStep
@@ -156,7 +156,7 @@ def open_optimizer(
     draw: Draw | None,
     progress: OnProgress,
     follows_code: bool,
-) -> Iterator[Hunted[CandidateOutcome | LoggedStep]]:
+) -> Iterator[HuntSetup[CandidateOutcome | LoggedStep]]:
     """What a hunt in an optimizer is in, with its workers and the vocabulary of the pools.
 
     Raises:
@@ -195,7 +195,7 @@ def open_optimizer(
         budget = HuntBudget.of(request.budget, _LARGEST_ROUND, _BATCH)
         # Findings made under rare options name them, so that a campaign can ask for them again.
         rare = {} if tested.rare is None else tested.rare.given
-        yield Hunted(about, target, budget, confirmer, known, rare)
+        yield HuntSetup(about, target, budget, confirmer, known, rare)
 
 
 def _modules(tested: TestedOptimizer, mutators: Sequence[Mutator]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.as_campaign import write_campaign
-from optvet.engine.hunt.loop import Hunted, HuntLoop
+from optvet.engine.hunt.loop import HuntLoop, HuntSetup
 from optvet.engine.hunt.optimizer_target import open_optimizer
 from optvet.engine.hunt.sources.converter_target import open_converter
 from optvet.engine.hunt.sources.target import is_converter
@@ -49,7 +49,7 @@ def hunt(
     # Before anything is imported or gathered: that takes minutes where an argument names models.
     _check_folder(request)
     jobs = request.jobs or default_jobs()
-    opened: AbstractContextManager[Hunted[Any]] = (
+    opened: AbstractContextManager[HuntSetup[Any]] = (
         open_converter(request, plugins, jobs)
         if is_converter(request)
         else open_optimizer(

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.loop import HuntBudget, Hunted, Part
+from optvet.engine.hunt.loop import HuntBudget, HuntSetup, Part
 from optvet.engine.hunt.sources.confirm import SourceConfirmer, key_of
 from optvet.engine.hunt.sources.look import Looker, open_looker
 from optvet.engine.hunt.sources.plan import SourceRecipe, SuspectedSource, recipe_of
@@ -98,7 +98,7 @@ class ConverterTarget:
 @contextmanager
 def open_converter(
     request: HuntRequest, plugins: Plugins, jobs: int
-) -> Iterator[Hunted[SourceOutcome]]:
+) -> Iterator[HuntSetup[SourceOutcome]]:
     """What a hunt in a converter is in, with workers in the environments that it needs.
 
     Raises:
@@ -119,4 +119,4 @@ def open_converter(
         )
         # A small round: its suspects are looked at again, without settings, before they are vetted.
         budget = HuntBudget.of(request.budget, _BATCH * jobs, _BATCH)
-        yield Hunted(about, target, budget, confirmer)
+        yield HuntSetup(about, target, budget, confirmer)
