@@ -14,6 +14,7 @@ import pytest
 
 from optvet.cli import completion
 from optvet.cli.app import COMMANDS, GROUPS, PANELS
+from optvet.engine.convert.chain import functions_in
 
 Run = Callable[..., Any]
 CODE = """
@@ -219,6 +220,8 @@ def test_functions_of_a_file_that_may_make_the_model_are_told(run: Run, tmp_path
         "raise SystemExit('not run')\ndef small(): ...\ndef wide(width=2): ...\n"
         "def layer(width): ...\ndef _own(): ...\n"
     )
+    assert functions_in(source) == ["small", "wide"]
+    pytest.importorskip("torch", reason="needs optvet[torch]")
     ran = run("convert", source, "--via", "torch_script")
     assert ran.code == 2
     words = " ".join(ran.err.split())
