@@ -291,3 +291,66 @@ def test_an_object_without_a_name_next_to_one_of_that_name_does_not_hide_it() ->
     plugins = Plugins([]).register("optimizer", Planted(name="object"))
     plugins.register("runtime", object())
     assert plugins.names("optimizer") == ["object"]
+
+
+def test_a_module_is_imported_when_a_family_is_requested_that_its_source_names(
+    plugin: Write,
+) -> None:
+    runtimes = "from optvet.plugin import hookimpl\n@hookimpl\ndef optvet_runtimes(): return []"
+    others = "from optvet.plugin import hookimpl\n@hookimpl\ndef optvet_studies(): return []"
+    points = [plugin("a", planted("one")), plugin("b", runtimes), plugin("c", others)]
+
+    def imported() -> list[str]:
+        return [p.name for p in points if p.module in sys.modules]
+
+    plugins = Plugins(points)
+    assert imported() == []
+    assert plugins.names("reporter") == []
+    assert imported() == []
+    assert plugins.names("optimizer") == ["one"]
+    # With the other families that workers run: their variables must be set before these start.
+    assert imported() == ["a", "b"]
+    assert set(problems(plugins)) == {"b", "c"}
+    assert imported() == ["a", "b", "c"]
+
+
+def test_a_module_whose_source_names_no_hook_is_imported_for_every_family(plugin: Write) -> None:
+    source = """
+from optvet.plugin import hookimpl
+from optvet.testing import Planted
+
+def given():
+    return [Planted(name="hidden")]
+
+globals()["optvet_" + "optimizers"] = hookimpl(given)
+"""
+    assert Plugins([plugin("a", source)]).names("optimizer") == ["hidden"]
+
+
+def test_a_hook_is_called_once_for_a_registry_and_its_copies(plugin: Write) -> None:
+    plugins = Plugins([plugin("a", planted("one"))])
+    copy = plugins.with_environments({"torch"})
+    assert copy.optimizer("one") is plugins.optimizer("one")
+
+
+def test_a_plugin_of_an_environment_can_be_used_however_late_its_family_loads(
+    plugin: Write,
+) -> None:
+    source = """
+from optvet.plugin import PythonEnvironment, hookimpl
+from optvet.testing import Planted
+
+class Elsewhere(Planted):
+    python_environment = PythonEnvironment("far", ())
+
+    def version(self):
+        import no_such_library
+
+@hookimpl
+def optvet_optimizers():
+    return [Elsewhere(name="one")]
+"""
+    plugins = Plugins([plugin("a", source)])
+    moved = plugins.with_environments({"far"})
+    assert (plugins.names("optimizer"), moved.names("optimizer")) == ([], ["one"])
+    assert moved.home_of(moved.optimizer("one")) == "far"

@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,6 +14,9 @@ from optvet.cli.terminal import Terminal
 from optvet.spec.errors import UsageError
 from optvet.spec.files import refuse_link, refuse_links_of_others, write_file
 from optvet.spec.foreign import open_file
+
+if TYPE_CHECKING:
+    from optvet.engine.discovery import Plugins
 
 
 def _check_target(target: str | None) -> str | None:
@@ -208,3 +211,11 @@ def refuse_modules_in(option: str, folder: Path) -> None:
         if is_module or is_package:
             words = f"{option} {folder} has {place.name}, which the script there could import"
             raise UsageError(f"{words}; give another folder")
+
+
+def fitting_reporter(plugins: Plugins, out: str) -> str:
+    """The reporter for files of that name."""
+    suffix = Path(out).suffix
+    names = plugins.names("reporter")
+    fitting = [n for n in names if suffix and plugins.reporter(n).suffix == suffix]
+    return fitting[0] if fitting else plugins.default("reporter")

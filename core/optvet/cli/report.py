@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from optvet.cli.campaign_options import StoreArgument, Which
 from optvet.cli.campaign_tables import Known, StudyOption, study_of
 from optvet.cli.options import Debug
-from optvet.cli.output import check_file, write_document
+from optvet.cli.output import check_file, fitting_reporter, write_document
 from optvet.cli.terminal import Terminal
-
-if TYPE_CHECKING:
-    from optvet.engine.discovery import Plugins
 
 Format = Annotated[
     str | None,
@@ -67,11 +63,3 @@ def command(
     write_document(terminal, out, document.removesuffix("\n"))
     if out != "-":
         terminal.show(f"wrote {out}", soft_wrap=True)
-
-
-def fitting_reporter(plugins: Plugins, out: str) -> str:
-    """The reporter for files of that name."""
-    suffix = Path(out).suffix
-    names = plugins.names("reporter")
-    fitting = [n for n in names if suffix and plugins.reporter(n).suffix == suffix]
-    return fitting[0] if fitting else plugins.default("reporter")

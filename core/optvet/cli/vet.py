@@ -12,10 +12,9 @@ import typer
 
 from optvet.cli.errors import exit_code, report, worst
 from optvet.cli.options import Debug, cache_folder, was_typed
-from optvet.cli.output import Json, check_file, check_folder, write_document
+from optvet.cli.output import Json, check_file, check_folder, fitting_reporter, write_document
 from optvet.cli.reduce import BUNDLES, Bundler
 from optvet.cli.render import text
-from optvet.cli.report import fitting_reporter
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
 from optvet.cli.vet_folder import distinct, folder_table

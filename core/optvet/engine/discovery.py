@@ -7,34 +7,29 @@ duplicate names.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from importlib.metadata import EntryPoint
+from itertools import chain
 from typing import Any
 
 from optvet.engine import processes
 from optvet.engine.contract import optimizer_returns
-from optvet.engine.hook_calls import call_hooks, find_slips
 from optvet.engine.installed_plugins import entry_points
 from optvet.engine.plugin_entries import (
     SELF,
     Loaded,
     entry_of,
     environments_of,
-    is_built_in,
-    name_and_version,
-    no_plugin_from,
-    origin_of,
     without_clashes,
-    words_of_error,
 )
+from optvet.engine.plugin_modules import PluginModules
 from optvet.engine.processes import LocalExecutor
 from optvet.engine.runtime_target import PREFIX, RuntimeTarget
-from optvet.engine.signatures import describe_unsendable
 from optvet.spec.contract import CONTRACTS, Family
 from optvet.spec.converters import Converter
-from optvet.spec.errors import OptvetError, PluginError, UnknownName, UsageError, absence_of
+from optvet.spec.errors import OptvetError, PluginError, UnknownName, UsageError
 from optvet.spec.executor import Executor
 from optvet.spec.extras import PluginExtras, extras
 from optvet.spec.generators import Mutator, Pool
@@ -50,58 +45,38 @@ class Plugins:
     """All plugins that were found."""
 
     def __init__(self, found: Iterable[EntryPoint] | None = None) -> None:
-        """Load every plugin of ``found`` (default: all entry points of group "optvet")."""
-        points = entry_points(group="optvet") if found is None else found
+        """Take the plugins of ``found`` (default: all entry points of group "optvet").
+
+        A module is imported when a family is requested that it may provide.
+        """
         self.installed = found is None
         """Whether these are the plugins that are installed, no more and no less."""
-        self._entries: list[Loaded] = []
+        self._modules = PluginModules(entry_points(group="optvet") if found is None else found)
+        self._with_own = found is None
+        self._loaded: dict[Family, list[Loaded]] = {}
+        self._moves: tuple[Callable[[Loaded], Loaded], ...] = ()
         self._checked: set[str] = set()
-        # Built-in plugins first: they turn off the telemetry of libraries, which a third party's
-        # module may import at its top.
-        for point in sorted(points, key=lambda p: (not is_built_in(p), p.name, p.value)):
-            self._load(point)
-        if found is None:
-            # The engine's own: whatever is not installed, campaigns can be run.
-            own = Loaded(None, "", f"{processes.__name__} ({SELF})", built_in=True)
-            self._entries.append(entry_of("executor", LocalExecutor(), own))
-        self._entries = without_clashes(self._entries)
 
-    def _load(self, point: EntryPoint) -> None:
-        """Take the plugins of one module: what fails costs no more than itself."""
-        base = Loaded(
-            None,
-            point.name,
-            origin_of(point),
-            built_in=is_built_in(point),
-            distribution=name_and_version(point.dist)[0] if point.dist else SELF,
-        )
-        try:
-            module = point.load()
-        except (Exception, SystemExit) as error:
-            problem = f"its import raised {words_of_error(error)}"
-            self._entries.append(replace(base, problem=problem, absent=absence_of(error)))
-            return
-        calls = call_hooks(
-            module, {family: contract.hook for family, contract in CONTRACTS.items()}
-        )
-        for family, plugin in ((c.family, plugin) for c in calls for plugin in c.plugins):
-            entry = entry_of(family, plugin, base)
-            if not base.built_in and entry.problem is None:
-                entry = replace(entry, problem=describe_unsendable(family, plugin))
-            self._entries.append(entry)
-        hooks_known = [contract.hook for contract in CONTRACTS.values()]
-        problems = [c.problem for c in calls if c.problem] + find_slips(module, hooks_known)
-        if problems:
-            absent = next((c.absent for c in calls if c.absent), None)
-            self._entries.append(replace(base, problem="; ".join(problems), absent=absent))
-        elif not any(c.plugins for c in calls):
-            self._entries.append(replace(base, problem=no_plugin_from(module), idle=True))
+    def _entries(self, family: Family) -> list[Loaded]:
+        """The entries of one family, which are loaded now if they are not yet."""
+        if family not in self._loaded:
+            found = self._modules.entries(family)
+            if family == "executor" and self._with_own:
+                # The engine's own: whatever is not installed, campaigns can be run.
+                own = Loaded(None, "", f"{processes.__name__} ({SELF})", built_in=True)
+                found = [*found, entry_of("executor", LocalExecutor(), own)]
+            for move in self._moves:
+                found = [move(entry) for entry in found]
+            self._loaded[family] = without_clashes(found)
+        return self._loaded[family]
 
     def register(self, family: Family, plugin: Any) -> Plugins:
         """Add a plugin object without an entry point, for tests; returns this registry."""
         base = Loaded(None, "", f"{type(plugin).__module__} (registered by hand)")
         entry = entry_of(family, plugin, base)
-        self._entries = without_clashes([*self._entries, entry])
+        # A new mapping: a copy of this registry shares the old one.
+        entries = without_clashes([*self._entries(family), entry])
+        self._loaded = {**self._loaded, family: entries}
         self.installed = False
         return self
 
@@ -112,28 +87,32 @@ class Plugins:
 
     def with_environments(self, names: AbstractSet[str]) -> Plugins:
         """A copy of this registry in which plugins of these environments can be used."""
-        other = copy.copy(self)
-        other._entries = [_moved_into(names, entry) for entry in self._entries]
-        return other
+        return self._moved(lambda entry: _moved_into(names, entry))
 
     def nearest_to(self, names: Sequence[str]) -> Plugins:
         """A copy in which plugins are used in the first of these environments that they fit."""
+        return self._moved(lambda entry: _moved_near(names, entry))
+
+    def _moved(self, move: Callable[[Loaded], Loaded]) -> Plugins:
         other = copy.copy(self)
-        other._entries = [_moved_near(names, entry) for entry in self._entries]
+        other._loaded = {f: [move(e) for e in entries] for f, entries in self._loaded.items()}
+        other._moves = (*self._moves, move)
         return other
 
     def home_of(self, plugin: object) -> str:
         """The environment of its own that a plugin is used in; empty for optvet's."""
-        return next((e.elsewhere for e in self._entries if e.plugin is plugin), "")
+        loaded = chain.from_iterable(self._loaded.values())
+        return next((e.elsewhere for e in loaded if e.plugin is plugin), "")
 
     def all(self) -> list[Loaded]:
-        """Every plugin object and every failure, sorted by family and name."""
-        order = [*CONTRACTS, None]
-        return sorted(self._entries, key=lambda e: (order.index(e.family), e.name))
+        """Every plugin object and every failure, sorted by family and name; loads all modules."""
+        failures = sorted(self._modules.failures(), key=lambda e: e.name)
+        families = (sorted(self._entries(family), key=lambda e: e.name) for family in CONTRACTS)
+        return [*chain.from_iterable(families), *failures]
 
     def _of(self, family: Family) -> Mapping[str, Loaded]:
         """Plugins of one family by name; if several have one name, the usable one, if any."""
-        return {e.name: e for e in self._entries if e.family == family and not e.displaced}
+        return {e.name: e for e in self._entries(family) if not e.displaced}
 
     def names(self, family: Family) -> list[str]:
         """Names of the usable plugins of a family, sorted."""
@@ -186,7 +165,7 @@ class Plugins:
 
     def _unknown(self, kind: str, name: str, known: Sequence[str]) -> OptvetError:
         """That there is no such plugin: a broken module with an entry point of its name is why."""
-        broken = [e for e in self._entries if e.family is None and not e.idle and e.name == name]
+        broken = [e for e in self._modules.failures() if not e.idle and e.name == name]
         if broken:
             origin, problem = broken[0].origin, broken[0].problem
             return PluginError(f"there is no {kind} {name!r}, since {origin} is broken: {problem}")

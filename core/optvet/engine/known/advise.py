@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from onnx import ModelProto, NodeProto, TypeProto
+from onnx import ModelProto, NodeProto
 from packaging.requirements import InvalidRequirement, Requirement
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.package_index import PackageIndex
 from optvet.engine.known.confirm import Tries, installed_version, ways_round
-from optvet.engine.known.documents import faults_of, ranges_of, shows_in_form, with_declared
+from optvet.engine.known.documents import faults_of, ranges_of, shows_in_form, types_in_worker
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.work.sandbox import Sandbox
-from optvet.engine.work.trials.inner_values import infer
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.pattern import PatternMatch, parse_pattern, search
 from optvet.spec.errors import UnknownName, UsageError
@@ -95,14 +93,6 @@ def versions_asked(wanted: Sequence[str], faults: Iterable[KnownFault]) -> dict[
             raise UnknownName("package", requirement.name, packages, "(known faults are of these)")
         found[requirement.name] = version
     return found or {name: v for name in packages if (v := installed_version(name)) is not None}
-
-
-def types_in_worker(model: ModelProto) -> dict[str, TypeProto]:
-    """Types of inner values; shape inference may crash, so a worker does it."""
-    with Sandbox(jobs=1, preload=("onnx", infer.__module__)) as sandbox:
-        known = sandbox.call(infer, model.SerializeToString(), True).value or {}
-    types = {name: TypeProto.FromString(data) for name, data in known.items()}
-    return with_declared(types, model)
 
 
 def advise(

@@ -16,6 +16,8 @@ from onnx import ModelProto, TypeProto
 from pydantic import ValidationError
 
 from optvet.engine.work.native import native_code
+from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trials.inner_values import infer
 from optvet.graph.pattern import parse_pattern, search
 from optvet.graph.types import inferred_types
 from optvet.spec.errors import InputError, UnknownName, UsageError
@@ -165,6 +167,14 @@ def with_declared(types: Mapping[str, TypeProto], model: ModelProto) -> dict[str
     graph = model.graph
     declared = {v.name: v.type for v in (*graph.input, *graph.output, *graph.value_info)}
     return {**declared, **types}
+
+
+def types_in_worker(model: ModelProto) -> dict[str, TypeProto]:
+    """Types of inner values; shape inference may crash, so a worker does it."""
+    with Sandbox(jobs=1, preload=("onnx", infer.__module__)) as sandbox:
+        known = sandbox.call(infer, model.SerializeToString(), True).value or {}
+    types = {name: TypeProto.FromString(data) for name, data in known.items()}
+    return with_declared(types, model)
 
 
 def fault_named(name: str, faults: Sequence[KnownFault]) -> KnownFault:

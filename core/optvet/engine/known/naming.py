@@ -9,8 +9,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.known.advise import types_in_worker
-from optvet.engine.known.documents import ranges_of, shipped, shows_in_form
+from optvet.engine.known.documents import ranges_of, shipped, shows_in_form, types_in_worker
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.work.cache.disk import cache_root
 from optvet.graph.pattern import PatternSearch, parse_pattern, search
