@@ -34,7 +34,7 @@ _MODULES = {
     """,
     "spec.executor": "Executor Report WorkerLost Workers WorkersExtras",
     "spec.extras": "EnvironmentExtras PluginExtras WorkerExtras",
-    "spec.factory": "FactoryResult load_factory",
+    "spec.factory": "FactoryResult load_factory output_names",
     "spec.files": "file_sha256 write_file",
     "spec.foreign": """
         check_file files_in load_model matching open_file open_text read_file read_text

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     )
     from optvet.spec.executor import Executor, Report, WorkerLost, Workers, WorkersExtras
     from optvet.spec.extras import EnvironmentExtras, PluginExtras, WorkerExtras
-    from optvet.spec.factory import FactoryResult, load_factory
+    from optvet.spec.factory import FactoryResult, load_factory, output_names
     from optvet.spec.files import file_sha256, write_file
     from optvet.spec.foreign import (
         check_file,
@@ -201,8 +201,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     # Files, which are untrusted, and text from models.
     "check_file", "check_size", "announced_bytes", "allow_reservations", "files_in", "matching",
     "open_file", "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json",
-    "load_model", "inline_functions", "load_factory", "write_file", "file_sha256", "printable",
-    "markdown_block", "markdown_code", "markdown_text",
+    "load_model", "inline_functions", "load_factory", "output_names", "write_file", "file_sha256",
+    "printable", "markdown_block", "markdown_code", "markdown_text",
     # Numbers.
     "may_be_rounded", "KEPT_BITS", "APART", "OutputPart", "parts_of_outputs", "readable_outputs",
     "reference_evaluator",

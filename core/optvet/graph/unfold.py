@@ -7,7 +7,8 @@ result computes the same on inputs that decide alike, and shows every value on t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -101,6 +102,7 @@ def unfold(model: ModelProto, evaluate: Evaluate) -> Unfolded:
                     kept.add(node.output[0])
             nodes += [node] if laid is None else laid
         copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+        _name_nodes_apart(copies)
         del flat.graph.node[:]
         flat.graph.node.extend(copies)
     return unfolded
@@ -340,6 +342,18 @@ def _name_body_apart(body: GraphProto, taken: set[str]) -> None:
     for node in body.node:
         for inner in bodies_of(node):
             _name_body_apart(inner, taken)
+
+
+def _name_nodes_apart(nodes: Iterable[NodeProto]) -> None:
+    """Number the names that several nodes have: a runtime refuses two nodes of one name.
+
+    The nodes of a body are one node in each iteration, and graphs may use the same names.
+    """
+    seen: Counter[str] = Counter()
+    for node in nodes:
+        seen[node.name] += 1
+        if node.name and seen[node.name] > 1:
+            node.name = f"{node.name}@{seen[node.name]}"
 
 
 def _rename(node: NodeProto, names: Mapping[str, str]) -> None:

@@ -190,6 +190,9 @@ class SourceValue:
         undefined: Why the framework leaves the value open on what it reads, in words such as "a
             matrix that is not positive definite"; empty where it defines it.
         decides: Place of the condition, of what a branch gives; else None.
+        overwrites: Place of the same memory's value from before, of what an operator wrote there;
+            else None.
+        is_view: Whether it is a part of what it reads, or that in another shape.
     """
 
     operator: str
@@ -209,6 +212,8 @@ class SourceValue:
     sorted_operand: str = ""
     undefined: str = ""
     decides: int | None = None
+    overwrites: int | None = None
+    is_view: bool = False
 
 
 @dataclass(frozen=True)

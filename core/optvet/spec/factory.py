@@ -145,6 +145,24 @@ def _seed_all(number: int, seed: Callable[[int], object]) -> None:
     seed(number)
 
 
+def output_names(paths: Sequence[Sequence[object]]) -> list[str]:
+    """Names of the outputs of a model that returns them in dictionaries, lists and objects.
+
+    Args:
+        paths: For each output the keys, attributes and numbers that lead to it, outermost first.
+
+    Returns:
+        The path with dots, if a key or an attribute is on it; else ``output_`` and its number.
+    """
+    named = [any(isinstance(part, str) for part in path) for path in paths]
+    names = [
+        ".".join(map(str, path)) if is_named else f"output_{i}"
+        for i, (path, is_named) in enumerate(zip(paths, named, strict=True))
+    ]
+    unique = len(set(names)) == len(names) and all(names)
+    return names if unique else [f"output_{i}" for i in range(len(names))]
+
+
 def execute_file(path: Path) -> types.ModuleType:
     """Execute a Python file that the user trusts; its folder is searched last for its imports.
 

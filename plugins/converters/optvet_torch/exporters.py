@@ -129,10 +129,12 @@ class TorchScript:
         arguments = tuple(code.arguments.values())
         path = folder / "trace.pt"
         with torch.no_grad():
+            # As the exporter does, which takes dictionaries as outputs.
             if code.named:
-                traced = torch.jit.trace(code.model, example_kwarg_inputs=dict(code.arguments))
+                named = dict(code.arguments)
+                traced = torch.jit.trace(code.model, example_kwarg_inputs=named, strict=False)
             else:
-                traced = torch.jit.trace(code.model, arguments, check_trace=False)
+                traced = torch.jit.trace(code.model, arguments, check_trace=False, strict=False)
             torch.jit.save(traced, str(path))
         yield Artifact("torchscript", path=path, handle="named" if code.named else None)
         settings: dict[str, Any] = {"opset_version": options.opset} if options.opset else {}

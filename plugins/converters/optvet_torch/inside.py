@@ -16,6 +16,8 @@ from optvet_torch.programs import as_array
 from optvet_torch.undefined import undefined_by_function, undefined_by_operator
 
 _MAX_BYTES = 1 << 30
+_VIEWS = 8
+"""Views of one memory, the last ones, that are noted anew after a write into it."""
 _OPEN_TIES = frozenset({"aten.topk", "aten.sort", "aten.kthvalue", "aten.median", "aten.mode"})
 """Operators whose documentation leaves the order of equal elements open; so does no other."""
 _OPEN_ORDER = frozenset({"aten._unique", "aten._unique2", "aten.unique_dim"})
@@ -117,6 +119,7 @@ class _TorchValues:
         self._inputs: dict[int, str] = {}
         self._parameters: dict[int, str] = {}
         self._kept: list[Any] = []  # ids of tensors are not used again while these live
+        self._sharing: dict[int, list[Any]] = {}  # tensors by the memory that they are views of
         self._modules: list[str] = []
         self._bytes = 0
         self._functions: list[tuple[int, str, Any]] = []  # those being called: number, name, caller
@@ -148,12 +151,12 @@ class _TorchValues:
     def fed(self, tensor: Any, name: str) -> None:
         """``tensor`` is an input."""
         self._inputs[id(tensor)] = name
-        self._kept.append(tensor)
+        self._keep(tensor)
 
     def parameter(self, tensor: Any, name: str) -> None:
         """``tensor`` is a parameter, or a buffer."""
         self._parameters.setdefault(id(tensor), name)
-        self._kept.append(tensor)
+        self._keep(tensor)
 
     def enter(self, name: str) -> None:
         """A part of the module is called."""
@@ -194,7 +197,43 @@ class _TorchValues:
                 if of is not None and not aliased:
                     self._of[len(self.values)] = of
                 self._note(leaf, *about)
+                is_view = aliased and not schema.is_mutable
+                self.values[-1] = replace(self.values[-1], is_view=is_view)
+        if schema.is_mutable:
+            self._note_views(schema, given)
         return result
+
+    def _note_views(self, schema: Any, given: Mapping[str, Any]) -> None:
+        """Note anew the tensors that share the memory into which an operator wrote.
+
+        What reads them from here on reads what it wrote, which a converted model may lack although
+        it has the tensor from before.
+        """
+        from torch.utils import _pytree
+
+        writes = (a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
+        written = _pytree.tree_leaves([given.get(name) for name in writes])
+        for tensor in filter(self._is_tensor, written):
+            self._forget_name(tensor)
+            sharing = self._sharing.get(_memory_of(tensor), [])
+            # The tensor itself, and those that were viewed lately: a loop makes a view each time.
+            for view in [*sharing[:1], *sharing[max(1, len(sharing) - _VIEWS) :]]:
+                if view is tensor or self._bytes > _MAX_BYTES // 2:
+                    continue
+                places = (self.place(tensor), self.place(view))
+                reads = tuple(dict.fromkeys(p for p in places if p is not None))
+                constant = all(self.values[p].constant for p in reads)
+                constant &= id(view) not in self._inputs
+                self._forget_name(view)
+                about: tuple[Any, ...] = (_name_of(schema), reads, constant, "", {}, (), (), {}, "")
+                before = self.place(view)
+                self._note(view, *about)
+                self.values[-1] = replace(self.values[-1], overwrites=before)
+
+    def _forget_name(self, tensor: Any) -> None:
+        """``tensor`` is no input or parameter any more, once it was written into."""
+        self._inputs.pop(id(tensor), None)
+        self._parameters.pop(id(tensor), None)
 
     def control(self, mode: Any, function: Any, args: Any, kwargs: Any) -> Any:
         """Execute an operator that is given functions, and note what it gives.
@@ -230,6 +269,12 @@ class _TorchValues:
                 self.values[-1] = replace(self.values[-1], decides=decides)
         return result
 
+    def _keep(self, tensor: Any) -> None:
+        self._kept.append(tensor)
+        sharing = self._sharing.setdefault(_memory_of(tensor), [])
+        if all(each is not tensor for each in sharing):
+            sharing.append(tensor)
+
     def _operands(self, given: Mapping[str, Any]) -> Iterator[SourceOperand]:
         """What each argument is given; of a list of tensors, each by its number."""
         for name, argument in given.items():
@@ -255,7 +300,7 @@ class _TorchValues:
         if self._bytes > _MAX_BYTES:
             raise MemoryError("the values inside the source take more than a gigabyte")
         self._places[id(tensor)] = len(self.values)
-        self._kept.append(tensor)
+        self._keep(tensor)
         module = self._modules[-1] if self._modules else ""
         line = "" if self.moved else _user_line()
         given = {o.name: o for o in operands}
@@ -280,6 +325,15 @@ class _TorchValues:
                 undefined=undefined,
             )
         )
+
+
+def _memory_of(tensor: Any) -> int:
+    """Which memory a tensor is a view of."""
+    try:
+        place = int(tensor.untyped_storage().data_ptr())
+    except (NotImplementedError, RuntimeError):  # a sparse tensor has no memory of its own
+        place = 0
+    return place or -id(tensor)
 
 
 def _name_of(schema: Any) -> str:

@@ -27,6 +27,7 @@ from optvet.plugin import (
     SourcePart,
     SourceStep,
     load_factory,
+    output_names,
     version_of,
 )
 
@@ -184,7 +185,7 @@ class TorchProgramSession:
         self._mode, self._double = mode, double
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        """All tensors that are returned, in order, with numbers for names."""
+        """All tensors that are returned, in order, by their keys or numbers."""
         from torch.utils import _pytree
 
         torch = _torch()
@@ -197,8 +198,15 @@ class TorchProgramSession:
                 returned = self._call(self._module, **tensors)
             else:
                 returned = self._call(self._module, *tensors.values())
-        leaves = [leaf for leaf in _pytree.tree_leaves(returned) if leaf is not None]
-        return {f"output_{i}": as_array(leaf) for i, leaf in enumerate(leaves)}
+        found = _pytree.tree_flatten_with_path(returned)[0]
+        found = [(path, leaf) for path, leaf in found if leaf is not None]
+        names = output_names([list(map(_part, path)) for path, _ in found])
+        return {name: as_array(leaf) for name, (_, leaf) in zip(names, found, strict=True)}
+
+
+def _part(key: Any) -> object:
+    """The key, the attribute or the number that a step into what was returned has."""
+    return next(getattr(key, n) for n in ("key", "name", "idx") if hasattr(key, n))
 
 
 def _torch() -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -22,6 +23,7 @@ from optvet.plugin import (
     SourceStep,
     hookimpl,
     may_be_rounded,
+    output_names,
     version_of,
 )
 from optvet_tensorflow.converters import (
@@ -158,10 +160,24 @@ class TensorFlowSession:
         self._program = program
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        """All tensors that are returned, in order, with numbers for names."""
+        """All tensors that are returned, in order, by their keys or numbers."""
         returned = self._program(*(feeds[s.name] for s in self._program.specs))
         leaves = [v for v in tensorflow().nest.flatten(returned) if v is not None]
-        return {f"output_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        paths = list(paths_to(returned))
+        names = output_names(paths if len(paths) == len(leaves) else [()] * len(leaves))
+        return {name: np.asarray(leaf) for name, leaf in zip(names, leaves, strict=True)}
+
+
+def paths_to(returned: Any, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
+    """The keys and numbers that lead to each tensor of what was returned, in order."""
+    if isinstance(returned, Mapping):
+        for key in sorted(returned, key=str):
+            yield from paths_to(returned[key], (*path, str(key)))
+    elif isinstance(returned, (tuple, list)):
+        for i, each in enumerate(returned):
+            yield from paths_to(each, (*path, i))
+    elif returned is not None:
+        yield path
 
 
 class LiteRuntime:

@@ -86,6 +86,32 @@ halves.more_inputs = [(torch.randn(6, 4),)]
 halves.dynamic_axes = {"x": {0: "batch"}}
 
 
+def write_to_view(x):
+    y = x * 2
+    v = y.view(-1)
+    v.masked_fill_(v > 0, 7)
+    return y + 1
+
+
+def view_of_written():
+    return Function(write_to_view)
+
+
+view_of_written.example_inputs = (torch.randn(3, 4),)
+
+
+class Two(nn.Module):
+    def forward(self, x):
+        return {"rows": (x * 4).to(torch.int64) // 3, "more": x + 1}
+
+
+def dictionary():
+    return Two()
+
+
+dictionary.example_inputs = (torch.randn(3, 4),)
+
+
 def smoothed():
     return Function(lambda x, y: nn.functional.cross_entropy(x, y, label_smoothing=0.2))
 
@@ -202,6 +228,21 @@ def test_the_operator_is_named_with_its_line_and_what_it_became(source: Path) ->
     assert "index_put" in place.operator
     assert place.line.startswith(f"{source}:")
     assert place.node == "ScatterND"
+
+
+def test_a_write_through_a_view_that_is_lost_is_the_place(source: Path) -> None:
+    place = convert(source, "view_of_written", "torch_script").findings[0].place
+    assert place is not None
+    assert place.words() == "aten.masked_fill_ → Add: its write is lost"
+    number = source.read_text().splitlines().index("    v.masked_fill_(v > 0, 7)") + 1
+    assert place.line == f"{source}:{number}"
+
+
+def test_an_output_in_a_dictionary_is_named_by_its_key(source: Path) -> None:
+    # The exporter takes dictionaries; so does the trace that is judged before it.
+    result = convert(source, "dictionary", "torch_script")
+    assert result.findings[0].outputs == ["rows"]
+    assert "'rows'" in result.findings[0].message
 
 
 @pytest.mark.long

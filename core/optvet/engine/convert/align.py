@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -215,10 +215,33 @@ def broken_region(
             wanted.add(maker[name])
             todo += reads(model.graph.node[maker[name]])
     nodes = tuple(sorted(wanted))
-    return SuspectRegion(
-        nodes,
-        next((i for i in nodes if _is_fed(model.graph.node[i], sound)), None),
-        *_lacking(source, known, place),
+    entry = next((i for i in nodes if _is_fed(model.graph.node[i], sound)), None)
+    lacking, first = _lacking(source, known, place)
+    if first is None or entry is None:
+        return SuspectRegion(nodes, entry, lacking, first)
+    # What only says where an operator writes is no operator to blame.
+    readers = nodes if source.values[first].is_view else (entry,)
+    names = {name for i in readers for name in reads(model.graph.node[i])}
+    read = {known.target[name] for name in names & known.target.keys()}
+    lost = lost_write(source, known, lacking, read)
+    return SuspectRegion(nodes, entry, lacking, first if lost is None else lost)
+
+
+def lost_write(
+    source: SourceInside, known: Known, lacking: Sequence[int], read: Collection[int]
+) -> int | None:
+    """The last write in place among ``lacking`` that the converted model lacks.
+
+    It has what was there before, which is at one of the places ``read`` in the source.
+    """
+
+    def is_read(before: int) -> bool:
+        value = source.values[before].value
+        return any(equal_up_to_layout(value, source.values[i].value, 0.0) for i in read)
+
+    overwritten = ((i, source.values[i].overwrites) for i in reversed(lacking))
+    return next(
+        (i for i, b in overwritten if b is not None and b in known.source and is_read(b)), None
     )
 
 

@@ -267,6 +267,10 @@ def describe_region(run: LocatedRun) -> ConversionPlace:
         others = other_inputs(inside, first, entry, constants, opset_versions(model))
         difference = ", ".join(other.words() for other in others)
         alike = True
+    elif first is not None and first.overwrites is not None:
+        # The node does what comes behind the write, to what was there before it.
+        behind = {inside.values[i].alike for i in region.operators}
+        difference = "its write is lost" if entry is not None and entry.op_type in behind else ""
     elif region.first is not None:
         lost = lost_output(inside, region.first, run.known, model.graph, opset_versions(model))
         if lost is not None:
