@@ -69,7 +69,7 @@ _MODULES = {
     "spec.records.report_table": "ReportTable",
     "spec.records.placement": "Placement",
     "spec.records.timing": "Timing",
-    "spec.records.vet": "Finding PassRecord VetResult WarningRecord",
+    "spec.records.vet": "Finding PassNumbers PassRecord VetResult WarningRecord",
     "spec.releases": "ReleasedPackage",
     "spec.repair": "RepairRequest",
     "spec.request": "VetRequest",

@@ -113,7 +113,13 @@ if TYPE_CHECKING:
     )
     from optvet.spec.records.report_table import ReportTable
     from optvet.spec.records.timing import Timing
-    from optvet.spec.records.vet import Finding, PassRecord, VetResult, WarningRecord
+    from optvet.spec.records.vet import (
+        Finding,
+        PassNumbers,
+        PassRecord,
+        VetResult,
+        WarningRecord,
+    )
     from optvet.spec.releases import ReleasedPackage
     from optvet.spec.request import VetRequest
     from optvet.spec.runtime_protocols import ReadsFiles, Runtime, RuntimeExtras, Session
@@ -191,7 +197,8 @@ __all__ = [  # noqa: RUF022  # by what they are for
     "StudyData", "TrialRow", "TrialParts", "FaultRow", "Cause", "Outcome", "OUTCOMES", "by_model",
     "ConversionFault", "StudiedConversion",
     "grouped", "variants", "AnswerContrast", "BenchResult", "BenchVariant", "DeviceUse",
-    "KernelProfile", "Edit", "ModelComparison", "RepairResult", "PassRecord", "Placement", "Timing",
+    "KernelProfile", "Edit", "ModelComparison", "RepairResult", "PassNumbers", "PassRecord",
+    "Placement", "Timing",
     # Optional members, those of a class of extras one by one, those of the others together.
     "PluginExtras", "WorkerExtras", "EnvironmentExtras", "OptimizerExtras", "TakesFiles",
     "LowersPrecision", "RuntimeExtras", "SourceExtras", "SessionExtras", "ReadsFiles",

@@ -19,7 +19,7 @@ from optvet_detection.boxes import Detections, Proposals, box_iou, is_box, selec
 from optvet_detection.coco import average_precision, is_available, truth_from_detections
 from optvet_detection.decoders import DECODERS, choose, image_size
 from optvet_detection.heads import DecoderInput
-from optvet_detection.matching import THRESHOLDS, assign, count, difference, ratios
+from optvet_detection.matching import THRESHOLDS, assign, count, difference, label_order, ratios
 from optvet_detection.options import DetectionOptions
 
 coco = pytest.mark.skipif(not is_available(), reason="needs pycocotools (optvet[detection])")
@@ -157,6 +157,16 @@ def test_score_agreement_is_what_the_largest_change_leaves() -> None:
     ours = detections([[0, 0, 9, 9], [20, 0, 29, 9]], [0.9, 0.8])
     theirs = detections([[0, 0, 9, 9], [20, 0, 29, 9]], [0.9, 0.5])
     assert ratios(count(ours, theirs))["score_agreement"] == pytest.approx(0.7, abs=1e-15)
+
+
+def test_labels_of_the_first_boxes_are_compared_in_the_order_of_their_scores() -> None:
+    ours = [detections(BOXES, [0.9, 0.8, 0.6], [2, 0, 1]), detections(BOXES, [0.9, 0.8, 0.6])]
+    theirs = [detections(BOXES, [0.7, 0.8, 0.6], [2, 0, 1]), detections(BOXES, [0.9, 0.8, 0.6])]
+    assert label_order(ours, ours) == dict.fromkeys(label_order(ours, ours), 1.0)
+    assert label_order(ours, theirs)["label_order_top1"] == 0.5
+    # The same labels in other places have the same order: only boxes moved.
+    moved = [detections(BOXES + 5, d.scores, d.labels) for d in ours]
+    assert label_order(ours, moved)["label_order_top10"] == 1.0
 
 
 def test_boxes_in_one_place_are_paired_by_score() -> None:

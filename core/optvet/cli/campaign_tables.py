@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from optvet.spec.errors import UsageError
 from optvet.spec.foreign import files_in
 from optvet.spec.records.report_table import ReportTable
 from optvet.spec.records.tables import CampaignTables
-from optvet.spec.words import csv_cell, markdown_text
+from optvet.spec.words import csv_cell, latex_text, markdown_text
 
 if TYPE_CHECKING:
     from optvet.engine.discovery import Plugins
@@ -57,6 +57,7 @@ class TableFormat(StrEnum):
     SCREEN = "screen"
     CSV = "csv"
     MARKDOWN = "markdown"
+    LATEX = "latex"
 
 
 @add(app, "tables")
@@ -135,8 +136,7 @@ def command(
     if format == TableFormat.SCREEN:
         terminal.show(*_screen(tables))
     else:
-        write = _csv if format == TableFormat.CSV else _markdown
-        terminal.write("\n".join(map(write, tables)))
+        terminal.write("\n".join(map(_WRITERS[format], tables)))
 
 
 def _document(
@@ -187,6 +187,35 @@ def _markdown(table: ReportTable) -> str:
     if table.note:
         lines += ["", markdown_text(table.note)]
     return "\n".join([*lines, ""])
+
+
+def _latex(table: ReportTable) -> str:
+    """A float that needs no package; numbers stand at the right, the remark below the rows."""
+    columns = ["r" if _is_numeric(table, index) else "l" for index in range(len(table.columns))]
+    lines = [
+        "\\begin{table}",
+        f"\\caption{{{latex_text(table.title)}}}",
+        f"\\begin{{tabular}}{{{''.join(columns)}}}",
+        "\\hline",
+        " & ".join(map(latex_text, table.columns)) + r" \\ \hline",
+        *(" & ".join(latex_text(cell_text(v)) for v in row) + r" \\" for row in table.rows),
+        "\\hline",
+        "\\end{tabular}",
+    ]
+    if table.note:
+        lines.append(f"\\par {latex_text(table.note)}")
+    return "\n".join([*lines, "\\end{table}", ""])
+
+
+def _is_numeric(table: ReportTable, index: int) -> bool:
+    return all(not isinstance(row[index], str) for row in table.rows)
+
+
+_WRITERS: Mapping[TableFormat, Callable[[ReportTable], str]] = {
+    TableFormat.CSV: _csv,
+    TableFormat.MARKDOWN: _markdown,
+    TableFormat.LATEX: _latex,
+}
 
 
 def _is_answer(file: Path) -> bool:

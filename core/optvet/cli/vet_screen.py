@@ -22,6 +22,7 @@ from optvet.cli.render import (
     table_of,
     text,
 )
+from optvet.cli.tables import shown_table
 from optvet.cli.terminal import one_line
 from optvet.cli.vet_facts import (
     ANSWER_CHARS,
@@ -38,6 +39,7 @@ from optvet.cli.vet_facts import (
 )
 from optvet.cli.warned import warnings_table
 from optvet.spec.records import Divergence, Impact
+from optvet.spec.records.pass_tables import PassesAlone, pass_tables
 from optvet.spec.records.saved import Saved
 from optvet.spec.records.verified import is_named, verified_of
 from optvet.spec.records.vet import Exercise, Finding, VetResult
@@ -48,6 +50,7 @@ _CODE_LINES, _CODE_CHARS = 40, 3000
 _PATH = re.compile(r"[\w./+-]*")
 _LISTED_DIVERGENCES = 4
 _LISTED_LOSSES = 3
+_LISTED_METRICS = 8
 _LISTED_NODES = 6
 _LISTED_SITES = 3
 _LISTED_REGIONS = 3
@@ -143,6 +146,11 @@ def details(result: VetResult, request: VetRequest, *, explain: bool) -> Iterato
         yield Padding(_where(finding, len(faults) > 1), (0, 0, 1, 0))
     if result.passes_alone:
         yield Padding(_passes(result), (0, 0, 1, 0))
+    if explain and result.round_trip is not None:
+        alone = PassesAlone((), result.passes_alone, result.round_trip)
+        for table in pass_tables([alone], most=_LISTED_METRICS):
+            yield from shown_table(table)
+            yield Text()
     if request.warnings and result.warnings:
         yield Padding(warnings_table(result.warnings), (0, 0, 1, 0))
     yield facts_table(result, request, explain)

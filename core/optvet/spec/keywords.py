@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from optvet.spec.request import OnBad, Strategy
+from optvet.spec.request import EachOn, OnBad, Strategy
 
 Strings = str | Sequence[str]
 """One name or several; a comma separates names too where the command line takes a list."""
@@ -59,6 +59,7 @@ class VetOptions(_JudgingKeywords, total=False):
     exclude: Strings
     strategy: Strategy
     pairs: bool | None
+    each_on: EachOn
     cross_check: Strings
     clean: bool
     measure: bool

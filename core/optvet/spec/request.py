@@ -21,6 +21,7 @@ from optvet.spec.validation_words import words_of
 
 Strategy = Literal["auto", "walk", "subset", "each", "none"]
 OnBad = Literal["refuse", "skip"]
+EachOn = Literal["first", "all"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -196,6 +197,8 @@ class _HowToVet(Request):
     """How to search for culprits; `each` tries every pass alone, `none` only detects."""
     pairs: bool | None = option(None, group=_HOW, shown="if the model is small")
     """Whether `each` tries ordered pairs too."""
+    each_on: EachOn = option("first", group=_HOW)
+    """Whether `each` tries passes on the first chunk of samples, or on all samples."""
     runtime: str | None = option(
         None, group=_HOW, metavar="NAME", shown="one that runs the optimizer's format"
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Finding,
         Impact,
         ModelComparison,
+        PassNumbers,
         PassRecord,
         Placements,
         Structures,
@@ -79,8 +80,9 @@ class TrialParts(NamedTuple):
 class TrialRow:
     """One trial.
 
-    ``error`` and ``noise`` are those of the worst output; ``passes`` are those tried alone;
-    ``warnings`` are those that are new after optimization. Unknown values are None, or empty.
+    ``error`` and ``noise`` are those of the worst output; ``passes`` are those tried alone,
+    ``round_trip`` the numbers of import and export beside them; ``warnings`` are those that are new
+    after optimization. Unknown values are None, or empty.
     """
 
     key: str
@@ -102,6 +104,7 @@ class TrialRow:
     noise: float | None = None
     kind: Literal["vet", "convert"] = "vet"
     passes: tuple[PassRecord, ...] = ()
+    round_trip: PassNumbers | None = None
     pipeline: tuple[str, ...] = ()
     structures: Structures | None = None
     placements: Placements | None = None

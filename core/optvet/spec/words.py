@@ -112,6 +112,34 @@ def markdown_text(text: str, limit: int = 0, *, in_table: bool = False) -> str:
     return re.sub(r"^([-+=:]|\d+(?=[.)](\s|$)))", lambda m: f"&#{ord(m[0][0])};{m[0][1:]}", marked)
 
 
+_LATEX: Mapping[int, str] = str.maketrans(
+    {c: f"\\{c}" for c in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "–": "--",
+        "→": r"$\rightarrow$",
+        "×": r"$\times$",
+        "τ": r"$\tau$",
+        "…": r"\dots{}",
+    }
+)
+
+
+def latex_text(text: str) -> str:
+    r"""One line of LaTeX that shows ``text`` and runs no command of it.
+
+    >>> print(latex_text("fuse_bn & 5 %"))
+    fuse\_bn \& 5 \%
+    """
+    return " ".join(printable(text).split()).translate(_LATEX)
+
+
 def markdown_code(text: str) -> str:
     """``text`` as code within a line of Markdown, also within a table."""
     line = " ".join(printable(text).split()).replace("`", "'").replace("|", "\N{BROKEN BAR}")

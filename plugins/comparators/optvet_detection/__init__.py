@@ -46,11 +46,13 @@ from optvet_detection.coco import (
 from optvet_detection.decoders import DECODERS, choose, image_size
 from optvet_detection.heads import DecoderInput, Head, Outputs
 from optvet_detection.matching import (
+    RANKED,
     Counts,
     UnmatchedBoxes,
     count,
     detections_from_detail,
     difference,
+    label_order,
     ratios,
 )
 from optvet_detection.options import DetectionOptions
@@ -132,7 +134,12 @@ class DetectionComparator:
         against = annotated.scores(options) if truth is not None else {}
         return DetectionComparison(
             sample.id,
-            {**ratios(counts), **_coco_metrics(ours, theirs, options), **against},
+            {
+                **ratios(counts),
+                **_coco_metrics(ours, theirs, options),
+                **label_order(ours, theirs),
+                **against,
+            },
             changed=changed,
             sensitive=not changed and any(d.sensitive for d in differences),
             detail={"decoder": head.decoder, "images": images, "nan_differs": lost},
@@ -143,7 +150,8 @@ class DetectionComparator:
         """Every metric of a summary."""
         own = (*METRICS_OF_SHOWN, *NAMES)
         truth = [f"{side}_{name}" for side in ("reference", "candidate") for name in own]
-        return ("score_agreement", *own, *truth)
+        order = [f"label_order_top{k}" for k in RANKED]
+        return ("score_agreement", *own, *order, *truth)
 
     def summarise(self, comparisons: Sequence[Comparison], options: DetectionOptions) -> Summary:
         """Metrics over the boxes of all images together, as COCO pools them."""
@@ -152,6 +160,7 @@ class DetectionComparator:
         theirs = [detections_from_detail(i["candidate"]) for i in images]
         counts = sum((count(r, c) for r, c in zip(ours, theirs, strict=True)), Counts())
         metrics = {**ratios(counts), **_coco_metrics(ours, theirs, options)}
+        metrics |= label_order(ours, theirs)
         parts = [c.annotated for c in comparisons if isinstance(c, DetectionComparison)]
         annotated = sum(parts, Annotated())
         if annotated.truth:

@@ -7,7 +7,7 @@ objects crowd, depends on which side is called the reference, and breaks ties by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -168,6 +168,24 @@ def _undecided(side: Detections, index: int, other: Detections, least: float) ->
         return False
     spare = other.spare_boxes[other.spare_labels == side.labels[index]]
     return bool((box_iou(side.boxes[index : index + 1], spare) >= least).any())
+
+
+RANKED = (1, 5, 10)
+
+
+def label_order(ours: Sequence[Detections], theirs: Sequence[Detections]) -> dict[str, float]:
+    """The share of images whose first ``k`` labels, by score, are the same in this order."""
+    if not ours:
+        return {}
+    pairs = [(_ranked(r), _ranked(c)) for r, c in zip(ours, theirs, strict=True)]
+    same = {k: sum(r[:k] == c[:k] for r, c in pairs) for k in RANKED}
+    return {f"label_order_top{k}": same[k] / len(pairs) for k in RANKED}
+
+
+def _ranked(found: Detections) -> list[int]:
+    # Stable, since a detector lists boxes of one score in an order of its own.
+    order = np.argsort(-found.scores, kind="stable")
+    return [int(label) for label in found.labels[order]]
 
 
 def detections_from_detail(detail: Mapping[str, list[float]]) -> Detections:

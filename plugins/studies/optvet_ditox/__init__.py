@@ -21,6 +21,7 @@ from optvet_ditox.counts import (
     shares,
 )
 from optvet_ditox.issues import findings, published_findings
+from optvet_ditox.passes import each_pass
 
 
 class Ditox:
@@ -44,6 +45,7 @@ class Ditox:
             by_task(rows),
             different_models(rows),
             by_pass(rows),
+            each_pass(rows),
             blamed(rows),
         ]
 

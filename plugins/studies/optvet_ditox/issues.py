@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from optvet.plugin import Finding, ReportTable, Symptom, TrialRow
 from optvet_ditox.figures import Cell, published
@@ -40,6 +40,7 @@ class _Wording(NamedTuple):
     error: str
     symptom: str
     cause: str
+    message: str
 
 
 def _issues(row: TrialRow) -> Iterator[tuple[_Issue, _Wording]]:
@@ -56,7 +57,8 @@ def _issues(row: TrialRow) -> Iterator[tuple[_Issue, _Wording]]:
         kind = _type_of(record.symptom, min(record.symptom.info.stages, key=_FROM_FIRST.index))
         key = _Issue(row.optimizer, record.name, kind, str(record.symptom))
         cause = "unclear" if record.known_limit is None else "by design"
-        yield key, _Wording(record.known_limit or "alone", str(record.symptom), cause)
+        error = record.known_limit or record.message or "alone"
+        yield key, _Wording(error, str(record.symptom), cause, record.message)
     yield from _warnings(row)
 
 
@@ -76,7 +78,9 @@ def _warnings(row: TrialRow) -> Iterator[tuple[_Issue, _Wording]]:
 
 def _warning_of(row: TrialRow, passes: str, message: str, cause: str) -> tuple[_Issue, _Wording]:
     about = _VARYING.sub("…", message)
-    return _Issue(row.optimizer, passes, _WARNING, about), _Wording(message, _WARNING, cause)
+    return _Issue(row.optimizer, passes, _WARNING, about), _Wording(
+        message, _WARNING, cause, message
+    )
 
 
 _WARNING = "warning"
@@ -87,7 +91,8 @@ _VARYING = re.compile(r"'[^']*'|\d+")
 def _issue_of(row: TrialRow, found: Finding, issue: str, cause: str) -> tuple[_Issue, _Wording]:
     passes = ", ".join(found.culprit) or "round trip"
     error = found.known_limit or found.message or found.blamed()
-    return _Issue(row.optimizer, passes, _type(found), issue), _Wording(error, found.symptom, cause)
+    wording = _Wording(error, found.symptom, cause, found.message)
+    return _Issue(row.optimizer, passes, _type(found), issue), wording
 
 
 def findings(rows: Sequence[TrialRow]) -> ReportTable:
@@ -126,28 +131,27 @@ _LISTED = 6
 
 
 def published_findings(rows: Sequence[TrialRow]) -> ReportTable:
-    """The study's fifteen findings, and how many models here have each pass at fault."""
-    blamed: dict[tuple[str, str], set[str]] = {}
-    for row in rows:
-        for key, said in _issues(row):
-            for name in key.passes.split(", "):
-                blamed.setdefault((name, said.symptom), set()).add(row.digest)
+    """The study's fifteen findings, and how many models here show the same of the same pass."""
+    seen = [
+        (row.digest, {*key.passes.split(", ")}, said) for row in rows for key, said in _issues(row)
+    ]
     lines: list[list[Cell]] = []
     for number, entry in enumerate(published()["findings"], 1):
-        names, symptom = entry["passes"] or ["round trip"], entry.get("symptom")
-        ours = {
-            digest
-            for (name, shown), digests in blamed.items()
-            if name in names and symptom in (None, shown)
-            for digest in digests
-        }
+        names = {*(entry["passes"] or ("round trip", "all passes"))}
+        ours = {digest for digest, passes, said in seen if passes & names and _is(entry, said)}
         passes = ", ".join(entry["passes"]) or "all passes"
         lines.append([number, passes, entry["text"], entry["type"], entry["models"], len(ours)])
     return ReportTable(
         title="DiTOX: the study's findings",
-        note="Here: models of this campaign with a finding or a note on one of these passes, on "
-        "the round trip that all passes share, or on which the pass fails alone; the error may be "
-        "another.",
+        note="Here: models of this campaign on which one of these passes, or the round trip that "
+        "all passes share, shows the same symptom with the same error.",
         columns=["no.", "passes", "error", "type", "models in DiTOX", "here"],
         rows=lines,
     )
+
+
+def _is(entry: Mapping[str, Any], said: _Wording) -> bool:
+    """Whether something that was seen is a finding of the study: its symptom, and its error."""
+    if entry.get("symptom", said.symptom) != said.symptom:
+        return False
+    return re.search(entry.get("message", ""), said.message, re.IGNORECASE) is not None

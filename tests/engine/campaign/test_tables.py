@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.commands import FAULTY, Run
 
 from optvet.engine.campaign.causes import cause_of
+from optvet.engine.campaign.tables import tables_of_findings
 from optvet.engine.campaign.tables.failing import only_failing
 from optvet.engine.campaign.tables.level_charts import charts
 from optvet.engine.campaign.tables.over_many import (
@@ -32,10 +33,15 @@ from optvet.spec.records import (
     Finding,
     Impact,
     IntervalChart,
+    OutputRecord,
+    PassNumbers,
+    PassRecord,
     Placement,
     Placements,
     PointChart,
+    Structure,
     Timing,
+    Verdict,
 )
 from optvet.spec.records.report_table import ReportTable
 from optvet.spec.records.tables import CampaignTables
@@ -131,6 +137,10 @@ def test_tables_of_a_real_campaign(run: Run, models: Path, place: Path) -> None:
     ran = run("campaign", "tables", "small.store", "--study", "otx", "--format", "csv")
     parts = ran.out.split("\n\n")
     nodes = list(csv.reader(io.StringIO(parts[1])))
+    ran = run("campaign", "tables", "small.store", "--study", "otx", "--format", "latex")
+    assert ran.out.count(r"\begin{tabular}") == ran.out.count(r"\end{table}") == len(parts)
+    assert r"\caption{OTX: nodes per level}" in ran.out
+    assert r"level & models & nodes & optimized & change \% & OTX \%" in ran.out
     # The pipeline that fails has made no graph; Identity is gone in one of two nodes.
     assert nodes[0] == ["# OTX: nodes per level"]
     assert [line[1:5] for line in nodes[2:]] == [["1", "2", "1", "-50.0"], ["2", "4", "3", "-25.0"]]
@@ -457,7 +467,10 @@ def impact_of(comparator: str, changed: int = 0, **metrics: float) -> Impact:
 
 
 def test_the_study_s_figures_stand_beside_those_of_its_own_models() -> None:
-    raised = finding(symptom="metadata-change", severity="note", stage="build", culprit=[])
+    raised = finding(
+        symptom="metadata-change", severity="note", stage="build", culprit=[],
+        changed=["ir_version"], message="ir_version: 3 became 4",
+    )  # fmt: skip
     rows = [
         row(
             "squeezenet1.0-8",
@@ -501,6 +514,59 @@ def test_the_study_s_figures_stand_beside_those_of_its_own_models() -> None:
     theirs = {line[2]: line[5] for line in tables["DiTOX: the study's findings"].rows}
     assert theirs["the IR version is raised silently"] == 1
     assert theirs["invalid input scale"] == 0
+    assert theirs["list index"] == 0
+
+
+def test_the_study_s_issues_are_a_raised_version_and_a_grown_graph_alone() -> None:
+    of_metadata = {"severity": "note", "stage": "build", "culprit": []}
+    notes = {
+        "FV": finding(symptom="metadata-change", changed=["ir_version"], **of_metadata),
+        "": finding(symptom="metadata-change", changed=["producer_name"], **of_metadata),
+        "MG": finding(symptom="bloat", severity="note", stage="build", culprit=["fuse_bn"]),
+    }
+    read = impact_of("classification", reordered_top1=0.0)
+    rows = [row(issue or "none", impact=read, notes=(note,)) for issue, note in notes.items()]
+    rows.append(row("wrong", "differs", impact=read))
+    rows.append(row("boxes", impact=impact_of("detection", label_order_top1=0.75)))
+    tables = {t.title: t for t in Plugins().study("ditox").tables(StudyData(rows))}
+    label = tables["DiTOX: labels in another order"]
+    place = label.columns.index("issue")
+    assert {str(r[0]): r[place] for r in label.rows[:5]} == {
+        "FV": "FV", "none": "", "MG": "MG", "wrong": "other", "boxes": "",
+    }  # fmt: skip
+    assert label.rows[4][5] == 25.0  # of images, the first label changed
+
+
+def test_each_pass_on_each_model_is_a_row_with_the_study_s_scores() -> None:
+    def numbers(verdict: Verdict, nodes: int, **metrics: float) -> PassNumbers:
+        return PassNumbers(
+            verdict=verdict,
+            samples=50,
+            outputs=[OutputRecord(name="y", verdict="drift", error=0.5, noise_floor=0.1)],
+            impact=impact_of("classification", 5, **metrics),
+            structure=Structure(nodes=nodes, size_bytes=9, operators={"Conv": nodes}),
+        )
+
+    wrong = numbers("faulty", 3, kendall_tau=0.5, reordered_top5=0.2, f1=0.3)
+    passes = (
+        PassRecord(name="idle", effect="none"),
+        PassRecord(name="fuse", effect="failed", symptom="wrong-output", numbers=wrong),
+        PassRecord(name="split", effect="failed", symptom="optimizer-error"),
+    )
+    one = replace(row("m", opset=9), passes=passes, round_trip=numbers("clean", 7, kendall_tau=1))
+    tables = {t.title: t for t in Plugins().study("ditox").tables(StudyData([one]))}
+    table = tables["DiTOX: each pass on each model"]
+    found = {str(r[4]): dict(zip(table.columns, r, strict=True)) for r in table.rows}
+    assert [*found] == ["import and export", "fuse", "split"]
+    assert (found["import and export"]["nodes"], found["import and export"]["tau"]) == (7, 1)
+    fuse = found["fuse"]
+    assert (fuse["verdict"], fuse["error"], fuse["nodes"], fuse["inputs"]) == ("faulty", 0.5, 3, 50)
+    assert (fuse["top 5 %"], fuse["tau"], found["split"]["nodes"]) == (20.0, 0.5, None)
+    assert "BLEU" not in table.columns
+    (general,) = [t for t in tables_of_findings([one], [one]) if t.title.startswith("Each pass")]
+    cells = [dict(zip(general.columns, r, strict=True)) for r in general.rows]
+    assert [c["pass"] for c in cells] == ["import and export", "fuse", "split", "1 others"]
+    assert (cells[1]["noise"], cells[1]["changed"], cells[1]["f1"]) == (0.1, 5, 0.3)
 
 
 def test_a_level_is_compared_with_the_study_s_figure_of_the_same_model() -> None:

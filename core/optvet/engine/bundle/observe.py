@@ -133,7 +133,8 @@ def _observe(
     )
     before = runner.sandbox.call(_text_of, runner.model.blob, fresh=True).value or ""
     first, *more = (examiner.reference[sample.id] for sample in samples)
-    levels = examiner.levels(runs_of(trial)) if isinstance(sought, PortableRequirement) else {}
+    metric = isinstance(sought, PortableRequirement)
+    levels = examiner.levels(runs_of(trial), case.passes.pipeline) if metric else {}
     noise = tuple(levels.get(sample.id, {}) for sample in samples)
     full = case.checks.full
     return runner, Evidence(observed, first, before, after or "", full, tuple(more), noise)

@@ -13,6 +13,7 @@ from optvet.engine.vet.explain.exercise import exercise
 from optvet.engine.vet.explain.new_warnings import warnings_of, with_warnings
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.find.pass_records import pass_records
+from optvet.engine.vet.find.study import Studied
 from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.session import VetSession
@@ -50,7 +51,7 @@ def assemble(
     safe: tuple[str, ...],
     blamed: Sequence[Finding],
     remaining: Examination | None,
-    records: Sequence[PassRecord],
+    studied: Studied,
     impact: Impact | None,
     fixed: list[FixedTolerance],
 ) -> VetResult:
@@ -64,7 +65,7 @@ def assemble(
         safe: What remains of the pipeline.
         blamed: Findings on the pipeline as a whole.
         remaining: What the passes that remain do to the outputs; None if none remains.
-        records: What every pass did alone; none if that was not studied.
+        studied: What every pass did alone; without records if that was not studied.
         impact: What differences mean on the model's task.
         fixed: What fixed tolerances would say.
     """
@@ -87,13 +88,9 @@ def assemble(
         reason=reason,
         findings=ledger.findings,
         outputs=outputs,
-        passes=pass_records(
-            session.case.passes.pipeline,
-            ledger.findings,
-            alone=with_warnings(session.runner, records, detected.samples),
-            changing=_reported_changes(session),
-        ),
-        changing_passes=_changing_passes(session, records),
+        passes=_passes(session, detected, studied),
+        round_trip=studied.round_trip,
+        changing_passes=_changing_passes(session, studied.records),
         impact=impact,
         requirements=ledger.requirements,
         quantized=_summarize_layers(session, detected),
@@ -113,6 +110,15 @@ def assemble(
         seed=request.seed,
         strategy=request.strategy,
         cost=session.runner.ledger.cost(time.perf_counter() - started),
+    )
+
+
+def _passes(session: VetSession, detected: Detected, studied: Studied) -> list[PassRecord]:
+    return pass_records(
+        session.case.passes.pipeline,
+        session.ledger.findings,
+        alone=with_warnings(session.runner, studied.records, detected.samples),
+        changing=_reported_changes(session),
     )
 
 

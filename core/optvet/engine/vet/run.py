@@ -26,7 +26,7 @@ from optvet.engine.vet.find.detect import Detected, detect, wrong_in_rest
 from optvet.engine.vet.find.eliminate import Rest, clear
 from optvet.engine.vet.find.excuses import excuse, excuse_exact, excused_passes
 from optvet.engine.vet.find.model_files import note_changes, states_of
-from optvet.engine.vet.find.study import is_wanted, study
+from optvet.engine.vet.find.study import Studied, is_wanted, study
 from optvet.engine.vet.impact.assess import Assessor
 from optvet.engine.vet.observe.layers import Layers
 from optvet.engine.vet.observe.observation import Examination
@@ -34,7 +34,7 @@ from optvet.engine.vet.require.as_shipped import require_as_shipped
 from optvet.engine.vet.require.demand import demand
 from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.session import VetSession, open_session
-from optvet.engine.vet.speed.verdict import judge_speed
+from optvet.engine.vet.speed.verdict import judge_speed, time_passes
 from optvet.engine.work.cache import whole_answers
 from optvet.engine.work.cache.environment_fingerprint import modules_of
 from optvet.engine.work.sandbox import Sandbox
@@ -42,7 +42,7 @@ from optvet.engine.work.trials.inputs import Inputs
 from optvet.engine.work.trials.trial_results import FINDING
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import CannotLoad, OptvetError, Unsupported, UsageError
-from optvet.spec.records import Control, Finding, PassRecord, VetResult
+from optvet.spec.records import Control, Finding, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
 
@@ -183,7 +183,7 @@ def _run(session: VetSession, started: float) -> VetResult:
     # If import or lowering is faulty, no pass can be judged.
     sound = not ledger.findings
     safe: tuple[str, ...] = ()
-    records: list[PassRecord] = []
+    studied = Studied()
     remaining = None
     if sound:
         further = rest if inputs.several else None
@@ -202,7 +202,8 @@ def _run(session: VetSession, started: float) -> VetResult:
         safe = demand(session, meter, safe, cleared_of_faults)
     blamed = tuple(ledger.findings)
     if sound and is_wanted(session):
-        records = study(session, detected, safe)
+        timer = partial(time_passes, session, detected) if session.request.measure else None
+        studied = study(session, detected, inputs, assessor, safe, timer)
     if sound and safe:
         safe = _judge_shipped(session, detected, inputs, safe)
     if session.request.measure:
@@ -217,7 +218,7 @@ def _run(session: VetSession, started: float) -> VetResult:
         safe=safe,
         blamed=blamed,
         remaining=remaining,
-        records=records,
+        studied=studied,
         impact=assessor.impact(),
         fixed=assessor.fixed.records(),
     )

@@ -12,7 +12,7 @@ from optvet.spec.records.base import Record, Result
 from optvet.spec.records.layers import LayerRecord, Quantized
 from optvet.spec.records.placement import Placements
 from optvet.spec.records.saved import Saved
-from optvet.spec.records.structure import Structures
+from optvet.spec.records.structure import Structure, Structures
 from optvet.spec.records.timing import Timing
 from optvet.spec.symptoms import Stage, Symptom
 
@@ -216,31 +216,6 @@ def remark(severity: str, symptom: Symptom) -> str:
     return "" if severity in ("fault", symptom) else severity
 
 
-Effect = Literal["none", "changed", "failed", "unknown", "not-measured"]
-Evidence = Literal["alone", "culprit", "log", "none"]
-
-
-class PassRecord(Record):
-    """What one pass did to the model.
-
-    ``evidence`` says how that is known: the pass was applied "alone" (strategy ``each``), it is in
-    the "culprit" of a finding, or the optimizer's "log" of the whole pipeline says so; "none" if
-    it was only applied with the others, so that its own ``effect`` is "not-measured". ``effect`` is
-    "failed" if the pass is at fault for ``symptom``, alone or with the rest of the culprit. It is
-    "unknown" where a runtime applies the pass as it loads the model, every output stays the same
-    to the bit, and the optimizer does not report what changed. ``warnings`` are those that the pass
-    alone, beyond import and export, makes libraries give: the first of several that differ in names
-    and numbers alone.
-    """
-
-    name: str
-    effect: Effect
-    evidence: Evidence = "alone"
-    symptom: Symptom | None = None
-    known_limit: str | None = None
-    warnings: list[str] = Field(default_factory=list)
-
-
 class OutputRecord(Record):
     """Verdict over all samples on one output, with the numbers of the sample that decided.
 
@@ -280,6 +255,58 @@ class Impact(Record):
     sensitive: int
     samples: int
     details: list[ComparisonRecord] = Field(default_factory=list)
+
+
+class PassNumbers(Record):
+    """The model after one pass alone, import and export included, beside the original.
+
+    ``verdict``, ``outputs`` and ``impact`` are those that a vet of this pass alone has, on
+    ``samples`` samples; ``impact`` leaves out single samples, and is None if no outputs could be
+    compared. ``structure`` is None if no ONNX model was made. ``timing`` is None unless the request
+    measures time, and for a model that does not run.
+    """
+
+    verdict: Verdict
+    samples: int
+    outputs: list[OutputRecord] = Field(default_factory=list)
+    impact: Impact | None = None
+    structure: Structure | None = None
+    timing: Timing | None = None
+
+    @property
+    def worst(self) -> OutputRecord | None:
+        """The output with the largest error; None if no output has one."""
+        known = [o for o in self.outputs if o.error is not None]
+        return max(known, key=lambda o: o.error or 0.0, default=None)
+
+
+Effect = Literal["none", "changed", "failed", "unknown", "not-measured"]
+Evidence = Literal["alone", "culprit", "log", "none"]
+
+
+class PassRecord(Record):
+    """What one pass did to the model.
+
+    ``evidence`` says how that is known: the pass was applied "alone" (strategy ``each``), it is in
+    the "culprit" of a finding, or the optimizer's "log" of the whole pipeline says so; "none" if
+    it was only applied with the others, so that its own ``effect`` is "not-measured". ``effect`` is
+    "failed" if the pass is at fault for ``symptom``, alone or with the rest of the culprit. It is
+    "unknown" where a runtime applies the pass as it loads the model, every output stays the same
+    to the bit, and the optimizer does not report what changed. ``warnings`` are those that the pass
+    alone, beyond import and export, makes libraries give: the first of several that differ in names
+    and numbers alone. ``message`` says what is wrong with the pass alone, also where a limit is
+    documented. ``numbers`` are those of a pass that was applied alone and changed the model, or may
+    have; a pass that did not has those of ``VetResult.round_trip``.
+    """
+
+    name: str
+    effect: Effect
+    evidence: Evidence = "alone"
+    symptom: Symptom | None = None
+    known_limit: str | None = None
+    message: str = ""
+    warnings: list[str] = Field(default_factory=list)
+    numbers: PassNumbers | None = None
 
 
 class RequirementRecord(Record):
@@ -428,7 +455,8 @@ class VetResult(Result):
     ``warnings`` are what libraries wrote to stderr for original and optimized model, on the first
     samples; no verdict rests on them.
     ``passes`` has a record of every pass of the pipeline; with the strategy ``each``, of every pass
-    of the optimizer. ``changing_passes`` are those that changed the model, None if not known.
+    of the optimizer. ``round_trip`` are the numbers of import and export alone, where passes were
+    applied alone. ``changing_passes`` are those that changed the model, None if not known.
     ``judge`` is what runs the original where ``runtime`` itself is under test; None otherwise.
     ``exercise`` tells which parts that were rewritten the samples leave untried; None where no
     pipeline was verified that changes the model, or its result hides its graph.
@@ -446,6 +474,7 @@ class VetResult(Result):
     findings: list[Finding]
     outputs: list[OutputRecord] = Field(default_factory=list)
     passes: Annotated[list[PassRecord], BeforeValidator(_list_of)] = Field(default_factory=list)
+    round_trip: PassNumbers | None = None
     changing_passes: list[str] | None = None
     impact: Impact | None = None
     requirements: list[RequirementRecord] = Field(default_factory=list)

@@ -32,6 +32,7 @@ from optvet.engine.campaign.tables.level_charts import charts
 from optvet.engine.campaign.tables.over_many import (
     against_each_other,
     each_model,
+    each_pass,
     issues,
     kinds,
     operator_sets,
@@ -180,6 +181,7 @@ def tables_of_findings(
         releases(all_rows),
         operator_sets(rows) if any(row.kind == "vet" for row in rows) else None,
         each_model(rows),
+        *each_pass(rows),
         against_each_other(comparable),
     ]
     return [table for table in tables if table is not None]

@@ -10,6 +10,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from optvet.engine.campaign.tracker import KnownEntry, link_of
+from optvet.spec.records.pass_tables import PassesAlone, pass_tables
 from optvet.spec.records.report_table import ReportTable
 from optvet.spec.studies import FaultRow, TrialRow, by_model, variants
 
@@ -228,6 +229,18 @@ def _describe_move(row: TrialRow | None) -> str:
     if row.outcome == "differs":
         return f"! {size or row.faults[0].finding.symptom}"
     return {"same": "0", "rounded": size or "rounded"}.get(row.outcome, row.outcome)
+
+
+def each_pass(rows: Iterable[TrialRow]) -> list[ReportTable]:
+    """Each model under each pass alone, a table for each comparator; none if no pass was."""
+    found = []
+    for name, group in variants(rows).items():
+        found += [
+            PassesAlone((row.model, row.opset, name), row.passes, row.round_trip)
+            for row in group
+            if row.round_trip is not None
+        ]
+    return pass_tables(found, ["model", "opset", "variant"])
 
 
 def against_each_other(rows: Iterable[TrialRow]) -> ReportTable | None:

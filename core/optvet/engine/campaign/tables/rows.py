@@ -67,6 +67,7 @@ def row_of(trial: JobResult) -> TrialRow:
         error=error,
         noise=noise,
         passes=tuple(result.passes_alone),
+        round_trip=result.round_trip,
         pipeline=tuple(result.optimizer.pipeline),
         structures=result.structures,
         placements=result.placements,

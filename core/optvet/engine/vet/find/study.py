@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optvet.engine.judge.outputs import judge
 from optvet.engine.pipelines import names_passes
 from optvet.engine.vet.find.blame import search
 from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
-from optvet.engine.vet.find.detect import Detected
+from optvet.engine.vet.find.detect import Detected, let_go
 from optvet.engine.vet.find.idle_passes import idle_passes
+from optvet.engine.vet.find.pass_numbers import PassMeter
+from optvet.engine.vet.impact.assess import Assessor
 from optvet.engine.vet.observe.examine import Examiner
-from optvet.engine.vet.observe.observation import Observation, same_fault
+from optvet.engine.vet.observe.observation import Examination, Observation, same_fault
 from optvet.engine.vet.properties import GROWN, Fault
 from optvet.engine.vet.session import VetSession
+from optvet.engine.work.trials.inputs import Inputs
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import isolate
-from optvet.spec.records import Finding, PassRecord
+from optvet.spec.records import Finding, PassNumbers, PassRecord
+from optvet.spec.records.timing import Timing
 from optvet.spec.records.vet import Effect
 from optvet.spec.types import Failure, Sample
 
@@ -27,11 +31,27 @@ PAIR_NODES = 200_000
 STOPPED = "too many run into the time limit"
 
 
-@dataclass
-class _Alone:
-    """The results of every pass alone; ``changed`` lists passes that change it soundly, or may."""
+Timer = Callable[[Sequence[str]], Mapping[str, Timing]]
+"""Times the model after each of some passes alone, where it runs."""
+
+
+@dataclass(frozen=True)
+class Studied:
+    """One record per pass that was tried alone, and the numbers of import and export alone."""
 
     records: list[PassRecord] = field(default_factory=list)
+    round_trip: PassNumbers | None = None
+
+
+@dataclass
+class _Alone:
+    """The results of every pass alone; ``changed`` lists passes that change it soundly, or may.
+
+    ``runs`` are those whose model runs, right or wrong, and is another one, or may be.
+    """
+
+    records: list[PassRecord] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
     seen: dict[str, Observation | None] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
     stopped: bool = False
@@ -44,28 +64,132 @@ def is_wanted(session: VetSession) -> bool:
     return request.strategy == "each" or (every and session.case.optimizer.traits.single)
 
 
-def study(session: VetSession, detected: Detected, safe: tuple[str, ...]) -> list[PassRecord]:
+def study(
+    session: VetSession,
+    detected: Detected,
+    inputs: Inputs,
+    assessor: Assessor,
+    safe: tuple[str, ...],
+    timer: Timer | None,
+) -> Studied:
     """Try every pass alone, and pairs if there are not too many; one record per pass."""
-    examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
+    examiner, samples, ledger = detected.examiner, list(detected.samples), session.ledger
     empty = session.runner.trial(session.case.passes.base, samples, "control")
-    inherited = examiner.examine(empty, samples).observation
+    examined = examiner.examine(empty, samples)
+    inherited = examined.observation
     if inherited is not None and inherited.symptom.info.limit == "time":
         words = "import and export alone run into the time limit, so no pass was tried"
         ledger.control("every pass alone", "limited", words)
-        return []
-    alone = _each(session, detected, empty, inherited)
+        return Studied()
+    meter = PassMeter(session, detected, assessor)
+    meter.add(_ROUND_TRIP, empty, samples, examined)
+    alone = _each(session, detected, meter, empty, inherited)
     if alone.stopped:
-        return alone.records
+        return _with_numbers(meter, alone, timer)
     share = detected.share(samples)
-    if share:
+    if share and session.request.each_on == "all":
+        total = _on_further_chunks(session, detected, inputs, meter, alone, inherited)
+        ledger.control("every pass alone", "passed", f"tried on {total} samples")
+    elif share:
         ledger.control("every pass alone", "limited", f"tried{share}")
     if inherited is None and _study_pairs(session, detected, alone):
         _study_twice(session, detected, safe)
-    return alone.records
+    return _with_numbers(meter, alone, timer)
+
+
+_ROUND_TRIP = ""
+"""Stands for import and export alone among the names of passes."""
+
+
+def _with_numbers(meter: PassMeter, alone: _Alone, timer: Timer | None) -> Studied:
+    """The records with the numbers of each pass that changed the model, or may have."""
+    sound = [name for name in alone.changed if alone.seen[name] is None]
+    timings = timer(sound) if timer is not None else {}
+    records, round_trip = [], meter.numbers(_ROUND_TRIP)
+    for record in alone.records:
+        if record.effect != "none":
+            # What failed without a symptom, or not again in a fresh process, proves nothing.
+            inherits = round_trip is not None and round_trip.verdict == "faulty"
+            proven = record.symptom is not None if record.effect == "failed" else inherits
+            numbers = meter.numbers(record.name, proven=proven, timings=timings)
+            record = record.model_copy(update={"numbers": numbers})
+        records.append(record)
+    return Studied(records, round_trip)
+
+
+def _on_further_chunks(
+    session: VetSession,
+    detected: Detected,
+    inputs: Inputs,
+    meter: PassMeter,
+    alone: _Alone,
+    inherited: Observation | None,
+) -> int:
+    """Try each pass whose model runs on the samples after the first chunk, and report faults.
+
+    Returns:
+        The number of samples on which each was tried.
+    """
+    examiner, runner, table = detected.examiner, session.runner, session.case.passes
+    known = {s.id for s in detected.samples}
+    names = [_ROUND_TRIP, *alone.runs]
+    sequences = [table.base, *(table.complete((name,)) for name in alone.runs)]
+    total = len(known)
+    for chunk in inputs.chunks():
+        samples = [s for s in chunk if s.id not in known and s.id not in detected.refused]
+        examiner.learn_reference(
+            runner.reference(samples)
+            if examiner.base is None
+            else runner.trial(examiner.base, samples, "control")
+        )
+        samples = [s for s in samples if s.id in examiner.reference]
+        if not samples:
+            continue
+        total += len(samples)
+        # Several passes may fail, each on a sample of its own, which its report needs again.
+        witnesses = []
+        for name, trial in zip(names, runner.trials(sequences, samples, "each"), strict=True):
+            examined = examiner.examine(trial, samples)
+            meter.add(name, trial, samples, examined)
+            seen = examined.observation
+            if seen is None or name == _ROUND_TRIP or alone.seen[name] is not None:
+                continue
+            if inherited is not None and same_fault(seen, inherited):
+                continue
+            _learn_fault(session, detected, alone, name, seen)
+            if seen.sample is not None:
+                witnesses.append(seen.sample)
+        kept = {s.id for s in examiner.samples}
+        examiner.samples += [s for s in witnesses if s.id not in kept]
+        let_go(examiner, samples, Examination())
+    return total
+
+
+def _learn_fault(
+    session: VetSession, detected: Detected, alone: _Alone, name: str, seen: Observation
+) -> None:
+    """Report what a pass that was sound on the first chunk shows on a later one."""
+    if session.ledger.is_unexplained(seen):
+        return
+    index = next(i for i, record in enumerate(alone.records) if record.name == name)
+    symptom = seen.symptom
+    if _counts(session, name):
+        samples = [seen.sample] if seen.sample is not None else detected.samples
+        finding = _report_fault(session, detected.examiner, seen, name, samples)
+        if not finding.confirmed:
+            return
+        symptom = finding.symptom
+    alone.seen[name] = seen
+    changed = {"effect": "failed", "symptom": symptom, "message": seen.message}
+    alone.records[index] = alone.records[index].model_copy(update=changed)
 
 
 def _each(
-    session: VetSession, detected: Detected, empty: Trial, inherited: Observation | None
+    session: VetSession,
+    detected: Detected,
+    meter: PassMeter,
+    empty: Trial,
+    inherited: Observation | None,
 ) -> _Alone:
     examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
     table = session.case.passes
@@ -79,7 +203,8 @@ def _each(
     tried = session.runner.trials(sequences, samples, "each")
     for name in names:
         trial = empty if name in idle else next(tried)
-        observation = examiner.examine(trial, samples).observation
+        examined = examiner.examine(trial, samples)
+        observation = examined.observation
         if observation is not None and inherited is not None and same_fault(observation, inherited):
             observation = None
         known = any(f.culprit == [name] for f in ledger.findings)
@@ -89,6 +214,10 @@ def _each(
             alone.stopped = True
             break
         alone.seen[name] = observation
+        if name not in idle and not session.runner.are_equal(trial, empty):
+            meter.add(name, trial, samples, examined)
+            if observation is None or observation.stage == "compare":
+                alone.runs.append(name)
         explained = observation is not None and not ledger.is_unexplained(observation)
         effect = "failed" if observation else _effect(session, detected, trial, empty)
         alone.records.append(_record(session, name, effect, observation, explained=explained))
@@ -179,6 +308,7 @@ def _record(
         name=name,
         effect=effect,
         symptom=observation.symptom if observation and explained else None,
+        message=observation.message if observation and explained else "",
         known_limit=limits[0].reason if limits else None,
     )
 

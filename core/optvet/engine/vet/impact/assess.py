@@ -50,28 +50,70 @@ class Assessor:
         unsteady = examiner.random | examiner.flaky
         runs, reference = (_steady(r, unsteady) for r in (trial.runs, examiner.reference))
         self.fixed.add(_steady(runner.reference(samples).runs, unsteady), runs)
-        first = next((s for s in samples if s.id in reference and s.id in runs), None)
         if unsteady:
             names = ", ".join(sorted(unsteady))
             words = f"not compared, since two runs of the original may differ: {names}"
             self._ledger.control("comparator", "limited", words)
+        asked = self._request.comparator is not None and not unsteady
+        self._assessment, reason = self._added(
+            examiner, trial, samples, self._assessment, reference, runs, asked=asked
+        )
+        if reason:
+            self._ledger.control("comparator", "limited", reason)
+
+    def compare(
+        self,
+        examiner: Examiner,
+        trial: Trial,
+        samples: Sequence[Sample],
+        onto: Assessment | None,
+    ) -> Assessment | None:
+        """Compare the outputs of another trial as those of the pipeline are compared.
+
+        Args:
+            examiner: Has the reference.
+            trial: The trial, which the examiner has examined.
+            samples: The samples to compare.
+            onto: The comparisons of the same passes on other samples, to which these are added.
+
+        Returns:
+            The comparisons so far; None if there is nothing to compare.
+        """
+        unsteady = examiner.random | examiner.flaky
+        runs, reference = (_steady(r, unsteady) for r in (trial.runs, examiner.reference))
+        known = self._assessment
+        if onto is None and known is not None and known.begun:
+            onto = Assessment(known.choice, known.options, known.model, calibrated=True)
+        return self._added(examiner, trial, samples, onto, reference, runs, asked=False)[0]
+
+    def _added(
+        self,
+        examiner: Examiner,
+        trial: Trial,
+        samples: Sequence[Sample],
+        onto: Assessment | None,
+        reference: Mapping[str, Outputs],
+        runs: Mapping[str, Outputs],
+        *,
+        asked: bool,
+    ) -> tuple[Assessment | None, str]:
+        """``onto``, or a new assessment, with ``samples``; and why it is by another comparator."""
+        runner = examiner.runner
+        first = next((s for s in samples if s.id in reference and s.id in runs), None)
         if first is None:
-            return
-        if self._assessment is None:
-            outputs = reference[first.id]
-            self._assessment = begin(self._request, self._plugins, runner.model, outputs)
-        if unsteady and isinstance(self._assessment.choice.comparator, Decodes):
-            return
+            return onto, ""
+        if onto is None:
+            onto = begin(self._request, self._plugins, runner.model, reference[first.id])
+        unsteady = examiner.random | examiner.flaky
+        if unsteady and isinstance(onto.choice.comparator, Decodes):
+            return onto, ""
 
         def add(to: Assessment) -> None:
-            if not to.begun:
+            if not (to.begun or to.calibrated):
                 self._calibrate(to, runner, samples)
             _add(to, examiner, samples, reference, runs, trial)
 
-        asked = self._request.comparator is not None and not unsteady
-        self._assessment, reason = add_by(self._assessment, self._plugins, add, asked=asked)
-        if reason:
-            self._ledger.control("comparator", "limited", reason)
+        return add_by(onto, self._plugins, add, asked=asked)
 
     def _calibrate(self, to: Assessment, runner: TrialRunner, samples: Sequence[Sample]) -> None:
         """Settle what is one for all samples, which are made twice where they are many."""
@@ -79,6 +121,7 @@ class Assessor:
         chunks = self._session.inputs().chunks() if several else iter([samples])
         outputs = reference_outputs(runner, chunks, judged=samples)
         to.options = calibrate_options(to.choice.comparator, to.options, runner.model, outputs)
+        to.calibrated = True
 
     def impact(self) -> Impact | None:
         """The impact, if anything differs; it also becomes the finding's ``consequence``."""
@@ -191,9 +234,10 @@ def _add(
 ) -> None:
     runner = examiner.runner
     usable = [s for s in samples if s.id in reference and s.id in runs]
-    answers = decode_answers(runner, runner.case.passes.pipeline, usable, assessment)
+    answers = decode_answers(runner, trial.passes, usable, assessment)
     unjudged = examiner.judge_rest(trial, usable)
-    assessment.add(samples, reference, runs, examiner.levels(runs), answers, unjudged)
+    levels = examiner.levels(runs, trial.passes)
+    assessment.add(samples, reference, runs, levels, answers, unjudged)
 
 
 def decode_answers(

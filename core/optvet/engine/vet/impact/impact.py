@@ -100,10 +100,19 @@ class Assessment:
 
     Attributes:
         begun: Whether the comparator has accepted a chunk.
+        calibrated: Whether ``options`` have the scale that all samples share.
     """
 
-    def __init__(self, choice: ComparatorChoice, options: BaseModel, model: Model) -> None:
+    def __init__(
+        self,
+        choice: ComparatorChoice,
+        options: BaseModel,
+        model: Model,
+        *,
+        calibrated: bool = False,
+    ) -> None:
         self.choice, self.options, self.model = choice, options, model
+        self.calibrated = calibrated
         self.begun = False
         self._left_out = 0
         self._reason = ""

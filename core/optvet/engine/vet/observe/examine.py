@@ -54,6 +54,7 @@ from optvet.spec.records import OutputRecord
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
 
+Levels = dict[str, dict[str, float]]
 _LISTED_INPUTS = 4
 REST, REST_BYTES = 32, 16 << 20
 """Samples that are judged after a fault was found, and bytes of a model that is run for them."""
@@ -422,15 +423,15 @@ class Examiner:
             self._measure(trial, left)
         return {s.id for s in samples if is_open(s)}
 
-    def levels(self, runs: Mapping[str, Outputs]) -> dict[str, dict[str, float]]:
+    def levels(self, runs: Mapping[str, Outputs], passes: Sequence[str]) -> Levels:
         """Absolute uncertainty per sample and output, where it is known.
 
-        At least the differences in ``runs``, the candidate's outputs, that were judged right: exact
-        results or layers may have decided where the reference's spread could not. What an optimizer
-        declares to change is no noise.
+        At least the differences in ``runs``, the outputs after ``passes``, that were judged right:
+        exact results or layers may have decided where the reference's spread could not. What an
+        optimizer declares to change is no noise.
         """
-        review = partial(self.layers.refine_judgement, self.runner.case.passes.pipeline)
-        levels: dict[str, dict[str, float]] = {}
+        review = partial(self.layers.refine_judgement, tuple(passes))
+        levels: Levels = {}
         for sample, outputs in self.reference.items():
             noise, run = self._noise.get(sample), runs.get(sample)
             for name, value in outputs.items():

@@ -105,7 +105,7 @@ def chunk_of(
         reference,
         candidate,
         frozenset(examiner.flaky | random),
-        examiner.levels(candidate) if has_metric else {},
+        examiner.levels(candidate, runner.case.passes.pipeline) if has_metric else {},
         partial(decode_answers, runner, passes, samples),
         partial(layer_errors, runner, passes, samples),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from optvet.engine.vet.find.detect import Detected
 from optvet.engine.vet.require.demand import Clear
@@ -22,7 +22,7 @@ from optvet.spec.records.timing import Timing
 from optvet.spec.records.vet import ControlState, Finding
 from optvet.spec.symptoms import Symptom
 
-REPEATS = 10
+REPEATS, REPEATS_ALONE = 10, 5
 CONTROL = "timing"
 STATES: Mapping[str, ControlState] = {
     "faster": "passed",
@@ -88,6 +88,31 @@ def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Cl
     left = found.safe
     shorter = left is not None and any(b.culprit for b in found.blamed)
     return clear(left) if shorter and left is not None else safe
+
+
+def time_passes(session: VetSession, detected: Detected, names: Sequence[str]) -> dict[str, Timing]:
+    """Time the model after each of the passes ``names`` alone, where it runs, beside the original.
+
+    A pass whose effect is clear early takes fewer than ``REPEATS_ALONE`` processes.
+    """
+    case = session.case.both_shipped(session.request.runtime_options)
+    found: dict[str, Timing] = {}
+    with stopwatch(
+        session,
+        case,
+        tuple(detected.samples[:1]),
+        threshold=session.request.slower_than,
+        repeats=REPEATS_ALONE,
+        progress=session.runner.progress,
+    ) as watch:
+        for name in names:
+            try:
+                timed = watch.time(session.case.passes.complete((name,)), sequential=True)
+            except NothingTested:  # the original does not run under the runtime's own defaults
+                return found
+            if failure_record(timed) is None:
+                found[name] = timing_record(watch, timed, memory=False)
+    return found
 
 
 def _with_devices(session: VetSession, watch: Stopwatch, record: Timing, safe: Passes) -> Timing:
