@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,14 +35,6 @@ from optvet.plugin import (
 )
 from optvet_detection.annotations import METRICS_OF_SHOWN, Annotated, truth_of
 from optvet_detection.boxes import Detections, Proposals, everything, select
-from optvet_detection.coco import (
-    NAMES,
-    GroundTruth,
-    average_precision,
-    count_true,
-    is_available,
-    truth_from_detections,
-)
 from optvet_detection.decoders import DECODERS, choose, image_size
 from optvet_detection.heads import DecoderInput, Head, Outputs
 from optvet_detection.matching import (
@@ -56,6 +48,9 @@ from optvet_detection.matching import (
     ratios,
 )
 from optvet_detection.options import DetectionOptions
+
+if TYPE_CHECKING:
+    from optvet_detection.coco import GroundTruth
 
 # Neither "text-detection", a map of pixels, nor "voice-activity detection" are boxes.
 _TASK = re.compile(
@@ -105,6 +100,8 @@ class DetectionComparator:
         ``same_iou``, or NaN stands on one side only; ``sensitive``: only boxes are concerned whose
         score, or that of what hides them, crosses the line by less than the noise.
         """
+        from optvet_detection.coco import count_true
+
         size = image_size([v.shape for v in sample.feeds.values()])
         head = choose(DecoderInput(reference, size, options.anchors), options.decoder)
         if head is None:
@@ -148,6 +145,8 @@ class DetectionComparator:
 
     def metrics(self, options: DetectionOptions) -> Sequence[str]:
         """Every metric of a summary."""
+        from optvet_detection.coco import NAMES
+
         own = (*METRICS_OF_SHOWN, *NAMES)
         truth = [f"{side}_{name}" for side in ("reference", "candidate") for name in own]
         order = [f"label_order_top{k}" for k in RANKED]
@@ -236,6 +235,8 @@ def _coco_metrics(
     ours: Sequence[Detections], theirs: Sequence[Detections], options: DetectionOptions
 ) -> dict[str, float]:
     """COCO's metrics of the candidate, the reference being true; none without pycocotools."""
+    from optvet_detection.coco import average_precision, is_available, truth_from_detections
+
     if not is_available():
         return {}
     expected = [truth_from_detections(d) for d in ours]

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import Comparator, Comparison, Model, Sample, Suggestion, Summary, hookimpl
 from optvet_image.declared_range import RangeFrom, range_of, read_graph
 from optvet_image.find_images import channel_axis, image_name, is_enlarged, planes_of
-from optvet_image.similarity import image_metrics
 from optvet_image.value_range import bounds_of, data_range, is_whole
 
 _TASK = re.compile(
@@ -115,6 +114,8 @@ class ImageComparator:
         noise: Mapping[str, float],
     ) -> Comparison:
         """Each image of the batch; the sample's metrics are those of its worst image."""
+        from optvet_image.similarity import image_metrics
+
         name = image_name(reference, options.output)
         expected, actual = (planes_of(v[name], options.layout) for v in (reference, candidate))
         span, source = _span_of(reference[name], options)

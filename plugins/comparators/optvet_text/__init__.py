@@ -25,18 +25,8 @@ from optvet.plugin import (
     hookimpl,
 )
 from optvet_text import answers
-from optvet_text.compare_answers import (
-    ANSWER_METRICS,
-    compare_answers,
-    find_answers,
-    summarise_answers,
-)
-from optvet_text.compare_texts import TEXT_METRICS, compare_texts, summarise_texts
-from optvet_text.decode_text import continue_prompt, read_strings, string_outputs
-from optvet_text.feeding import caches, ids_input, scores_output
 from optvet_text.options import TextOptions
 from optvet_text.task import WRITES, answers_questions, writes_text
-from optvet_text.vocabulary import digest_of, vocabulary_file, vocabulary_of
 
 VERSION = 1
 """Raised when the same model, sample and options are decoded otherwise."""
@@ -57,6 +47,9 @@ class TextComparator:
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """0.97 for a declared task; 0.85 for a key-value cache, or scores of starts and ends."""
+        from optvet_text.decode_text import string_outputs
+        from optvet_text.feeding import caches, ids_input, scores_output
+
         if writes_text(model.task) and string_outputs(outputs):
             return 0.97
         if ids_input(model) is None:
@@ -74,6 +67,8 @@ class TextComparator:
 
     def decoder(self, model: Model, options: TextOptions) -> str:
         """The version, and the vocabulary's digest."""
+        from optvet_text.vocabulary import digest_of, vocabulary_file
+
         path = vocabulary_file(model, options.vocabulary)
         return f"{VERSION} {digest_of(path)}"
 
@@ -85,6 +80,11 @@ class TextComparator:
         An answer per row where starts and ends are scored; the strings where outputs are strings;
         else the continuation of the first row.
         """
+        from optvet_text.compare_answers import find_answers
+        from optvet_text.decode_text import continue_prompt, read_strings
+        from optvet_text.feeding import ids_input
+        from optvet_text.vocabulary import vocabulary_file, vocabulary_of
+
         if ids_input(model) is None or any(o.dtype == "string" for o in model.outputs):
             return read_strings(run(sample.feeds), options)
         vocabulary = vocabulary_of(vocabulary_file(model, options.vocabulary))
@@ -104,6 +104,9 @@ class TextComparator:
         noise: Mapping[str, float],
     ) -> Comparison:
         """What ``decode`` made of both models; labels are texts."""
+        from optvet_text.compare_answers import compare_answers
+        from optvet_text.compare_texts import compare_texts
+
         for side in (reference, candidate):
             if "text" not in side:
                 raise InputError(
@@ -116,10 +119,16 @@ class TextComparator:
 
     def metrics(self, options: TextOptions) -> Sequence[str]:
         """Every metric of a summary."""
+        from optvet_text.compare_answers import ANSWER_METRICS
+        from optvet_text.compare_texts import TEXT_METRICS
+
         return (*TEXT_METRICS, *ANSWER_METRICS)
 
     def summarise(self, comparisons: Sequence[Comparison], options: TextOptions) -> Summary:
         """BLEU of all texts together; means over texts or answers for the rest."""
+        from optvet_text.compare_answers import summarise_answers
+        from optvet_text.compare_texts import summarise_texts
+
         if any("answers" in c.metrics for c in comparisons):
             return summarise_answers([c for c in comparisons if "answers" in c.metrics])
         return summarise_texts(comparisons)

@@ -13,6 +13,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -28,10 +29,10 @@ from optvet.plugin import (
     ValueInfo,
     hookimpl,
 )
-from optvet_files.errors import bad_file
-from optvet_files.find_files import SampleFiles, find_samples
-from optvet_files.fit_inputs import fit_array, name_inputs, split_batch
-from optvet_files.read_arrays import Arrays, read_arrays
+
+if TYPE_CHECKING:
+    from optvet_files.find_files import SampleFiles
+    from optvet_files.read_arrays import Arrays
 
 _NUMBERED = re.compile(r"^(-?\d+)[|/](.+)$")
 _TENSORS = frozenset(onnx.TensorProto.DataType.keys()) - {"UNDEFINED"}
@@ -60,6 +61,8 @@ class FilesDataset:
         probe: Probe,
     ) -> Iterator[Sample | Deferred]:
         """Samples in the natural order of file names, read one by one; see ``Dataset``."""
+        from optvet_files.find_files import find_samples
+
         if not argument:
             raise UsageError("dataset 'files': no path was given; say --dataset files:PATH")
         for info in model.inputs:
@@ -75,6 +78,8 @@ class FilesDataset:
 def _fitting(
     sources: Sequence[SampleFiles], inputs: Sequence[ValueInfo], optional: Sequence[ValueInfo]
 ) -> Iterator[Sample | Deferred]:
+    from optvet_files.errors import bad_file
+
     found = False
     for source in sources:
         try:
@@ -99,6 +104,9 @@ def _samples(
 
     An optional input is fed where the source has it.
     """
+    from optvet_files.fit_inputs import fit_array, name_inputs, split_batch
+    from optvet_files.read_arrays import read_arrays
+
     where = str(source.files[0] if len(source.files) == 1 else source.files[0].parent)
     fitted = [
         Sample(

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,9 +31,11 @@ from optvet.plugin import (
     open_file,
 )
 from optvet_images.labels import FOLDERS, Boxes, Labels, read_labels
-from optvet_images.plan_preparation import KEYS, PreparationPlan, describe, find_slot, make_plan
-from optvet_images.prepare_image import Placed, others, prepare
 from optvet_images.presets import PRESETS, preset_of
+
+if TYPE_CHECKING:
+    from optvet_images.plan_preparation import PreparationPlan
+    from optvet_images.prepare_image import Placed
 
 __all__ = ["PRESETS", "ImagesDataset", "ImagesOptions", "optvet_datasets"]
 
@@ -115,6 +117,8 @@ class ImagesDataset:
 
     def suits(self, model: Model, argument: str) -> float:
         """0.95 for a record that declares an image, less for a task or a shape like one's."""
+        from optvet_images.plan_preparation import KEYS, find_slot
+
         says_image = bool(KEYS & model.config.preprocessing.keys())
         slot = find_slot(model, declared=says_image)
         task = (model.task or "").lower()
@@ -130,6 +134,8 @@ class ImagesDataset:
         self, model: Model, argument: str | None, options: ImagesOptions
     ) -> Mapping[str, str]:
         """The preprocessing and where each part of it is from, and how many images have labels."""
+        from optvet_images.plan_preparation import describe
+
         details = describe(_plan(model, options))
         if options.labels is not None:
             files = _files(argument)
@@ -150,6 +156,8 @@ def _needs_pillow() -> None:
 
 
 def _plan(model: Model, options: ImagesOptions) -> PreparationPlan:
+    from optvet_images.plan_preparation import make_plan
+
     if options.preset is not None:
         preset_of(options.preset)
     chosen = options.model_dump(exclude={"labels", "label_key", "label_offset"}, exclude_none=True)
@@ -183,6 +191,8 @@ def _numbers(label: Any) -> list[int]:
 def _sample(
     name: str, path: Path, model: Model, plan: PreparationPlan, labels: Labels, offset: int
 ) -> Sample:
+    from optvet_images.prepare_image import others, prepare
+
     image = _decode(path)
     array, placed = prepare(image, plan)
     batch = plan.slot.shape[0] if plan.slot.batch is not None else None

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -39,8 +39,9 @@ from optvet.plugin import (
     ValueInfo,
     hookimpl,
 )
-from optvet_text_data.reading import Text, find_files, read_texts
-from optvet_text_data.tokenizing import Tokenizer, tokenizer_for
+
+if TYPE_CHECKING:
+    from optvet_text_data.reading import Text
 
 _WRITES = re.compile(r"language.model|generation|causal|\bgpt\b", re.I)
 _WORDY = re.compile(
@@ -86,6 +87,8 @@ class TextDataset:
         return itertools.islice(self._items(maker, argument), limit)
 
     def _items(self, maker: _TextSampler, argument: str) -> Iterator[Sample | Deferred]:
+        from optvet_text_data.reading import find_files
+
         found = False
         for id_, path, label in find_files(argument):
             try:
@@ -100,6 +103,8 @@ class TextDataset:
 
     def suits(self, model: Model, argument: str) -> float:
         """0.8 for a model that is about text and can be fed, and a folder that has some."""
+        from optvet_text_data.reading import find_files
+
         words = " ".join(
             [model.task or "", Path(model.source).stem, *(i.name for i in model.inputs)]
         )
@@ -139,6 +144,8 @@ class _TextSampler:
     """
 
     def __init__(self, model: Model, options: TextDataOptions) -> None:
+        from optvet_text_data.tokenizing import Tokenizer, tokenizer_for
+
         self.model, self.options = model, options
         caches = [i for i in model.inputs if _role(i) in ("cache", "switch")]
         self.writes = (
@@ -164,6 +171,8 @@ class _TextSampler:
 
     def texts(self, id_: str, path: Path, label: Any) -> Iterator[Text]:
         """The texts of one file; of a language model's, runs of tokens."""
+        from optvet_text_data.reading import Text, read_texts
+
         texts = read_texts(id_, path, label)
         if not (self.writes and self.tokenizer is not None):
             yield from texts

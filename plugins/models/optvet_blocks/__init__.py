@@ -7,6 +7,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import ModelProto, TensorProto
@@ -20,7 +21,9 @@ from optvet.plugin import (
     hookimpl,
     load_model,
 )
-from optvet_blocks.repeats import KEPT, BlockRow, leave_out_repeats
+
+if TYPE_CHECKING:
+    from optvet_blocks.repeats import BlockRow
 
 _INSIDE_BYTES = 1 << 30
 """Weights of more than this lie in a file beside the model."""
@@ -68,6 +71,8 @@ def _read(path: Path) -> ModelProto:
 
 def _stamp(path: Path, model: ModelProto) -> str:
     """Names the model's file and those of its weights, as they are now."""
+    from optvet_blocks.repeats import KEPT
+
     outside = {e.value for t in _tensors(model) for e in t.external_data if e.key == "location"}
     words = [f"{path.absolute()}|{KEPT}"]
     for file in (path, *(path.parent / name for name in sorted(outside))):
@@ -79,6 +84,8 @@ def _stamp(path: Path, model: ModelProto) -> str:
 
 def _store(model: ModelProto, path: Path, target: Path) -> None:
     """Write the model cut, and beside it what a vet of it cannot say."""
+    from optvet_blocks.repeats import KEPT, leave_out_repeats
+
     before = len(model.graph.node)
     repeats = leave_out_repeats(model)
     if not repeats:
@@ -99,6 +106,8 @@ def _store(model: ModelProto, path: Path, target: Path) -> None:
 
 
 def _limits(repeats: Sequence[BlockRow], before: int, after: int) -> str:
+    from optvet_blocks.repeats import KEPT
+
     rows = ", ".join(f"{KEPT} of {r.count} equal blocks of {r.length} nodes" for r in repeats)
     return (
         f"{after} of {before} nodes: {rows}; not seen is what needs more blocks, other weights or "

@@ -18,10 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from optvet.plugin import ModelCard, ModelSource, hookimpl
-from optvet_hf_models.files import external_files, fetch_file
-from optvet_hf_models.hub import call_library, hub_api
-from optvet_hf_models.listing import choose_file, fetch_listing, kept_listing
-from optvet_hf_models.references import ZOO, parse_reference
 
 _OPSET = re.compile(r"[-_](?:Opset)?(\d{1,2})(?:[-_](?:int8|qdq|timm|torch_hub))?$")
 
@@ -45,6 +41,9 @@ class HuggingFaceSource:
             UsageError: The hub cannot be reached.
             MissingLibrary: huggingface_hub is not installed.
         """
+        from optvet_hf_models.hub import call_library, hub_api
+        from optvet_hf_models.references import ZOO
+
         found = call_library(f"organisation {ZOO}", lambda: list(hub_api().list_models(author=ZOO)))
         return [_card(info) for info in sorted(found, key=lambda info: str(info.id))]
 
@@ -57,6 +56,10 @@ class HuggingFaceSource:
             MissingLibrary: huggingface_hub is needed and not installed.
             InfrastructureError: The cache cannot be written.
         """
+        from optvet_hf_models.files import external_files, fetch_file
+        from optvet_hf_models.listing import choose_file, fetch_listing
+        from optvet_hf_models.references import parse_reference
+
         wanted = parse_reference(reference)
         home = cache / "huggingface" / wanted.org / wanted.repo
         listing = fetch_listing(wanted, home)
@@ -68,6 +71,9 @@ class HuggingFaceSource:
 
     def pinned(self, reference: str, cache: Path) -> str:
         """The full reference of what ``fetch`` gave, with commit and file."""
+        from optvet_hf_models.listing import choose_file, kept_listing
+        from optvet_hf_models.references import parse_reference
+
         wanted = parse_reference(reference)
         kept = kept_listing(wanted, cache / "huggingface" / wanted.org / wanted.repo)
         if kept is None:

@@ -13,13 +13,15 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx
 
 from optvet.plugin import InputError, ModelCard, ModelSource, UnknownName, hookimpl, write_file
-from optvet_zoo import light
+
+if TYPE_CHECKING:
+    from optvet_zoo import light
 
 _RECIPES = Path(__file__).with_name("recipes")
 _MEGABYTE = 1_000_000
@@ -110,6 +112,8 @@ class ZooSource:
             InputError: The installed onnx lacks the network it is made from.
             InfrastructureError: The cache cannot be written.
         """
+        from optvet_zoo import light
+
         known = {card.name for card in self.models()}
         if reference not in known:
             raise UnknownName("zoo model", reference, known, "(optvet models lists all)")
@@ -141,6 +145,8 @@ def _card(name: str, edition: str) -> ModelCard:
 
 def _sketch_network(reference: str, folder: Path) -> tuple[onnx.ModelProto, light.Contents]:
     """A network; its edition of IR 3 with the modern one's weights, if ``folder`` has those."""
+    from optvet_zoo import light
+
     base = reference.removesuffix("-ir3")
     if base == reference:
         return light.sketch(base, "modern")

@@ -15,18 +15,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from optvet.plugin import Artifact, Pass, Sensitive, Traits
 from optvet_onnxruntime.installed_passes import PassRow, list_installed
 from optvet_onnxruntime.installed_version import installed_version
-from optvet_onnxruntime.pass_log import Ablations, changed_in_log, optimization_log
 from optvet_onnxruntime.pass_names import ALL_PASSES, UNNAMED_IN_LOG
 from optvet_onnxruntime.released import RELEASED
 from optvet_onnxruntime.sessions import create_session, optimization_level, save_optimized
 from optvet_onnxruntime.snippets import run_code, session_code
+
+if TYPE_CHECKING:
+    from optvet_onnxruntime.pass_log import Ablations
 
 _LEVELS = {"basic": 1, "extended": 2, "layout": 3, "all": 4}
 
@@ -165,6 +167,8 @@ class OrtOptimizer:
         changes it. If there is none, those are taken without which the model becomes another one.
         If these are none too, or the model is large, the set stands for its rules.
         """
+        from optvet_onnxruntime.pass_log import changed_in_log, optimization_log
+
         log = optimization_log(
             source.data, self._settings(passes, options), self._others(passes, options)
         )
@@ -233,6 +237,8 @@ class OrtOptimizer:
 
     def _others(self, passes: Sequence[str], options: OrtOptimizerOptions) -> Ablations:
         """The settings without each pass of which the log says little, and with it alone."""
+        from optvet_onnxruntime.pass_log import Ablations
+
         settings = self._settings(passes, options)
         names_asked = [
             name for names in UNNAMED_IN_LOG.values() for name in names if name in passes

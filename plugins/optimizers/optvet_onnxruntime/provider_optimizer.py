@@ -16,10 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.graph import group_nodes, name_nodes, naming_code
 from optvet.plugin import Artifact, Pass, Traits, UnknownName
-from optvet_onnxruntime import cut_model
 from optvet_onnxruntime.installed_version import installed_version
 from optvet_onnxruntime.plugin_providers import PACKAGES, ProviderPackage
-from optvet_onnxruntime.provider_sessions import named
 
 _IMPORTED = (
     "from collections.abc import Callable, Collection, Iterator, Sequence",
@@ -102,6 +100,8 @@ class OrtProvider:
 
     def apply(self, source: Artifact, passes: Sequence[str], options: ProviderOptions) -> Artifact:
         """Leave to the runtime which nodes are offered to the provider."""
+        from optvet_onnxruntime.provider_sessions import named
+
         model = named(source.data)
         every = {n.name: n for n in model.graph.node if n.op_type != "Constant"}
         parts = self.parts or group_nodes(every.values(), options.by)
@@ -168,6 +168,8 @@ class OrtProvider:
 
     def _cutting(self, nodes: Sequence[str]) -> list[str]:
         """Code that runs ``nodes`` alone on the device, by the functions that the plugin uses."""
+        from optvet_onnxruntime import cut_model
+
         about = (cut_model.CutModel, cut_model.runs_of, cut_model.reads_of)
         code = "\n".join(inspect.getsource(each) for each in about)
         return [

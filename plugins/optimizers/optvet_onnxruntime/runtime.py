@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,11 +23,9 @@ from optvet.plugin import (
     Unsupported,
     read_json,
 )
-from optvet_onnxruntime import nvidia
 from optvet_onnxruntime.diagnose import GPU_WHEEL, check_providers, check_requirement, check_wheels
 from optvet_onnxruntime.installed_version import installed_version
 from optvet_onnxruntime.plugin_providers import add_provider
-from optvet_onnxruntime.provider_sessions import ProviderSession, named
 from optvet_onnxruntime.providers import (
     CPU_PROVIDER,
     check_placement,
@@ -38,6 +36,9 @@ from optvet_onnxruntime.providers import (
 )
 from optvet_onnxruntime.session_profile import node_times
 from optvet_onnxruntime.sessions import optimization_level
+
+if TYPE_CHECKING:
+    from optvet_onnxruntime.provider_sessions import ProviderSession
 
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
 
@@ -177,16 +178,22 @@ class OrtRuntime:
 
     def meter(self, options: OrtOptions) -> Meter | str:
         """NVML's view of the GPU, if a provider of NVIDIA's was asked for."""
+        from optvet_onnxruntime import nvidia
+
         return nvidia.meter_of(options.device_id) if on_nvidia(options.providers) else ""
 
     def kernel_profiler(self, options: OrtOptions, folder: Path) -> Sequence[str] | str:
         """Nsight Compute, if a provider of NVIDIA's was asked for."""
+        from optvet_onnxruntime import nvidia
+
         if not on_nvidia(options.providers):
             return "kernels are not profiled: no GPU was asked for, by --provider"
         return nvidia.profiler_in(folder)
 
     def kernels(self, folder: Path) -> Sequence[KernelLaunch]:
         """The launches in Nsight Compute's log."""
+        from optvet_onnxruntime import nvidia
+
         return nvidia.launches_in(folder)
 
     def snippet(self, options: OrtOptions) -> str:
@@ -315,6 +322,8 @@ def _create(
 
 def _on_provider(artifact: Artifact, options: OrtOptions) -> ProviderSession:
     """A session of which the nodes that the handle names are offered to its provider."""
+    from optvet_onnxruntime.provider_sessions import ProviderSession, named
+
     handle = artifact.handle
 
     def make(data: bytes, on_device: bool) -> Any:

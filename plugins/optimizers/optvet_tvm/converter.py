@@ -19,7 +19,6 @@ from optvet.plugin import (
     load_factory,
     version_of,
 )
-from optvet_tvm.lowering import build_unoptimized, use_threads
 
 RELAX = "tvm-relax"
 _EXTRA = "optvet[tvm]"
@@ -149,6 +148,8 @@ class RelaxRuntime:
         """A virtual machine of the module."""
         import tvm
         from tvm import relax
+
+        from optvet_tvm.lowering import build_unoptimized, use_threads
 
         use_threads(options.threads)
         assert artifact.path is not None

@@ -30,7 +30,6 @@ from optvet.plugin import (
     version_of,
 )
 from optvet_tvm.extra_passes import load_extra, module_name, parse_extras, source_of
-from optvet_tvm.kernels import build_executable, compiled_once
 from optvet_tvm.options import UNOPTIMIZED, TvmOptions
 from optvet_tvm.passes import (
     GRAPH_PASSES,
@@ -43,7 +42,6 @@ from optvet_tvm.passes import (
     is_installed,
     make_pass,
 )
-from optvet_tvm.snippets import build_code, extra_code, list_code, pass_code, skip_code
 from optvet_tvm.steps import Step, are_intact, with_own_weights
 
 
@@ -180,6 +178,8 @@ class TvmOptimizer:
 
     def snippet(self, passes: Sequence[str], options: TvmOptions) -> str:
         """Import, the passes one after the other, and the build of the executable."""
+        from optvet_tvm.snippets import build_code, extra_code, list_code, pass_code, skip_code
+
         self = self.configured(options)
         extras = {e.name: e for e in parse_extras(options)}
         order = self._arrange(passes)
@@ -200,6 +200,8 @@ class TvmOptimizer:
 
     def simple_snippets(self, passes: Sequence[str], options: TvmOptions) -> Sequence[str]:
         """TVM's own pipeline; then with the passes over the graph in ``passes`` before it."""
+        from optvet_tvm.snippets import build_code, list_code, pass_code
+
         if parse_extras(options):
             return []
         graph = [n for n in self.configured(options)._arrange(passes) if n in GRAPH_PASSES]
@@ -246,6 +248,8 @@ class TvmOptimizer:
     def _take_steps(self, first: Step, names: Sequence[str]) -> list[Step]:
         import tvm
 
+        from optvet_tvm.kernels import compiled_once
+
         extras = {e.name: e for e in parse_extras(self.options)}
         steps = [first]
         context = tvm.transform.PassContext(opt_level=self.options.opt_level)
@@ -290,6 +294,8 @@ class TvmOptimizer:
     def _build(self, module: Any, order: Sequence[str]) -> tuple[Any, list[str]]:
         """The executable, and which of the listed passes over kernels changed them."""
         import tvm
+
+        from optvet_tvm.kernels import build_executable
 
         listed = [n for n in order if n in KERNEL_PASSES]
         watch = _watch(set(KERNEL_PASSES) - set(listed), listed) if self.options.tir else None

@@ -21,8 +21,6 @@ from optvet.plugin import (
     Unsupported,
     version_of,
 )
-from optvet_tvm.inside import values_of
-from optvet_tvm.lowering import build_unoptimized, use_threads
 from optvet_tvm.passes import REQUIRED_LOWERING
 
 _KNOWN_BAD = {
@@ -119,6 +117,8 @@ class TvmRuntime:
 
     def load(self, artifact: Artifact, options: TvmRuntimeOptions) -> Session:
         """A virtual machine of the executable; a model in ONNX is lowered first."""
+        from optvet_tvm.lowering import use_threads
+
         use_threads(options.threads)
         if artifact.format == "onnx":
             return TvmSession(*_lower(artifact.data))
@@ -131,6 +131,9 @@ class TvmRuntime:
         self, artifact: Artifact, feeds: Feeds, options: TvmRuntimeOptions
     ) -> Sequence[Inner]:
         """Values of what the optimizer made, built once more with all of them as outputs."""
+        from optvet_tvm.inside import values_of
+        from optvet_tvm.lowering import use_threads
+
         use_threads(options.threads)
         if artifact.handle is None or artifact.handle.get("module") is None:
             raise Unsupported("no module of TVM is known of this artifact")
@@ -187,6 +190,8 @@ _RUN_EXECUTABLE = (
 def _lower(model: bytes) -> tuple[Any, list[str], list[str]]:
     """Executable, inputs and outputs of a model, with no optimization."""
     from tvm.relax.frontend.onnx import from_onnx
+
+    from optvet_tvm.lowering import build_unoptimized
 
     proto = onnx.load_from_string(model)
     executable = build_unoptimized(from_onnx(proto))

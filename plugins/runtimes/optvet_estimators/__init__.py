@@ -34,7 +34,6 @@ from optvet.plugin import (
     version_of,
 )
 from optvet_estimators.chosen_labels import label_scores
-from optvet_estimators.scripts import script_for
 
 
 class EstimatorOptions(BaseModel):
@@ -131,6 +130,8 @@ class EstimatorRuntime:
 
     def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For the converters of estimators, of those with one table as their input."""
+        from optvet_estimators.scripts import script_for
+
         return script_for(converter, options)
 
     def source_operators(self) -> Mapping[str, Sequence[str]]:

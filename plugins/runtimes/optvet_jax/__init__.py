@@ -25,7 +25,6 @@ from optvet.plugin import (
     version_of,
 )
 from optvet_jax.home import ENVIRONMENT, EXTRA, PRELOAD
-from optvet_jax.parts import executed_once, operators_of, script_for, write_operators
 from optvet_jax.program import JaxProgram, evaluated, moved, program_of, values_of
 
 JAX = "jax"
@@ -92,6 +91,8 @@ class JaxRuntime:
         self, artifact: Artifact, feeds: Feeds, options: NoJaxOptions
     ) -> Sequence[SourceOperator]:
         """Calls of JAX's functions, and equations."""
+        from optvet_jax.parts import executed_once, operators_of
+
         return operators_of(executed_once(artifact, feeds).whole)
 
     def write_operators(
@@ -103,10 +104,14 @@ class JaxRuntime:
         folder: Path,
     ) -> str:
         """A function that computes these operators."""
+        from optvet_jax.parts import executed_once, write_operators
+
         return write_operators(executed_once(artifact, feeds), kept, folder)
 
     def operators_script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For jax2onnx."""
+        from optvet_jax.parts import script_for
+
         return script_for(converter, options)
 
     def source_operators(self) -> Mapping[str, Sequence[str]]:

@@ -25,10 +25,8 @@ from optvet.plugin import (
     version_of,
 )
 from optvet_stablehlo.home import ENVIRONMENT, EXTRA
-from optvet_stablehlo.inside import move_operators, move_weights, recorded, values_of
 from optvet_stablehlo.iree import IreeConverter, IreeModuleRuntime
 from optvet_stablehlo.modules import STABLEHLO, Program, XlaSession, form_of, text_of
-from optvet_stablehlo.parts import operators_of, script_for, write_operators
 
 _JAX = "jax"
 
@@ -75,6 +73,8 @@ class StableHloRuntime:
         self, artifact: Artifact, options: StableHloOptions, seed: int, inside: bool
     ) -> Session:
         """The module with its weights, or the result of every operator, moved by a roundoff."""
+        from optvet_stablehlo.inside import move_weights
+
         text = text_of(artifact)
         if inside:
             return MovedSession(text, seed)
@@ -86,12 +86,16 @@ class StableHloRuntime:
         self, artifact: Artifact, feeds: Feeds, options: StableHloOptions, seed: int | None
     ) -> SourceInside:
         """What every operator of the module gives."""
+        from optvet_stablehlo.inside import values_of
+
         return values_of(text_of(artifact), feeds, seed)
 
     def operators(
         self, artifact: Artifact, feeds: Feeds, options: StableHloOptions
     ) -> Sequence[SourceOperator]:
         """Operators of the function, those of the functions that it calls among them."""
+        from optvet_stablehlo.parts import operators_of
+
         return operators_of(text_of(artifact))
 
     def write_operators(
@@ -103,10 +107,14 @@ class StableHloRuntime:
         folder: Path,
     ) -> str:
         """A module of these operators."""
+        from optvet_stablehlo.parts import write_operators
+
         return write_operators(text_of(artifact), feeds, kept, folder)
 
     def operators_script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For IREE."""
+        from optvet_stablehlo.parts import script_for
+
         return script_for(converter, options)
 
 
@@ -118,6 +126,8 @@ class MovedSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Outputs in order, with numbers for names."""
+        from optvet_stablehlo.inside import move_operators, recorded
+
         program = Program(self._text)
         move_operators(program, recorded(self._text, feeds), self._seed)
         return XlaSession(program).run(feeds)

@@ -34,10 +34,8 @@ from optvet_tensorflow.converters import (
     tensorflow_version,
 )
 from optvet_tensorflow.frozen import GRAPH, Frozen, values_of
-from optvet_tensorflow.graphs import graph_operators, graph_script_for, write_graph
 from optvet_tensorflow.home import ENVIRONMENT, EXTRA, PRELOAD
 from optvet_tensorflow.lite import TFLITE, LiteSession, bytes_of, facts_of, inside_of
-from optvet_tensorflow.parts import parts_of, script_for, write_part
 from optvet_tensorflow.program import TF, TensorFlowProgram, program_of, tensorflow
 
 
@@ -96,6 +94,8 @@ class TensorFlowRuntime:
         self, artifact: Artifact, feeds: Feeds, options: NoTensorFlowOptions
     ) -> Sequence[SourcePart]:
         """Layers and beginnings of a Keras model."""
+        from optvet_tensorflow.parts import parts_of
+
         return parts_of(program_of(artifact))
 
     def write_part(
@@ -107,10 +107,14 @@ class TensorFlowRuntime:
         folder: Path,
     ) -> str:
         """A part as a file of Keras."""
+        from optvet_tensorflow.parts import write_part
+
         return write_part(program_of(artifact), feeds, name, folder)
 
     def script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For Keras's own export, tf2onnx, and TensorFlow's converter to TFLite."""
+        from optvet_tensorflow.parts import script_for
+
         return script_for(converter, options)
 
     def source_operators(self) -> Mapping[str, Sequence[str]]:
@@ -135,6 +139,8 @@ class TensorFlowRuntime:
         self, artifact: Artifact, feeds: Feeds, options: NoTensorFlowOptions
     ) -> Sequence[SourceOperator]:
         """Operators of the graph of a function or a SavedModel; a Keras model has layers."""
+        from optvet_tensorflow.graphs import graph_operators
+
         return graph_operators(artifact)
 
     def write_operators(
@@ -146,10 +152,14 @@ class TensorFlowRuntime:
         folder: Path,
     ) -> str:
         """A graph of these operators."""
+        from optvet_tensorflow.graphs import write_graph
+
         return write_graph(artifact, feeds, kept, folder)
 
     def operators_script(self, converter: str, options: Mapping[str, object]) -> PartScript | None:
         """For tf2onnx."""
+        from optvet_tensorflow.graphs import graph_script_for
+
         return graph_script_for(converter, options)
 
 
