@@ -130,7 +130,8 @@ def append_line(to: Text, words: str, style: str) -> None:
 
 def _supporting(result: VetResult) -> dict[str, Text]:
     """Facts that a verdict rests on, by label."""
-    controls = (_control(c) for c in result.controls if c.name != "samples")
+    own_rows = {"samples"} | ({"orders"} if result.orders is not None else set())
+    controls = (_control(c) for c in result.controls if c.name not in own_rows)
     rows = {"controls": text("; ".join(controls))}
     if result.outputs:
         rows["outputs"] = text(_outputs(result))
@@ -140,13 +141,15 @@ def _supporting(result: VetResult) -> dict[str, Text]:
         rows["metrics"] = text(metrics_words(result.impact), "dim")
     if result.changing_passes is not None:
         rows["changing"] = text(changing_words(result))
+    if result.orders is not None and (orders := result.control("orders")) is not None:
+        rows["orders"] = text(orders.detail)
     rows["cost"] = text(_cost(result))
     return rows
 
 
 def _carrying(result: VetResult, request: VetRequest) -> set[str]:
     """Labels of the facts without which the part above is not understood."""
-    names = set[str]()
+    names = {"orders"} if result.orders is not None else set[str]()
     if any(c.state not in ("passed", "not-needed") for c in result.controls):
         names |= {"controls"}
     if result.verdict != "faulty" and any(o.verdict != "same" for o in result.outputs):

@@ -59,6 +59,7 @@ class VetOptions(_JudgingKeywords, total=False):
     exclude: Strings
     strategy: Strategy
     pairs: bool | None
+    orders: int | None
     each_on: EachOn
     cross_check: Strings
     clean: bool

@@ -197,6 +197,9 @@ class _HowToVet(Request):
     """How to search for culprits; `each` tries every pass alone, `none` only detects."""
     pairs: bool | None = option(None, group=_HOW, shown="if the model is small")
     """Whether `each` tries ordered pairs too."""
+    orders: int | None = option(None, group=_HOW, ge=1, shown="none")
+    """How many orders of the passes that change the model to try; this tries every pass alone
+    too."""
     each_on: EachOn = option("first", group=_HOW)
     """Whether `each` tries passes on the first chunk of samples, or on all samples."""
     runtime: str | None = option(

@@ -90,6 +90,7 @@ def assemble(
         outputs=outputs,
         passes=_passes(session, detected, studied),
         round_trip=studied.round_trip,
+        orders=studied.orders,
         changing_passes=_changing_passes(session, studied.records),
         impact=impact,
         requirements=ledger.requirements,

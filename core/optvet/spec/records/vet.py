@@ -326,6 +326,26 @@ class RequirementRecord(Record):
     detail: str = ""
 
 
+class OrdersRecord(Record):
+    """Orders in which the ``passes`` that change the model were tried.
+
+    ``failing`` of the ``tried`` orders showed a fault, of ``total`` there are. ``share`` is the
+    largest share of all orders that may be wrong, at a confidence of 95 %; it is exact where all
+    were tried. ``shortest`` is the shortest sequence that shows a fault; empty if none was found.
+    ``pairs`` of ``all_pairs`` ordered pairs of passes stood in a tried order, the first before the
+    second.
+    """
+
+    passes: list[str]
+    tried: int
+    total: int
+    failing: int
+    share: float
+    shortest: list[str] = Field(default_factory=list)
+    pairs: int
+    all_pairs: int
+
+
 class FixedTolerance(Record):
     """How many samples exceed a tolerance that papers or other tools use.
 
@@ -456,7 +476,8 @@ class VetResult(Result):
     samples; no verdict rests on them.
     ``passes`` has a record of every pass of the pipeline; with the strategy ``each``, of every pass
     of the optimizer. ``round_trip`` are the numbers of import and export alone, where passes were
-    applied alone. ``changing_passes`` are those that changed the model, None if not known.
+    applied alone; ``orders`` tells of other orders of passes, None unless they were asked for.
+    ``changing_passes`` are those that changed the model, None if not known.
     ``judge`` is what runs the original where ``runtime`` itself is under test; None otherwise.
     ``exercise`` tells which parts that were rewritten the samples leave untried; None where no
     pipeline was verified that changes the model, or its result hides its graph.
@@ -475,6 +496,7 @@ class VetResult(Result):
     outputs: list[OutputRecord] = Field(default_factory=list)
     passes: Annotated[list[PassRecord], BeforeValidator(_list_of)] = Field(default_factory=list)
     round_trip: PassNumbers | None = None
+    orders: OrdersRecord | None = None
     changing_passes: list[str] | None = None
     impact: Impact | None = None
     requirements: list[RequirementRecord] = Field(default_factory=list)

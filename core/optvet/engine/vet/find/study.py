@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from optvet.engine.judge.outputs import judge
 from optvet.engine.pipelines import names_passes
@@ -11,6 +11,7 @@ from optvet.engine.vet.find.blame import search
 from optvet.engine.vet.find.confirm import explain_no_repeat, report_fault
 from optvet.engine.vet.find.detect import Detected, let_go
 from optvet.engine.vet.find.idle_passes import idle_passes
+from optvet.engine.vet.find.orders import orders_words, try_orders
 from optvet.engine.vet.find.pass_numbers import PassMeter
 from optvet.engine.vet.impact.assess import Assessor
 from optvet.engine.vet.observe.examine import Examiner
@@ -20,9 +21,9 @@ from optvet.engine.vet.session import VetSession
 from optvet.engine.work.trials.inputs import Inputs
 from optvet.engine.work.trials.trial_results import Trial
 from optvet.engine.work.trials.trial_runner import isolate
-from optvet.spec.records import Finding, PassNumbers, PassRecord
+from optvet.spec.records import Finding, OrdersRecord, PassNumbers, PassRecord
 from optvet.spec.records.timing import Timing
-from optvet.spec.records.vet import Effect
+from optvet.spec.records.vet import ControlState, Effect
 from optvet.spec.types import Failure, Sample
 
 PAIR_BYTES = 64 << 20
@@ -41,6 +42,7 @@ class Studied:
 
     records: list[PassRecord] = field(default_factory=list)
     round_trip: PassNumbers | None = None
+    orders: OrdersRecord | None = None
 
 
 @dataclass
@@ -61,7 +63,8 @@ def is_wanted(session: VetSession) -> bool:
     """Whether every pass is to be tried alone."""
     request = session.request
     every = request.strategy == "auto" and request.pipeline == "all"
-    return request.strategy == "each" or (every and session.case.optimizer.traits.single)
+    asked = request.strategy == "each" or request.orders is not None
+    return asked or (every and session.case.optimizer.traits.single)
 
 
 def study(
@@ -94,7 +97,46 @@ def study(
         ledger.control("every pass alone", "limited", f"tried{share}")
     if inherited is None and _study_pairs(session, detected, alone):
         _study_twice(session, detected, safe)
-    return _with_numbers(meter, alone, timer)
+    studied = _with_numbers(meter, alone, timer)
+    if session.request.orders is None:
+        return studied
+    return replace(studied, orders=_study_orders(session, detected, alone, inherited))
+
+
+def _study_orders(
+    session: VetSession, detected: Detected, alone: _Alone, inherited: Observation | None
+) -> OrdersRecord | None:
+    """Try orders of the passes that change the model, alone or after those that do."""
+    ledger, traits = session.ledger, session.case.optimizer.traits
+    if not traits.ordered:
+        ledger.control(
+            "orders", "not-needed", "the optimizer applies passes in an order of its own"
+        )
+        return None
+    if inherited is not None:
+        ledger.control("orders", "limited", "not tried: import and export alone are wrong")
+        return None
+    sound = [n for n, seen in alone.seen.items() if seen is None and _counts(session, n)]
+    changed = [n for n in alone.changed if n in sound]
+    names = [*changed, *_enabled(session, detected, changed, sound)]
+    found = try_orders(session, detected, names)
+    state: ControlState = "failed" if found.failing else "passed"
+    ledger.control("orders", state, orders_words(found))
+    return found
+
+
+def _enabled(
+    session: VetSession, detected: Detected, changed: Sequence[str], sound: Sequence[str]
+) -> list[str]:
+    """Passes that change the model only after those that change it alone."""
+    if session.case.optimizer.traits.optimizes_on_load:
+        return []  # what they change is not seen in what is made
+    table, runner = session.case.passes, session.runner
+    before = runner.trial(table.complete(changed), (), "each")
+    others = [n for n in sound if n not in changed and n not in table.required]
+    trials = runner.trials([table.complete((*changed, n)) for n in others], (), "each")
+    pairs = zip(others, trials, strict=True)
+    return [n for n, t in pairs if t.build.failure is None and not runner.are_equal(t, before)]
 
 
 _ROUND_TRIP = ""
