@@ -21,7 +21,6 @@ from optvet.graph.walk import (
     graphs,
     is_onnx,
     local_names,
-    nodes_of,
     opset_versions,
     reads,
 )
@@ -45,10 +44,14 @@ class Joint:
     Attributes:
         operator: ``If``, ``Loop`` or ``Scan``.
         condition: The value that decided, of an ``If``; else empty.
+        node: The node of control flow, as the model has it.
+        iterations: How often the body ran, of what a loop gives; else None.
     """
 
     operator: str
     condition: str = ""
+    node: NodeProto | None = field(default=None, compare=False)
+    iterations: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,14 @@ class Unfolded:
         original: Names of its values in the model that it was made of, where they differ.
         paths: Where a value of an inner graph is computed: ``then_branch of If y``.
         joints: Values that control flow passes on, by name.
+        made: Constants that the model itself does not have, such as the numbers of iterations.
     """
 
     model: ModelProto
     original: dict[str, str] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     joints: dict[str, Joint] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
 
     def name_of(self, value: str) -> str:
         """The name of a value in the model that this one was made of."""
@@ -75,13 +80,18 @@ class Unfolded:
         """Where a node of the flat model belongs; empty for the outermost graph."""
         return next((self.paths[name] for name in node.output if name in self.paths), "")
 
+    def joint_of(self, node: NodeProto) -> Joint | None:
+        """The joint that a node of the flat model is; None for a node of the model itself."""
+        return next((self.joints[name] for name in node.output if name in self.joints), None)
 
-def unfold(model: ModelProto, evaluate: Evaluate) -> Unfolded:
+
+def unfold(model: ModelProto, evaluate: Evaluate, other: str = "") -> Unfolded:
     """``model`` as flat as its run allows; values of inner graphs have names of their own in it.
 
     Args:
         model: Any model; it is not changed.
         evaluate: Runs a model on the input in question, and returns its outputs.
+        other: What the ``If`` gives, in the flat model, that is to take its other branch.
     """
     flat = ModelProto()
     flat.CopyFrom(model)
@@ -97,7 +107,7 @@ def unfold(model: ModelProto, evaluate: Evaluate) -> Unfolded:
         for number, node in enumerate(flat.graph.node):
             laid = None
             if _is_control(node) and node.output[0] not in kept:
-                laid = _Laying(unfolded, node).nodes(asked, number)
+                laid = _Laying(unfolded, node, other).nodes(asked, number)
                 if laid is None:
                     kept.add(node.output[0])
             nodes += [node] if laid is None else laid
@@ -151,8 +161,9 @@ def _with_decisions(model: ModelProto, control: list[NodeProto]) -> ModelProto:
 class _Laying:
     """One node of control flow as nodes of the graph around it."""
 
-    def __init__(self, unfolded: Unfolded, node: NodeProto) -> None:
-        self._unfolded, self._node = unfolded, node
+    def __init__(self, unfolded: Unfolded, node: NodeProto, other: str) -> None:
+        self._unfolded, self._node, self._other = unfolded, node, other
+        self._iterations: int | None = None
         self._graph = unfolded.model.graph
         self._label = f"{node.op_type} {unfolded.name_of(node.output[0])}"
         self._around = unfolded.path_of(node)
@@ -167,9 +178,9 @@ class _Laying:
         value = asked.get(decides, asked.get(f"{decides}_decides"))
         if value is None:
             return None
-        return (
-            self._branch(bool(value.reshape(-1)[0])) if node.op_type == "If" else self._scan(value)
-        )
+        if node.op_type == "If":
+            return self._branch(bool(value.reshape(-1)[0]) != (self._other in node.output))
+        return self._scan(value)
 
     def _branch(self, taken: bool) -> list[NodeProto]:
         name = "then_branch" if taken else "else_branch"
@@ -184,6 +195,7 @@ class _Laying:
         states = len(body.input) - 2
         if not self._is_short(body, count):
             return None
+        self._iterations = count
         before = list(self._node.input[2 : 2 + states])
         read = {name for node in body.node for name in reads(node)}
         read |= {output.name for output in body.output}
@@ -217,6 +229,7 @@ class _Laying:
         count = value.shape[axes[-1]]
         if not self._is_short(body, count):
             return None
+        self._iterations = count
         before = list(node.input[:states])
         nodes: list[NodeProto] = []
         for k in range(count):
@@ -230,6 +243,7 @@ class _Laying:
                 index = f"{names[i.name]}_index"
                 self._constant(index, np.array(count - 1 - k if way else k, np.int64))
                 nodes.append(helper.make_node("Gather", [whole, index], [names[i.name]], axis=axis))
+                self._join(names[i.name])
             nodes += self._copies(body, self._iteration(k), names, first=k == 0)
             before = [names.get(o.name, o.name) for o in body.output[:states]]
             for one, o in zip(collected, body.output[states:], strict=True):
@@ -275,15 +289,20 @@ class _Laying:
             found.append(copy)
         return found
 
+    def _join(self, name: str, condition: str = "", iterations: int | None = None) -> None:
+        joint = Joint(self._node.op_type, condition, self._node, iterations)
+        self._unfolded.joints[name] = joint
+
     def _constant(self, name: str, value: np.ndarray) -> None:
+        self._unfolded.made.add(name)
         self._graph.initializer.append(numpy_helper.from_array(value, name))
 
     def _joined(self, old: str, new: str) -> NodeProto:
-        self._unfolded.joints[new] = Joint(self._node.op_type)
+        self._join(new)
         return helper.make_node("Identity", [old], [new], name=new)
 
     def _pass_on(self, inner: str, outer: str, condition: str = "") -> NodeProto:
-        self._unfolded.joints[outer] = Joint(self._node.op_type, condition)
+        self._join(outer, condition, self._iterations)
         if self._around:
             self._unfolded.paths[outer] = self._around
         return helper.make_node("Identity", [inner], [outer], name=outer)
@@ -313,8 +332,8 @@ class _Laying:
                 yield helper.make_node("Unsqueeze", [name, axes], [part])
             else:
                 yield helper.make_node("Unsqueeze", [name], [part], axes=[axis])
-            self._unfolded.joints[part] = Joint(self._node.op_type)
-        self._unfolded.joints[outer] = Joint(self._node.op_type)
+            self._join(part)
+        self._join(outer, iterations=self._iterations)
         yield helper.make_node("Concat", parts, [outer], axis=axis)
 
 
@@ -370,15 +389,3 @@ def _rename_body(body: GraphProto, names: Mapping[str, str]) -> None:
         sparse.values.name = names.get(sparse.values.name, sparse.values.name)
     for node in body.node:
         _rename(node, names)
-
-
-def exchange_branches(model: ModelProto, value: str) -> ModelProto:
-    """A copy of ``model`` where the ``If`` that computes ``value`` has its branches exchanged."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    name_apart(copy)
-    for node in nodes_of(copy.graph):
-        if node.op_type == "If" and value in node.output:
-            for attribute in node.attribute:
-                attribute.name = "else_branch" if attribute.name == "then_branch" else "then_branch"
-    return copy

@@ -176,6 +176,7 @@ class SourceValue:
         line: File and line of the user's code.
         alike: The operator of ONNX that computes the same, with its attributes; empty if unknown.
         attributes: Those attributes.
+        unset: Attributes of that operator that the source leaves as they are by default.
         inputs: The arguments that are inputs of that operator, in its order; empty if unknown.
         output: Which output of that operator it is.
         operands: What is given for each argument, as far as it is known.
@@ -192,6 +193,7 @@ class SourceValue:
         decides: Place of the condition, of what a branch gives; else None.
         overwrites: Place of the same memory's value from before, of what an operator wrote there;
             else None.
+        iterations: How often the body of a loop ran, of what a loop gives; else None.
         is_view: Whether it is a part of what it reads, or that in another shape.
     """
 
@@ -203,6 +205,7 @@ class SourceValue:
     line: str = ""
     alike: str = ""
     attributes: Mapping[str, object] = field(default_factory=dict)
+    unset: frozenset[str] = frozenset()
     inputs: tuple[str, ...] = ()
     output: int = 0
     operands: tuple[SourceOperand, ...] = ()
@@ -213,6 +216,7 @@ class SourceValue:
     undefined: str = ""
     decides: int | None = None
     overwrites: int | None = None
+    iterations: int | None = None
     is_view: bool = False
 
 

@@ -243,7 +243,7 @@ class _TorchValues:
         from torch.utils import _pytree
 
         name = function.name()
-        decides = None
+        decides, iterations = None, None
         if name == "cond":
             condition, taken, other, operands = args
             decides = self.place(condition)
@@ -253,9 +253,11 @@ class _TorchValues:
             reads = tuple(p for a in (condition, *leaves) if (p := self.place(a)) is not None)
         elif name == "while_loop":
             condition, body, state, more = args
+            iterations = 0
             with mode:
                 while bool(condition(*state, *more)):
                     state = tuple(body(*state, *more))
+                    iterations += 1
             result = state
             reads = tuple(p for a in state if (p := self.place(a)) is not None)
         else:
@@ -266,7 +268,7 @@ class _TorchValues:
             if self._is_tensor(leaf):
                 constant = bool(reads) and all(self.values[p].constant for p in reads)
                 self._note(leaf, f"torch.{name}", reads, constant, "", {}, (), (), {}, "")
-                self.values[-1] = replace(self.values[-1], decides=decides)
+                self.values[-1] = replace(self.values[-1], decides=decides, iterations=iterations)
         return result
 
     def _keep(self, tensor: Any) -> None:

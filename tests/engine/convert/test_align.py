@@ -119,8 +119,21 @@ def test_an_attribute_counts_with_its_default() -> None:
         "{ y = MaxPool <kernel_shape = [3, 3], pads = [0, 0, 2, 2]> (x) }"
     )
     wanted = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "ceil_mode": 0}
-    found = differing_attributes(proto, proto.graph.node[0], wanted)
+    source = SourceValue("max_pool2d", np.zeros(1), attributes=wanted)
+    found = differing_attributes(proto, proto.graph.node[0], source)
     assert found == {"pads": ("[0, 0, 2, 2]", "[1, 1, 1, 1]")}
+
+
+def test_an_attribute_that_the_source_leaves_unset_counts() -> None:
+    proto = model(
+        "g (float[1,1,4,4] x) => (float[1,1,3,3] y) "
+        "{ y = MaxPool <kernel_shape = [2, 2], pads = [0, 0, 0, 0], ceil_mode = 1> (x) }"
+    )
+    wanted = {"kernel_shape": [2, 2]}
+    unset = frozenset({"pads", "ceil_mode", "strides"})
+    source = SourceValue("MaxPool", np.zeros(1), attributes=wanted, unset=unset)
+    found = differing_attributes(proto, proto.graph.node[0], source)
+    assert found == {"ceil_mode": ("1", "0")}
 
 
 @pytest.mark.parametrize(
@@ -137,4 +150,5 @@ def test_a_list_that_is_not_set_is_ones_or_zeros(given: str, differ: set[str]) -
         f"{{ y = ConvTranspose <{given or 'group = 1'}> (x, w) }}"
     )
     wanted = {"strides": [1, 1], "pads": [1, 1, 1, 1], "output_padding": [1, 1], "group": 1}
-    assert set(differing_attributes(proto, proto.graph.node[0], wanted)) == differ
+    source = SourceValue("conv_transpose2d", np.zeros(1), attributes=wanted)
+    assert set(differing_attributes(proto, proto.graph.node[0], source)) == differ

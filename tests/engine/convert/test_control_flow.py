@@ -45,7 +45,7 @@ LOOP = (
             c2 = Identity(c)
             m = MatMul(h, w)
             t = Tanh(m)
-            h2 = Add(t, half)
+            h2 = Sub(t, h)
             s2 = Mul(h2, h2)
         }
     >
@@ -92,6 +92,28 @@ FAULTS = {
         "Sin",
         "then_branch of If h2, iteration 2 of Loop y",
     ),
+    "a direction of a scan": (
+        SCAN,
+        "scan_input_directions = [1]",
+        "scan_input_directions = [0]",
+        "Scan",
+        "",
+    ),
+    "a number of iterations": (LOOP, "int64 n = {4}", "int64 n = {3}", "Loop", ""),
+    "a condition in a body": (NESTED, "one = {1}", "one = {2}", "Equal", "iteration 2 of Loop y"),
+    # After an even number of iterations the signs are as before.
+    "the order of inputs": (
+        LOOP.replace("n = {4}", "n = {3}"),
+        "Sub(t, h)",
+        "Sub(h, t)",
+        "Sub",
+        "iteration 1 of Loop y",
+    ),
+}
+WORDS = {
+    "a direction of a scan": "Scan.scan_input_directions",
+    "a number of iterations": "Loop: 3 iterations, in the source 4",
+    "the order of inputs": "Sub: inputs A and B exchanged",
 }
 
 
@@ -123,15 +145,18 @@ def repair(folder: Path, good: str, faulty: str) -> RepairResult:
 
 
 @pytest.mark.parametrize(
-    ("good", "now", "then", "operator", "inside"), FAULTS.values(), ids=FAULTS.keys()
+    ("about", "good", "now", "then", "operator", "inside"),
+    [(about, *case) for about, case in FAULTS.items()],
+    ids=FAULTS.keys(),
 )
 def test_a_fault_in_an_inner_graph_is_placed_and_mended(
-    tmp_path: Path, good: str, now: str, then: str, operator: str, inside: str
+    tmp_path: Path, about: str, good: str, now: str, then: str, operator: str, inside: str
 ) -> None:
     assert now in good
     result = repair(tmp_path, good, good.replace(now, then))
     assert result.place is not None
     assert (result.place.operator, result.place.inside) == (operator, inside)
+    assert WORDS.get(about, "") in result.place.words()
     assert result.verdict == "repaired"
     assert result.after["fresh"].wrong == 0
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from optvet.engine.numerics import perturb
 from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values, unfold_run
-from optvet.graph.walk import reads
+from optvet.graph.walk import domain_of, opset_versions, reads, schema_of
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceExtras, SourceInside, SourceOperand, SourceValue
 from optvet.spec.extras import extras, given
@@ -46,7 +46,7 @@ def _of_onnx(
         data = injected_bytes(data, seed)
         fed = perturb.jitter_feeds(feeds, np.random.default_rng(seed))
     values = {**fed, **record_values(data, fed, config)}
-    constants = constants_of(model)
+    constants, versions = constants_of(model), opset_versions(model)
     places: dict[str, int] = {}
     found: list[SourceValue] = []
     for node in model.graph.node:
@@ -60,8 +60,14 @@ def _of_onnx(
             for i, name in enumerate(node.input)
             if name
         )
-        joint = next((unfolded.joints[o] for o in node.output if o in unfolded.joints), None)
+        joint = unfolded.joint_of(node)
         operator = node.op_type if joint is None else joint.operator
+        # Of a joint, those of the node of control flow; its graph is compared node by node.
+        own = node if joint is None or joint.node is None else joint.node
+        settings = dict(_settings(own))
+        schema = schema_of(domain_of(own), own.op_type, versions)
+        if joint is not None:
+            settings = {n: v for n, v in settings.items() if not isinstance(v, GraphProto)}
         about = SourceValue(
             operator=operator,
             value=np.zeros(0),
@@ -70,10 +76,12 @@ def _of_onnx(
             module=unfolded.path_of(node),
             line=node.name if joint is None else "",
             alike=operator,
-            attributes={a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute},
+            attributes=settings,
+            unset=frozenset(() if schema is None else schema.attributes).difference(settings),
             inputs=tuple(str(i) for i in range(len(node.input))),
             operands=operands,
             decides=None if joint is None else places.get(joint.condition),
+            iterations=None if joint is None else joint.iterations,
         )
         for number, name in enumerate(node.output):
             value = values.get(name)
@@ -87,6 +95,13 @@ def _of_onnx(
     )
 
 
+def _settings(node: NodeProto) -> Iterator[tuple[str, object]]:
+    """Attributes by name."""
+    for each in node.attribute:
+        value = helper.get_attribute_value(each)
+        yield each.name, value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 def _is_constant(
     name: str,
     constants: Mapping[str, object],
@@ -94,7 +109,3 @@ def _is_constant(
     found: list[SourceValue],
 ) -> bool:
     return name in constants or (name in places and found[places[name]].constant)
-
-
-def _plain(value: object) -> object:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx.defs import OpSchema
 
 from optvet.engine.convert.align import (
     Known,
@@ -27,7 +28,7 @@ from optvet.engine.convert.align import (
     plain_name,
 )
 from optvet.engine.convert.inside import inside_of, shows_inside
-from optvet.engine.convert.lost_inputs import lost_output, other_inputs
+from optvet.engine.convert.lost_inputs import input_name, lost_output, other_inputs
 from optvet.engine.convert.match_interface import fed_to
 from optvet.engine.convert.preparing import prepares_input
 from optvet.engine.numerics.texts import is_text
@@ -35,7 +36,7 @@ from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values, unfold_run
 from optvet.graph.text import node_text, short_value
-from optvet.graph.unfold import Unfolded, exchange_branches
+from optvet.graph.unfold import Joint, Unfolded
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, reads, schema_of
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceExtras, SourceInside, SourceValue
@@ -51,7 +52,9 @@ _CHARS = 40
 _LAYERS = ("Pool", "Normalization")
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 _UNSET = (0, 1, "NOTSET")
-_UNSET_LISTS = {"strides": (1,), "dilations": (1,), "pads": (0,), "output_padding": (0,)}
+_SIDES, _SCANNED = ("input", "output"), ("axes", "directions")
+_ZEROS = ("pads", "output_padding", *(f"scan_{s}_{w}" for s in _SIDES for w in _SCANNED))
+_UNSET_LISTS = {"strides": (1,), "dilations": (1,), **dict.fromkeys(_ZEROS, (0,))}
 """What ONNX means by lists that are not set; of others, any of ``_UNSET``."""
 _HIDDEN = "the source's runtime does not show what it computes inside"
 
@@ -110,7 +113,7 @@ def locate(
     run = LocatedRun(unfolded, inside, allowed, values, known, region)
     decision = wrong_decision(run, whole, fed, config)
     if decision is None:
-        return describe_region(run)
+        return _describe_loop(run) or describe_region(run)
     if decision.region is not None:
         return describe_region(replace(run, region=decision.region))
     return _exchanged(run, decision)
@@ -139,6 +142,7 @@ class LocatedRun:
     region: SuspectRegion
 
 
+_COMMUTES = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal", "Sum", "Mean"})
 _BRANCHES = 4
 """Branches of a broken region that are tried exchanged."""
 
@@ -172,9 +176,9 @@ def wrong_decision(
     passed = (n for i in run.region.nodes for n in unfolded.model.graph.node[i].output)
     joints = [n for n in passed if n in unfolded.joints and unfolded.joints[n].condition]
     for name in joints[:_BRANCHES]:
-        exchanged = exchange_branches(whole, unfolded.name_of(name))
         try:
-            other = unfold_run(exchanged, fed, config)
+            # In this iteration alone: the other branch may be right in the one before.
+            other = unfold_run(whole, fed, config, name)
             values = inner_values(other, fed, config)
         except Exception:  # whatever a runtime raises: the other branch cannot run
             continue
@@ -263,9 +267,10 @@ def describe_region(run: LocatedRun) -> ConversionPlace:
     attributes: dict[str, tuple[str, str]] = {}
     alike, difference = False, ""
     if first is not None and entry is not None and first.alike == entry.op_type:
-        attributes = differing_attributes(model, entry, first.attributes)
+        attributes = differing_attributes(model, entry, first)
         others = other_inputs(inside, first, entry, constants, opset_versions(model))
         difference = ", ".join(other.words() for other in others)
+        difference = difference or _exchanged_inputs(run, first, entry)
         alike = True
     elif first is not None and first.overwrites is not None:
         # The node does what comes behind the write, to what was there before it.
@@ -275,7 +280,7 @@ def describe_region(run: LocatedRun) -> ConversionPlace:
         lost = lost_output(inside, region.first, run.known, model.graph, opset_versions(model))
         if lost is not None:
             entry, difference = lost
-    found = _parameters(model, inside)
+    found = [p for p in _parameters(model, inside) if p.weight not in run.unfolded.made]
     if attributes and entry is not None:
         # What another node reads is another fault.
         parameters = [p for p in found if p.weight in entry.input]
@@ -295,6 +300,101 @@ def describe_region(run: LocatedRun) -> ConversionPlace:
         and not _is_layer(entry, constants)
         and prepares_input(inside, region.first),
     )
+
+
+def _describe_loop(run: LocatedRun) -> ConversionPlace | None:
+    """The place of a loop that runs another number of times, or reads other slices; else None."""
+    region, unfolded = run.region, run.unfolded
+    if region.entry is None or region.first is None:
+        return None
+    nodes = unfolded.model.graph.node
+    entry, first = unfolded.joint_of(nodes[region.entry]), run.inside.values[region.first]
+    if entry is None and first.alike == nodes[region.entry].op_type:
+        misread = _misread_slice(run, first, nodes[region.entry])
+        entry, first = misread or (entry, first)
+    passed = map(unfolded.joint_of, (nodes[i] for i in region.nodes))
+    loops = [j for j in passed if j is not None and j.iterations is not None]
+    missing = [run.inside.values[i] for i in region.operators]
+    sources = [v for v in missing if v.iterations is not None]
+    counts, wanted = {j.iterations for j in loops}, {v.iterations for v in sources}
+    # All that one side of the two loops gives is known on the other: it goes on, or stops, there.
+    if entry is not None and entry.iterations is not None and entry.iterations not in wanted:
+        return _other_count(run, entry, sources[0]) if sources else None
+    if first.iterations is not None and first.iterations not in counts:
+        return _other_count(run, loops[0], first) if loops else None
+    if entry is None or entry.node is None or first.alike != entry.operator:
+        return None
+    attributes = differing_attributes(unfolded.model, entry.node, first)
+    if not attributes:
+        return None
+    return _at_control(run, entry, first).model_copy(update={"attributes": attributes})
+
+
+def _other_count(run: LocatedRun, loop: Joint, source: SourceValue) -> ConversionPlace:
+    """The place of a loop that runs more or less often than that of the source."""
+    words = f"{loop.iterations} iterations, in the source {source.iterations}"
+    return _at_control(run, loop, source).model_copy(update={"difference": words})
+
+
+def _at_control(run: LocatedRun, joint: Joint, source: SourceValue) -> ConversionPlace:
+    """The place of a node of control flow, with what decides how often its body runs."""
+    assert joint.node is not None
+    model = run.unfolded.model
+    read = set(joint.node.input[:2]) - constants_of(model).keys()
+    makers = (n for n in model.graph.node if set(n.output) & read)
+    return ConversionPlace(
+        **of_source(source),
+        nodes=[node_text(node, constants_of(model)) for node in (*makers, joint.node)],
+        node=joint.operator,
+        inside=run.unfolded.path_of(joint.node),
+    )
+
+
+def _exchanged_inputs(run: LocatedRun, first: SourceValue, entry: NodeProto) -> str:
+    """Which two inputs of a node the source gives the other way round, in words; else empty.
+
+    Both are known, so that only the order tells.
+    """
+    given = {operand.name: operand.place for operand in first.operands}
+    places = [given.get(label) for label in first.inputs]
+    pairs = [
+        (i, p, run.values[name])
+        for i, (p, name) in enumerate(zip(places, entry.input, strict=False))
+        if p is not None and name in run.values
+    ]
+    if len(pairs) != 2 or entry.op_type in _COMMUTES:
+        return ""
+
+    def is_same(place: int, value: np.ndarray) -> bool:
+        wanted = run.inside.values[place].value
+        return wanted.shape == value.shape and equal_up_to_layout(
+            wanted, value, run.allowed.values[place]
+        )
+
+    (i, p, one), (j, q, other) = pairs
+    if is_same(p, one) or is_same(q, other) or not (is_same(p, other) and is_same(q, one)):
+        return ""
+    versions = opset_versions(run.unfolded.model)
+    return f"inputs {input_name(entry, i, versions)} and {input_name(entry, j, versions)} exchanged"
+
+
+def _misread_slice(
+    run: LocatedRun, first: SourceValue, entry: NodeProto
+) -> tuple[Joint, SourceValue] | None:
+    """The scan of which a node reads another slice than the source's operator, and its slice."""
+    given = {operand.name: operand.place for operand in first.operands}
+    makers = {name: node for node in run.unfolded.model.graph.node for name in node.output}
+    for label, name in zip(first.inputs, entry.input, strict=False):
+        place, joint = given.get(label), run.unfolded.joints.get(name)
+        if place is None or joint is None or joint.node is None or name not in run.values:
+            continue
+        wanted = run.inside.values[place]
+        is_slice = makers[name].op_type == "Gather" and wanted.alike == joint.operator
+        if is_slice and not equal_up_to_layout(
+            wanted.value, run.values[name], run.allowed.values[place]
+        ):
+            return joint, wanted
+    return None
 
 
 def _is_layer(node: NodeProto | None, constants: Mapping[str, onnx.TensorProto]) -> bool:
@@ -358,40 +458,55 @@ def _find_other_constants(
 
 
 def differing_attributes(
-    model: ModelProto, node: NodeProto, wanted: Mapping[str, Any]
+    model: ModelProto, node: NodeProto, source: SourceValue
 ) -> dict[str, tuple[str, str]]:
     """Attributes of ``node`` that differ from the source's: actual and expected value."""
-    found = attribute_differences(model, node, wanted)
+    found = attribute_differences(model, node, source)
     return {name: (_text(now), _text(value)) for name, (now, value) in found.items()}
 
 
 def attribute_differences(
-    model: ModelProto, node: NodeProto, wanted: Mapping[str, Any]
+    model: ModelProto, node: NodeProto, source: SourceValue
 ) -> dict[str, tuple[Any, Any]]:
     """The same as values; None for an attribute that is not set."""
-    found = {}
+    found: dict[str, tuple[Any, Any]] = {}
     schema = schema_of(domain_of(node), node.op_type, opset_versions(model))
-    for name, value in wanted.items():
+    for name, value in source.attributes.items():
         if schema is not None and name not in schema.attributes:
             continue
         now = attribute_of(node, name, None)
-        if now is None and schema is not None:
-            default = schema.attributes[name].default_value
-            now = onnx.helper.get_attribute_value(default) if default.type else None
+        if now is None:
+            now = _default_of(schema, name)
         if not (_is_meant(node, name, value) if now is None else _is_same(now, value)):
             found[name] = (now, value)
+    for each in node.attribute:
+        if each.name not in source.unset or each.type == onnx.AttributeProto.GRAPH:
+            continue
+        now, value = onnx.helper.get_attribute_value(each), _default_of(schema, each.name)
+        if not (_is_meant(node, each.name, now) if value is None else _is_same(value, now)):
+            found[each.name] = (now, value)
     return found
+
+
+def _default_of(schema: OpSchema | None, name: str) -> Any:
+    """The value that an operator's schema gives an attribute that is not set; None without."""
+    if schema is None or name not in schema.attributes:
+        return None
+    default = schema.attributes[name].default_value
+    return onnx.helper.get_attribute_value(default) if default.type else None
 
 
 def _is_meant(node: NodeProto, name: str, wanted: Any) -> bool:
     """Whether ONNX may mean ``wanted`` where an attribute is not set."""
     automatic = name == "pads" and attribute_of(node, "auto_pad", b"NOTSET") != b"NOTSET"
     meant = _UNSET if automatic else _UNSET_LISTS.get(name, _UNSET)
+    wanted = wanted.decode() if isinstance(wanted, bytes) else wanted
     return all(v in meant for v in (wanted if isinstance(wanted, (list, tuple)) else [wanted]))
 
 
 def _is_same(now: Any, wanted: Any) -> bool:
     now = now.decode() if isinstance(now, bytes) else now
+    wanted = wanted.decode() if isinstance(wanted, bytes) else wanted
     if isinstance(wanted, (list, tuple)):
         return list(now) == list(wanted)
     if isinstance(wanted, float):

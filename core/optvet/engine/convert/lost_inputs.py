@@ -52,7 +52,7 @@ def other_inputs(
     """
     given = {operand.name: operand for operand in source.operands}
     for index, label in enumerate(source.inputs):
-        name, operand = _input_name(node, index, versions), given.get(label)
+        name, operand = input_name(node, index, versions), given.get(label)
         now = node.input[index] if index < len(node.input) else ""
         if operand is None:
             if now:
@@ -63,7 +63,7 @@ def other_inputs(
             yield OtherInput(index, name, "became a constant", operand)
     for index in range(len(source.inputs), len(node.input) if source.inputs else 0):
         if node.input[index]:
-            yield OtherInput(index, _input_name(node, index, versions), "was added")
+            yield OtherInput(index, input_name(node, index, versions), "was added")
 
 
 def lost_output(
@@ -105,7 +105,7 @@ def _varies(inside: SourceInside, operand: SourceOperand) -> bool:
     return operand.place is not None and not inside.values[operand.place].constant
 
 
-def _input_name(node: NodeProto, index: int, versions: Mapping[str, int]) -> str:
+def input_name(node: NodeProto, index: int, versions: Mapping[str, int]) -> str:
     """What the schema of a node's operator calls its input number ``index``."""
     schema = schema_of(domain_of(node), node.op_type, versions)
     if schema is None or index >= len(schema.inputs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from optvet.engine.repair.candidates import (
     propose,
     short,
 )
-from optvet.graph.walk import attribute_of, domain_of, opset_versions, schema_of
+from optvet.graph.walk import attribute_of, domain_of, opset_versions, reads, schema_of
 from optvet.spec.converters import SourceValue
 
 _OPERATORS = 6
@@ -56,6 +57,20 @@ def attributes(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCa
         for operator in aligned.operators(_OPERATORS):
             if operator.alike == node.op_type:
                 yield from _as_in_source(aligned, node, operator)
+    yield from _of_control_flow(aligned, nodes)
+
+
+def _of_control_flow(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+    """Those of the scans and loops whose values the nodes read: a direction, an axis."""
+    read = (name for index in nodes for name in reads(aligned.node_of(index)))
+    joints = (aligned.unfolded.joints[name] for name in read if name in aligned.unfolded.joints)
+    control = {j.node.output[0]: j.node for j in joints if j.node is not None}
+    for node in control.values():
+        for operator in aligned.inside.values:
+            if operator.alike == node.op_type:
+                for each in _as_in_source(aligned, node, operator):
+                    # The flat model has no such node: only the whole model can tell.
+                    yield replace(each, explains=False)
 
 
 def _words(node: NodeProto, name: str, value: str) -> str:
@@ -71,9 +86,12 @@ def other_attributes(aligned: AlignedRun, nodes: tuple[int, ...]) -> Iterator[Re
 def _as_in_source(
     aligned: AlignedRun, node: NodeProto, operator: SourceValue
 ) -> Iterator[RepairCandidate]:
-    found = attribute_differences(aligned.model, node, operator.attributes)
+    found = attribute_differences(aligned.model, node, operator)
     each = [
-        (_words(node, name, short(wanted)), attribute(node.output[0], name, wanted))
+        (
+            _words(node, name, "its default" if wanted is None else short(wanted)),
+            attribute(node.output[0], name, wanted),
+        )
         for name, (_, wanted) in found.items()
         if not isinstance(wanted, (GraphProto, TensorProto))
     ]

@@ -58,11 +58,12 @@ def session_with(proto: ModelProto, names: Collection[str], config: RuntimeConfi
 
 
 def unfold_run(
-    model: ModelProto, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
+    model: ModelProto, feeds: Mapping[str, np.ndarray], config: RuntimeConfig, other: str = ""
 ) -> Unfolded:
     """The model with the branches and iterations of one run as plain nodes. Called in a worker.
 
-    One that does not run, or does not run when it is flat, stays as it is.
+    The ``If`` that gives ``other`` takes its other branch. A model that does not run, or does not
+    run when it is flat, stays as it is.
     """
     if not has_control_flow(model):
         return Unfolded(model)
@@ -74,7 +75,7 @@ def unfold_run(
 
     enter("load")
     try:
-        flat = unfold(model, evaluate)
+        flat = unfold(model, evaluate, other)
         evaluate(flat.model)
     except Exception:  # whatever a runtime raises
         return Unfolded(model)
