@@ -101,9 +101,9 @@ FAULTS = {
     ),
     "a number of iterations": (LOOP, "int64 n = {4}", "int64 n = {3}", "Loop", ""),
     "a condition in a body": (NESTED, "one = {1}", "one = {2}", "Equal", "iteration 2 of Loop y"),
-    # After an even number of iterations the signs are as before.
+    # Tanh is odd: its signs would be as before in every other iteration.
     "the order of inputs": (
-        LOOP.replace("n = {4}", "n = {3}"),
+        LOOP.replace("Tanh", "Sigmoid"),
         "Sub(t, h)",
         "Sub(h, t)",
         "Sub",
