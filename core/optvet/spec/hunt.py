@@ -54,6 +54,9 @@ class HuntRequest(BaseModel):
     runtime_options: dict[str, Any] = option({}, group=_WHERE, metavar="KEY=VALUE")
     """Options of the runtime under test, or of the one that runs what the optimizer writes, such
     as the device."""
+    as_shipped: bool = option(False, group=_WHERE)
+    """Also run what the optimizer writes in a session with the runtime's defaults: find what only
+    the optimizer and that session together get wrong."""
 
     pools: Texts = option(
         (), group=_WITH, metavar="NAME[:ARGUMENT]", shown="all that need no argument"

@@ -38,6 +38,8 @@ from optvet.graph.interface import (
 )
 from optvet.graph.randomness import SeedBy
 from optvet.spec.errors import REFUSALS, Unsupported
+from optvet.spec.extras import extras
+from optvet.spec.runtime_protocols import RuntimeExtras
 from optvet.spec.symptoms import Stage, Symptom
 from optvet.spec.types import Artifact, Failure
 
@@ -93,8 +95,42 @@ def _look_at_outputs(
     setting: Setting,
     alignment: Alignment | None,
 ) -> SampleVerdict:
+    verdict = _in_session(tested, tested.candidate, artifact, truth, setting, alignment)
+    if verdict.right and truth.random:
+        verdict = _look_at_draws(tested, artifact, truth)
+    if verdict.right and tested.shipped is not None:
+        verdict = _look_as_shipped(tested, tested.shipped, artifact, truth)
+    return verdict
+
+
+def _look_as_shipped(
+    tested: TestedOptimizer, shipped: RuntimeConfig, artifact: Artifact, truth: ExpectedOutput
+) -> SampleVerdict:
+    """What only the optimizer and the session as its users have it get wrong together.
+
+    Where that session is wrong on the original as well, the optimizer is not what is at fault.
+    """
+    lost = extras(shipped.runtime, RuntimeExtras).declared_loss(shipped.options)
+    setting = replace(QUICK_ELSEWHERE, tolerance=lost)
+    verdict = _in_session(tested, shipped, artifact, truth, setting)
+    if verdict.right:
+        return verdict
+    original = _in_session(tested, shipped, Artifact("onnx", truth.data), truth, setting)
+    if not original.right:
+        return SampleVerdict("same")
+    return replace(verdict, message=f"as shipped: {verdict.message}")
+
+
+def _in_session(
+    tested: TestedOptimizer,
+    config: RuntimeConfig,
+    artifact: Artifact,
+    truth: ExpectedOutput,
+    setting: Setting,
+    alignment: Alignment | None = None,
+) -> SampleVerdict:
     try:
-        session = tested.candidate.runtime.load(artifact, tested.candidate.options)
+        session = config.runtime.load(artifact, config.options)
     except REFUSALS:
         raise
     except Exception as error:
@@ -114,7 +150,7 @@ def _look_at_outputs(
             return replace(verdict, message=_kind(verdict.faults[0], fixed))
         if alignment is not None and (words := describe_misdeclared_outputs(alignment, outputs)):
             return judge_sample({}, InterfaceProblem(words))
-    return _look_at_draws(tested, artifact, truth) if truth.random else verdict
+    return verdict
 
 
 def _refuse_lack(tested: TestedOptimizer, error: Exception) -> None:

@@ -10,7 +10,12 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.options import parse_options
 from optvet.engine.work.trials.inference import RuntimeConfig
-from optvet.engine.work.trials.participants import choose_runtime, configure, reference_for
+from optvet.engine.work.trials.participants import (
+    choose_runtime,
+    configure,
+    reference_for,
+    shipped_config,
+)
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.extras import extras, given
 from optvet.spec.hunt import HuntRequest
@@ -67,8 +72,22 @@ def resolve_optimizer(request: HuntRequest, plugins: Plugins) -> TestedOptimizer
         given=request.optimizer_options,
         given_to_runtime=request.runtime_options,
         arbiter=_find_arbiter(plugins, optimizer, candidate),
+        shipped=_shipped(optimizer, candidate, request) if request.as_shipped else None,
     )
     return _quickened(replace(tested, rare=_under_rare_options(tested)))
+
+
+def _shipped(
+    optimizer: Optimizer, clean: RuntimeConfig, request: HuntRequest
+) -> RuntimeConfig | None:
+    """The runtime as its users have it; None if that is ``clean`` itself."""
+    if optimizer.traits.optimizes_on_load or optimizer.traits.reference == "empty pipeline":
+        raise UsageError(
+            f"--as-shipped: {optimizer.name} writes no model that a session could optimize again; "
+            "leave it out"
+        )
+    shipped = shipped_config(clean.runtime, optimizer.traits, request.runtime_options)
+    return None if shipped.options == clean.options else shipped
 
 
 def _find_arbiter(

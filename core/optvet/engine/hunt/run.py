@@ -107,6 +107,8 @@ def _open_state(request: HuntRequest, about: About) -> Iterator[tuple[HuntStore,
         "version": about.version,
         "options": request.optimizer_options,
         "runtime options": request.runtime_options,
+        # Only where it is asked: hunts of before are resumed.
+        **({"session": "as shipped"} if request.as_shipped else {}),
         "passes": list(request.passes),
         "pools": list(request.pools),
         "seed": request.seed,

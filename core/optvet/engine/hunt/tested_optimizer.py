@@ -40,6 +40,7 @@ class TestedOptimizer:
         together: Of ``each``, groups that seldom change a model: if one does not change it in a
             single call, its passes are not tried one at a time.
         rare: The same under the optimizer's rare options; None if it has none.
+        shipped: Runtime of optimized models under its own defaults; None if they are not run so.
         mends: What each model gets back, since import and export alone lose it.
         arbiter: Runs models of which the runtime gives something else each time; None if no other
             runtime can, or may.
@@ -60,6 +61,7 @@ class TestedOptimizer:
     given_to_runtime: Mapping[str, Any] = field(default_factory=dict)
     rare: TestedOptimizer | None = None
     arbiter: RuntimeConfig | None = None
+    shipped: RuntimeConfig | None = None
     mends: tuple[Mend, ...] = ()
     applied: MutableMapping[tuple[bytes, tuple[str, ...]], Artifact] | None = field(
         default=None, compare=False, repr=False
@@ -101,7 +103,12 @@ class TestedOptimizer:
             return self
         rare = None if self.rare is None else self.rare.by_arbiter()
         return replace(
-            self, candidate=self.arbiter, reference=self.arbiter, arbiter=None, rare=rare
+            self,
+            candidate=self.arbiter,
+            reference=self.arbiter,
+            arbiter=None,
+            shipped=None,
+            rare=rare,
         )
 
     def for_candidate(self, seed: int, number: int) -> TestedOptimizer:

@@ -67,6 +67,8 @@ def resolve_converter(request: HuntRequest, plugins: Plugins) -> TestedConverter
             "--runtime-option: what a converter makes runs under the runtime's own options; leave "
             "it out"
         )
+    if request.as_shipped:
+        raise UsageError("--as-shipped: what a converter makes is not run so; leave it out")
     if request.known:
         raise UsageError("--known: findings of converters have no baselines; leave it out")
     everywhere = Pythons({}, environments_root()).among(plugins)

@@ -22,6 +22,7 @@ from optvet.engine.work.trials.participants import (
     fit_to_model,
     reference_for,
     require_format,
+    shipped_config,
 )
 from optvet.spec.errors import UnknownName
 from optvet.spec.mends import Mend
@@ -149,16 +150,11 @@ class Case:
     def shipped(self, given: Mapping[str, Any]) -> Case:
         """The same with the optimized model under the runtime's own defaults, but for ``given``.
 
-        What a runtime has optimized is run as its optimizer says (``Traits.shipped_options``).
-
         Raises:
             UsageError: The runtime does not take an option.
         """
-        runtime, wanted = self.candidate.runtime, dict(self.optimizer.traits.shipped_options)
-        if not wanted.keys() <= type(runtime.deployed).model_fields.keys():
-            wanted = {}  # those of another runtime
-        options = parse_options(runtime.name, runtime.deployed, {**wanted, **given})
-        return replace(self, candidate=RuntimeConfig(runtime, options))
+        shipped = shipped_config(self.candidate.runtime, self.optimizer.traits, given)
+        return replace(self, candidate=shipped)
 
     def both_shipped(self, given: Mapping[str, Any]) -> Case:
         """The same with both models under the runtime's own defaults; see ``shipped``."""

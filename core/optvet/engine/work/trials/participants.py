@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.options import parse_options
 from optvet.engine.runtime_target import RuntimeTarget
 from optvet.engine.work.cache import cache_key
 from optvet.engine.work.cache.disk import Cache
@@ -25,13 +26,28 @@ from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.extras import WorkerExtras, given
 from optvet.spec.optimizer_protocols import Optimizer, OptimizerExtras
 from optvet.spec.runtime_protocols import Runtime
-from optvet.spec.types import Artifact, Model
+from optvet.spec.types import Artifact, Model, Traits
 
 
 def configure(optimizer: Optimizer, options: BaseModel) -> Optimizer:
     """``optimizer`` configured by ``options``, if it depends on them."""
     configured = given(optimizer, OptimizerExtras.configured)
     return configured(options.model_copy(deep=True)) if configured else optimizer
+
+
+def shipped_config(runtime: Runtime, traits: Traits, given: Mapping[str, Any]) -> RuntimeConfig:
+    """``runtime`` under its own defaults, but for the options that are ``given``.
+
+    What a runtime has optimized is run as its optimizer says (``Traits.shipped_options``).
+
+    Raises:
+        UsageError: The runtime does not take an option.
+    """
+    wanted = dict(traits.shipped_options)
+    if not wanted.keys() <= type(runtime.deployed).model_fields.keys():
+        wanted = {}  # those of another runtime
+    options = parse_options(runtime.name, runtime.deployed, {**wanted, **given})
+    return RuntimeConfig(runtime, options)
 
 
 _FITS_S = 120.0
