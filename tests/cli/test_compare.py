@@ -82,7 +82,7 @@ def test_a_runtime_that_is_wrong_on_the_first_model_too_is_blamed(run: Run, writ
     fused = write("b.onnx", FUSED)
     ran = run("compare", fused, fused)
     assert ran.code == 1
-    assert "to blame: the runtime: A is wrong in such a session too" in ran.out
+    assert "to blame: the runtime: its defaults are wrong on an unchanged model too" in ran.out
 
 
 def test_options_of_the_session_are_those_of_the_user(run: Run, write: Write) -> None:

@@ -124,3 +124,35 @@ def test_what_cannot_be_compared_with_a_source_is_refused(
     ran = run("compare", source, folder / change.get("b", "right.onnx"), *about)
     assert ran.code == 2
     assert words in ran.err
+
+
+def test_a_model_that_is_wrong_in_a_default_session_alone_is_told(tmp_path: Path, run: Run) -> None:
+    pytest.importorskip("torch", reason="needs torch")
+    (tmp_path / "net.py").write_text(DIVISION)
+    # ONNX Runtime makes one division of both by default, which is another number.
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (int32[4] a, int32[4] b) => (int32[4] y)'
+    text += " <int32 one = {1}> { d = Div(one, a)  y = Mul(d, b) }"
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    ran = run("compare", f"{tmp_path / 'net.py'}:net", tmp_path / "model.onnx")
+    assert ran.code == 1
+    assert "DivMulFusion" in ran.out
+    ran = run("compare", f"{tmp_path / 'net.py'}:net", tmp_path / "model.onnx", "--clean")
+    assert ran.code == 0
+
+
+DIVISION = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def forward(self, a, b):
+        return torch.div(1, a, rounding_mode="trunc") * b
+
+
+def net():
+    return Net()
+
+
+a, b = ([3, 2, 5, 1], [7, 9, 4, 6])
+net.example_inputs = tuple(torch.tensor(each, dtype=torch.int32) for each in (a, b))
+"""

@@ -149,7 +149,7 @@ def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
 
 
 _BLAMED = {
-    "runtime": "the runtime: A is wrong in such a session too",
+    "runtime": "the runtime: its defaults are wrong on an unchanged model too",
     "both": "both together: A is right in such a session, B in the clean room",
 }
 

@@ -69,8 +69,11 @@ def compare_files(
         NothingTested: The dataset gave no sample.
     """
     if is_source(a, plugins):
-        if runtime_options:
-            raise UsageError(f"--runtime-option: {a} is no ONNX model; leave it out")
+        if runtime_options and clean:
+            raise UsageError(
+                f"--clean: {a} is no ONNX model, and has no such options; leave out --clean or "
+                "--runtime-option"
+            )
         return _with_source(
             a,
             b,
@@ -85,6 +88,8 @@ def compare_files(
             memory_bytes=memory_bytes,
             trust=trust,
             progress=progress,
+            runtime_options=runtime_options,
+            clean=clean,
         )
     request = VetRequest(
         model=a,

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import onnx
 from onnx import ModelProto
 
+from optvet.engine.compare_as_shipped import ShippedSide, check_shipped, compare_as_shipped
 from optvet.engine.convert.align import Tolerances, equal_up_to_layout, iter_layouts
 from optvet.engine.convert.conversion_inputs import inputs_of
 from optvet.engine.convert.default_chain import formats_of
@@ -36,6 +37,7 @@ from optvet.engine.vet.impact.assess import assessment_of
 from optvet.engine.vet.observe.divergence import comparison_of
 from optvet.engine.vet.observe.recorded_values import RecordedValues, Values, as_graph
 from optvet.engine.vet.observe.value_pairs import ValuePair, judge_value, node_outputs
+from optvet.engine.vetting import GivenInputs
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import Outcome, describe
 from optvet.engine.work.trials.inference import RuntimeConfig
@@ -67,6 +69,8 @@ class SourceOptions(TypedDict):
     memory_bytes: int
     trust: bool
     progress: Progress
+    runtime_options: Mapping[str, Any]
+    clean: bool
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,9 @@ def compare_source(
 ) -> ModelComparison:
     """Compare a source with an ONNX file, on its example and what it gives beside that.
 
-    Further samples up to ``limit`` are drawn like the example.
+    Further samples up to ``limit`` are drawn like the example. A model that agrees with the source
+    is compared with itself in a session with its runtime's defaults and ``runtime_options``, unless
+    ``clean`` is asked for.
 
     Raises:
         UsageError: One of both cannot be used, or the source's framework shows no inner values.
@@ -122,19 +128,39 @@ def compare_source(
         config = conversion.runtime_for("onnx", last=True)
         assert config is not None
         model = Artifact("onnx", load_model(b).SerializeToString())
-        found, pairs = _compared(conversion, config, model, samples[0])
-        if limit == 1:
-            return found
-        progress("comparing", 0, None)
         (described,) = resolve_model(str(b), plugins, options["cache_dir"])
-        vet = VetRequest(
-            model=str(b), comparator=options["comparator"], seed=seed, trust=options["trust"]
-        )
-        runs = _run_all(conversion, config, model, pairs, samples)
-        assess = partial(assessment_of, vet, plugins, described)
-        return found.model_copy(
-            update={"contrast": contrast(lambda s: runs[s.id], found.layers, samples, assess)}
-        )
+        side = ShippedSide(described, options["runtime_options"])
+        vet = _asked(b, options)
+        feeds = tuple(fed_to(model, each.feeds) for each in samples)
+        known = plugins.extend("dataset", GivenInputs(feeds))
+        if not options["clean"]:
+            check_shipped(vet, known, described, side)
+        found, pairs = _compared(conversion, config, model, samples[0])
+        if limit > 1:
+            progress("comparing", 0, None)
+            runs = _run_all(conversion, config, model, pairs, samples)
+            assess = partial(assessment_of, vet, plugins, described)
+            contrasted = contrast(lambda s: runs[s.id], found.layers, samples, assess)
+            found = found.model_copy(update={"contrast": contrasted})
+    if options["clean"] or found.diverges_at is not None:
+        return found
+    shipped = compare_as_shipped(described, side, vet, known, progress=progress)
+    return found.model_copy(update={"as_shipped": shipped})
+
+
+def _asked(b: Path, options: SourceOptions) -> VetRequest:
+    """What is asked of the model, on the source's samples."""
+    return VetRequest(
+        model=str(b),
+        runtime=options["runtime"],
+        comparator=options["comparator"],
+        dataset=(GivenInputs.name,),
+        seed=options["seed"],
+        timeout=options["timeout_s"],
+        memory=options["memory_bytes"],
+        cache_dir=options["cache_dir"],
+        trust=options["trust"],
+    )
 
 
 def _compared(
