@@ -224,6 +224,45 @@ def own_pipeline() -> list[str]:
     return [f"{n}#2" if n == "FoldConstant" else n for n in names]
 
 
+def test_the_pipeline_zero_is_tvms_own() -> None:
+    optional = [n for n in TvmOptimizer().pipelines()["zero"] if n not in REQUIRED]
+    assert optional == ["AnnotateTIROpPattern", "FoldConstant#2", "FuseOps", "FuseTIR"]
+
+
+def test_every_pass_of_the_package_is_listed_if_asked_for() -> None:
+    opened = TvmOptimizer(TvmOptions(package=True))
+    more = [p for p in opened.passes() if p not in TvmOptimizer().passes()]
+    assert {"ConvertToDataflow", "Normalize", "LambdaLift", "VMBuiltinLower"} <= {
+        p.name for p in more
+    }
+    assert {(p.kind, p.default, p.required) for p in more} == {("graph", False, False)}
+    place = [p.name for p in opened.passes()].index
+    assert place("DeadCodeElimination") < place("Normalize") < place("DispatchSampling")
+    from tvm import relax
+
+    for one in more:
+        assert callable(getattr(relax.transform, one.name)), one.name
+
+
+def applied_at_level(level: int) -> list[str]:
+    """The passes that change a module of a common subexpression, by the level of the context."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y)
+    { a = Tanh(x)  b = Tanh(x)  y = Add(a, b) }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    options = TvmOptions(opt_level=level)
+    optimizer = TvmOptimizer(options)
+    passes = ["EliminateCommonSubexpr", *REQUIRED]
+    made = optimizer.apply(Artifact("onnx", model), passes, options)
+    return list(made.changing_passes or ())
+
+
+def test_a_pass_above_the_level_is_skipped_as_sequential_does(sandbox: Sandbox) -> None:
+    zero, three = (sandbox.call(applied_at_level, n).value for n in (0, 3))
+    assert zero is not None
+    assert three is not None
+    assert set(three) - set(zero) == {"EliminateCommonSubexpr"}
+
+
 def test_only_approximate_passes_are_lossy_and_none_is_a_default() -> None:
     lossy = {p.name: p for p in TvmOptimizer().passes() if p.lossy}
     assert set(lossy) == {"FastMathTransform", "ToMixedPrecision"}

@@ -41,6 +41,8 @@ from optvet_tvm.passes import (
     describe_graph_pass,
     is_installed,
     make_pass,
+    passes_of_package,
+    zero_pipeline,
 )
 from optvet_tvm.steps import Step, are_intact, with_own_weights
 
@@ -113,7 +115,8 @@ class TvmOptimizer:
 
     def passes(self) -> Sequence[Pass]:
         """Passes over the graph, of the lowering, over kernels: the order of a full pipeline."""
-        graph = [describe_graph_pass(n) for n in GRAPH_PASSES if is_installed(n)]
+        more = passes_of_package() if self.options.package else ()
+        graph = [describe_graph_pass(n) for n in (*GRAPH_PASSES, *more) if is_installed(n)]
         known = [
             *graph,
             *(Pass(n, "lower", required=n in REQUIRED_LOWERING) for n in LOWERING_PASSES),
@@ -128,11 +131,12 @@ class TvmOptimizer:
         return known
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
-        """``default``; ``cpu``, TVM's own for CPUs; ``lowering``, the required alone; ``all``."""
-        known = self.passes()
+        """``default``; ``cpu``, ``zero``: TVM's own; ``lowering``, the required; ``all``."""
+        known, zero = self.passes(), zero_pipeline()
         return {
             "default": [p.name for p in known if p.default],
             "cpu": [p.name for p in known if p.kind in ("lower", "tir")],
+            "zero": [p.name for p in known if p.required or p.name in zero],
             "lowering": [p.name for p in known if p.required],
             "all": [p.name for p in known],
         }
@@ -204,7 +208,8 @@ class TvmOptimizer:
 
         if parse_extras(options):
             return []
-        graph = [n for n in self.configured(options)._arrange(passes) if n in GRAPH_PASSES]
+        own = (*GRAPH_PASSES, *passes_of_package())
+        graph = [n for n in self.configured(options)._arrange(passes) if n in own]
         passes_line = list_code("passes = ", [pass_code(n) for n in graph])
         return [build_code(options, [], lines, None) for lines in ([], passes_line)][
             : 2 if graph else 1
@@ -259,7 +264,11 @@ class TvmOptimizer:
             for name in names:
                 try:
                     step = steps[-1].apply(
-                        name, lambda n: load_extra(extras[n]) if n in extras else make_pass(n)
+                        name,
+                        # It skips a pass above the level, and adds those that a pass requires.
+                        lambda n: tvm.transform.Sequential(
+                            [load_extra(extras[n]) if n in extras else make_pass(n)]
+                        ),
                     )
                 except Exception as error:
                     raise TvmError(f"pass {name}: {_brief(error)}") from error

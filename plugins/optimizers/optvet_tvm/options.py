@@ -46,6 +46,9 @@ class TvmOptions(BaseModel):
     """Optimization level of TVM's pass context."""
     tir: bool = False
     """Passes over the loops of kernels can be left out too: they are listed, behind the others."""
+    package: bool = False
+    """The other passes over the graph of the installed release that need no argument are listed
+    too, behind those of the graph; some make another interface, or no executable."""
     extra_passes: Annotated[tuple[str, ...], Sensitive("runs Python code")] = ()
     """Passes of your own, [NAME=]MODULE:FUNCTION[@POSITION]. MODULE is a module or a file.py,
     FUNCTION makes a TVM pass, POSITION counts in the list of all passes (default: behind those of

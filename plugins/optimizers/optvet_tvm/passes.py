@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -62,10 +63,53 @@ def describe_graph_pass(name: str) -> Pass:
     return Pass(
         name,
         "graph",
-        default=name not in _ON_REQUEST,
+        default=name not in _ON_REQUEST and name in GRAPH_PASSES,
         lossy=tolerance is not None,
         tolerance=tolerance,
     )
+
+
+@lru_cache
+def passes_of_package() -> tuple[str, ...]:
+    """The passes of this release that need no argument, beside those above, as they are defined."""
+    found = []
+    for file in _sources("transform", "transform.py"):
+        for node in ast.parse(file.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and _makes_a_pass(node):
+                found.append(node.name)
+    known = {name.partition("#")[0] for name in (*GRAPH_PASSES, *LOWERING_PASSES)}
+    return tuple(name for name in found if name not in known)
+
+
+def _makes_a_pass(node: ast.FunctionDef) -> bool:
+    arguments = node.args
+    needed = len(arguments.args) - len(arguments.defaults) + len(arguments.posonlyargs)
+    returns = ast.unparse(node.returns) if node.returns is not None else ""
+    # A name in capitals, for decorators of passes and functions over modules are in small letters.
+    return node.name[:1].isupper() and needed == 0 and returns in ("", "tvm.ir.transform.Pass")
+
+
+@lru_cache
+def zero_pipeline() -> tuple[str, ...]:
+    """The passes of TVM's pipeline ``zero``, as this release has them; none if it has none."""
+    for file in _sources("pipeline.py"):
+        for node in ast.parse(file.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name == "zero_pipeline":
+                called = next(n for n in ast.walk(node) if isinstance(n, ast.List)).elts
+                names = [
+                    c.func.attr
+                    for c in called
+                    if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute)
+                ]
+                return tuple("FoldConstant#2" if n == "FoldConstant" else n for n in names)
+    return ()
+
+
+def _sources(*place: str) -> list[Path]:
+    """A file of Relax; not imported, which takes seconds."""
+    spec = importlib.util.find_spec("tvm")
+    folders = spec.submodule_search_locations if spec else None
+    return [f for d in folders or () if (f := Path(d, "relax", *place)).is_file()]
 
 
 @lru_cache

@@ -58,7 +58,7 @@ def build_code(
     """
     level = f"tvm.transform.PassContext(opt_level={options.opt_level}"
     default = options.opt_level == TvmOptions().opt_level and skip is None
-    apply = ["for apply in passes:", "    module = apply(module)"] if passes else []
+    apply = ["module = tvm.transform.Sequential(passes)(module)"] if passes else []
     pipeline = "" if skip is None else ", relax_pipeline=None"
     build = f"executable = relax.build(module, {options.target!r}{pipeline})"
     within = f"with tvm.target.Target({options.target!r}), {level}):"

@@ -47,6 +47,7 @@ from optvet.spec.records.report_table import ReportTable
 from optvet.spec.records.tables import CampaignTables
 from optvet.spec.records.timing import TimedSide
 from optvet.spec.studies import OUTCOMES, FaultRow, StudyData, TrialParts, TrialRow, by_model
+from optvet.spec.symptoms import Symptom
 from optvet.testing import check_study
 from optvet_ditox.counts import outcomes
 from optvet_otx import metrics
@@ -550,8 +551,8 @@ def test_each_pass_on_each_model_is_a_row_with_the_study_s_scores() -> None:
     wrong = numbers("faulty", 3, kendall_tau=0.5, reordered_top5=0.2, f1=0.3)
     passes = (
         PassRecord(name="idle", effect="none"),
-        PassRecord(name="fuse", effect="failed", symptom="wrong-output", numbers=wrong),
-        PassRecord(name="split", effect="failed", symptom="optimizer-error"),
+        PassRecord(name="fuse", effect="failed", symptom=Symptom.WRONG_OUTPUT, numbers=wrong),
+        PassRecord(name="split", effect="failed", symptom=Symptom.OPTIMIZER_ERROR),
     )
     one = replace(row("m", opset=9), passes=passes, round_trip=numbers("clean", 7, kendall_tau=1))
     tables = {t.title: t for t in Plugins().study("ditox").tables(StudyData([one]))}

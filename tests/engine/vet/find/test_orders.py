@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.answers import detail
 from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
@@ -126,13 +127,13 @@ def test_the_bound_of_a_sample_covers_the_share_of_all_orders(
     assert result.orders.failing == sum(wrong) == 0
     assert result.orders.share == pytest.approx(1 - 0.05 ** (1 / 5))
     assert result.orders.share > 4 / 24
-    assert result.control("orders").detail.startswith("5 of 24 orders of 4 passes tried, all right")
+    assert detail(result, "orders").startswith("5 of 24 orders of 4 passes tried, all right")
 
 
 def test_switches_have_no_order(tmp_path: Path, sandbox: Sandbox) -> None:
     result = vet(tmp_path, sandbox, orders=5, traits=Traits(ordered=False))
     assert result.orders is None
-    assert "an order of its own" in result.control("orders").detail
+    assert "an order of its own" in detail(result, "orders")
 
 
 @given(st.integers(1, 6), st.integers(1, 150), st.integers(0, 5))

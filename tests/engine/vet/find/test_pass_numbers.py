@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.answers import detail
 from tests.preload import TRIALS
 
 from optvet.engine.discovery import Plugins
@@ -102,7 +103,7 @@ def test_further_chunks_are_tried_if_all_are_asked_for(tmp_path: Path, sandbox: 
     assert wrong.numbers.impact.metrics["reordered_top5"] == 0.05
     found = {tuple(f.culprit): f for f in every.findings}
     assert found["drop_relu",].confirmed
-    assert every.control("every pass alone").detail == "tried on 40 samples"
+    assert detail(every, "every pass alone") == "tried on 40 samples"
 
 
 def test_a_table_counts_passes_that_do_nothing_and_lists_the_others(
