@@ -32,6 +32,8 @@ class SklOptions(BaseModel):
     """ONNX's operator set; by default the latest that skl2onnx knows."""
     ml_opset: int | None = Field(default=None, ge=1)
     """Operator set of ``ai.onnx.ml``."""
+    target_opset: int | dict[str, int] | None = None
+    """Both, as skl2onnx takes them: a number, or one for each domain."""
     zipmap: bool = False
     """Give probabilities as maps by class, not as a matrix."""
 
@@ -43,6 +45,8 @@ class MlOptions(BaseModel):
 
     opset: int | None = Field(default=None, ge=7)
     """ONNX's operator set; by default the latest that onnxmltools knows."""
+    target_opset: int | None = Field(default=None, ge=7)
+    """The same."""
 
 
 class Skl2Onnx:
@@ -79,7 +83,7 @@ class Skl2Onnx:
 
         code = load_factory(source)
         settings: dict[str, Any] = {}
-        if opsets := _opsets(options):
+        if opsets := options.target_opset or _opsets(options):
             settings["target_opset"] = opsets
         types = _types(code.facts.inputs, data_types)
         for wanted in _wishes(code.model, options):
@@ -126,7 +130,8 @@ class OnnxMlTools:
         from onnxmltools.convert.common import data_types
 
         code = load_factory(source)
-        settings: dict[str, Any] = {"target_opset": options.opset} if options.opset else {}
+        opset = options.target_opset or options.opset
+        settings: dict[str, Any] = {"target_opset": opset} if opset else {}
         types = _types(code.facts.inputs, data_types)
         library = type(code.model).__module__.partition(".")[0]
         if library == "lightgbm":

@@ -78,7 +78,8 @@ def load_factory(
     """Execute the file of ``artifact`` and call its factory.
 
     Beside the factory the file has ``example_inputs``, and may have ``more_inputs`` and
-    ``dynamic_axes``: values, or functions without arguments. ``run(model, *inputs)`` says how the
+    ``dynamic_axes``: values, or functions without arguments. In place of the latter it may have
+    ``dynamic_shapes``, as ``torch.export.export`` takes them. ``run(model, *inputs)`` says how the
     model is called, if not as ``model(*inputs)``.
 
     Args:
@@ -117,7 +118,12 @@ def load_factory(
     facts = SourceFacts(
         _arrays(where, arguments),
         tuple(_arrays(where, o) for o in others),
-        _dynamic(where, _beside(module, function, "dynamic_axes"), arguments),
+        _dynamic(
+            where,
+            _beside(module, function, "dynamic_axes")
+            or _axes_of(_beside(module, function, "dynamic_shapes"), tuple(arguments)),
+            arguments,
+        ),
     )
     if tensor is not None:
         arguments = {name: _as_tensor(v, tensor) for name, v in arguments.items()}
@@ -235,6 +241,26 @@ def _arrays(where: str, arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
             words = f"{where}: input {name!r} is no array: {_words(error)}"
             raise InputError(f"{words}; give arrays or tensors") from error
     return arrays
+
+
+def _axes_of(shapes: Any, names: Sequence[str]) -> dict[str, dict[int, str]]:
+    """``dynamic_axes`` of ``dynamic_shapes``: by name or in order, for each axis what is open."""
+    if shapes is None:
+        return {}
+    listed = shapes if isinstance(shapes, Mapping) else dict(zip(names, shapes, strict=False))
+    found = {}
+    for name, each in listed.items():
+        sizes = each if isinstance(each, Mapping) else dict(enumerate(each or ()))
+        sizes = {axis: _size_name(f"{name}_{axis}", size) for axis, size in sizes.items()}
+        found[name] = {axis: size for axis, size in sizes.items() if size}
+    return {name: axes for name, axes in found.items() if axes}
+
+
+def _size_name(place: str, size: Any) -> str:
+    """The name of a size that may change: its own, or of an unnamed one its place; else empty."""
+    if size is None or isinstance(size, int) or "STATIC" in str(size):
+        return ""
+    return str(size if isinstance(size, str) else getattr(size, "__name__", place))
 
 
 def _dynamic(where: str, dynamic_axes: Any, inputs: Mapping[str, Any]) -> dict[str, dict[int, str]]:

@@ -18,24 +18,41 @@ from optvet_torch.programs import as_called
 _EXTRA = "optvet[torch,onnxscript]"
 
 
-class DynamoOptions(BaseModel):
+class ExportOptions(BaseModel):
+    """What both exporters take, by the exporter's own names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    opset_version: int | None = Field(default=None, ge=7)
+    """Operator set; by default the exporter's own choice."""
+    opset: int | None = Field(default=None, ge=7)
+    """The same."""
+    output_names: tuple[str, ...] = ()
+    """Names of the outputs in the ONNX model, in order; by default the exporter's own."""
+
+    def settings(self) -> dict[str, Any]:
+        """Those that are set, as the exporter takes them."""
+        given: dict[str, Any] = {}
+        if (version := self.opset_version or self.opset) is not None:
+            given["opset_version"] = version
+        if self.output_names:
+            given["output_names"] = list(self.output_names)
+        return given
+
+
+class DynamoOptions(ExportOptions):
     """How ``torch.onnx.export(dynamo=True)`` is called."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    opset: int | None = Field(default=None, ge=7)
-    """Operator set; by default the exporter's own choice."""
     optimize: bool = True
     """Whether the stage that optimizes follows."""
+    strict: bool | None = None
+    """`strict` of `torch.export.export`, which captures the program; by default the exporter
+    chooses."""
 
 
-class ScriptOptions(BaseModel):
+class ScriptOptions(ExportOptions):
     """How ``torch.onnx.export(dynamo=False)`` is called."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    opset: int | None = Field(default=None, ge=7)
-    """Operator set; by default the exporter's own choice."""
     fold: bool = True
     """Whether the stage that folds constants, and batch norms into convolutions, follows."""
 
@@ -78,12 +95,14 @@ class Dynamo:
     def convert(self, source: Artifact, options: DynamoOptions, folder: Path) -> Iterator[Artifact]:
         """The captured program, the decomposed one, the translated model and the optimized one."""
         torch = _torch()
-        settings: dict[str, Any] = {"opset_version": options.opset} if options.opset else {}
+        settings = options.settings()
         settings |= {"dynamo": True, "optimize": False, "verbose": False}
         captured: list[Any] = []
         handle, arguments = _call(source, captured, settings)
         try:
-            with recording(captured):
+            with recording(captured, options.strict):
+                if options.strict is not None:
+                    arguments = _capture(arguments, settings)
                 translated = torch.onnx.export(*arguments, **settings)
         except Exception:
             # The exporter captures, decomposes and translates in one call: which of it refused?
@@ -137,7 +156,7 @@ class TorchScript:
                 traced = torch.jit.trace(code.model, arguments, check_trace=False, strict=False)
             torch.jit.save(traced, str(path))
         yield Artifact("torchscript", path=path, handle="named" if code.named else None)
-        settings: dict[str, Any] = {"opset_version": options.opset} if options.opset else {}
+        settings = options.settings()
         names = list(code.arguments)
         settings |= {"input_names": names, "dynamic_axes": _axes(code.facts.dynamic)}
         operands = (*(() if code.named else arguments), *([dict(code.arguments)] * code.named))
@@ -191,15 +210,32 @@ def open_shapes(code: Any) -> dict[str, Any] | tuple[Any, ...] | None:
     return each if code.named else _nest(code.model, tuple(each.values()))
 
 
+def _capture(arguments: tuple[Any, ...], settings: dict[str, Any]) -> tuple[Any, ...]:
+    """The exporter's arguments with the program in place of the module, which is captured here.
+
+    The exporter tries one way to capture a program after the other, and takes no say in it.
+    """
+    model, *others = arguments
+    if not others:
+        return arguments
+    named = {name: settings.pop(name) for name in ("kwargs", "dynamic_shapes") if name in settings}
+    return (_torch().export.export(model, *others, **named),)
+
+
 @contextlib.contextmanager
-def recording(captured: list[Any]) -> Iterator[None]:
-    """Note the programs that ``torch.export.export`` gives to the exporter."""
+def recording(captured: list[Any], strict: bool | None = None) -> Iterator[None]:
+    """Note the programs that ``torch.export.export`` gives; it captures ``strict`` if that is set.
+
+    Where the exporter captures, it chooses itself.
+    """
     from unittest.mock import patch
 
     torch = _torch()
     export = torch.export.export
 
     def recorded(*arguments: Any, **settings: Any) -> Any:
+        if strict is not None:
+            settings["strict"] = strict
         program = export(*arguments, **settings)
         captured.append(program)
         return program

@@ -161,8 +161,8 @@ def script_for(converter: str, options: Mapping[str, object]) -> PartScript | No
 def _exporter_script(converter: str, options: Mapping[str, object]) -> PartScript:
     tool, more = _TOOLS[converter]
     settings: dict[str, object] = {"dynamo": converter == "torch_dynamo"}
-    if options.get("opset"):
-        settings["opset_version"] = options["opset"]
+    if version := options.get("opset_version") or options.get("opset"):
+        settings["opset_version"] = version
     if converter == "torch_dynamo":
         settings |= {"optimize": bool(options.get("optimize", True)), "verbose": False}
     else:

@@ -49,7 +49,12 @@ class EstimatorRuntime:
     accepts = frozenset({"estimator"})
     source_formats: Mapping[str, str] = {".py": "estimator"}
     source_preload: Sequence[str] = ("sklearn.utils.discovery", "optvet_estimators.made_sources")
-    preload: Sequence[str] = ("sklearn.pipeline", "sklearn.linear_model", "pandas")
+    preload: Sequence[str] = (
+        "optvet_estimators.start",
+        "sklearn.pipeline",
+        "sklearn.linear_model",
+        "pandas",
+    )
     libraries: Mapping[str, str] = {"scikit-learn": "sklearn"}
     options: EstimatorOptions = EstimatorOptions()
     deployed: EstimatorOptions = EstimatorOptions()

@@ -59,13 +59,15 @@ def script_for(converter: str, options: Mapping[str, object]) -> PartScript | No
     """The script of a converter; None for others."""
     if converter == "skl2onnx":
         versions = {"": options.get("opset"), "ai.onnx.ml": options.get("ml_opset")}
-        opsets = {domain: version for domain, version in versions.items() if version}
+        each = {domain: version for domain, version in versions.items() if version}
+        opsets = options.get("target_opset") or each
         settings = f", target_opset={opsets!r}" if opsets else ""
         imports = f"import numpy as np\nfrom skl2onnx import to_onnx\n{_BASE}"
         needs = ["scikit-learn", "skl2onnx", "onnxruntime"]
         call = _SKL.format(settings=settings)
     elif converter == "onnxmltools":
-        settings = f", target_opset={options['opset']}" if options.get("opset") else ""
+        opset = options.get("target_opset") or options.get("opset")
+        settings = f", target_opset={opset}" if opset else ""
         imports = (
             "import numpy as np\nimport onnxmltools\n"
             f"from onnxmltools.convert.common import data_types\n{_BASE}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.needs import needs
 
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
-from optvet.engine.work.sandbox import keep_servers
+from optvet.engine.work.sandbox import Sandbox, keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import Factory
 from optvet.spec.records.convert import ConversionResult
@@ -445,3 +446,15 @@ def test_a_row_that_an_estimator_leaves_in_its_type_alone_is_not_judged(source: 
     short.write_text(SOURCE.replace("1e-8", "1e-18"))
     result = convert(short, "normalizer", "skl2onnx")
     assert (result.verdict, result.findings[0].symptom) == ("faulty", "wrong-output")
+
+
+def _wait_policy() -> str:
+    """How threads of OpenMP wait; called in a worker."""
+    return os.environ.get("OMP_WAIT_POLICY", "")
+
+
+def test_threads_of_estimators_do_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A LightGBM model of eight trees took 17 s on a busy machine, 15 s of them spinning.
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    with Sandbox(jobs=1, preload=Plugins().runtime("estimator").preload) as sandbox:
+        assert sandbox.call(_wait_policy).value == "passive"

@@ -6,7 +6,9 @@ import functools
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
+from pydantic import BaseModel
 from tests.needs import needs
 
 from optvet.engine.convert.run import convert_model
@@ -356,6 +358,37 @@ def test_cancellation_in_a_translation_is_found_in_it(source: Path) -> None:
 def test_another_object_than_a_module_is_refused(source: Path) -> None:
     with pytest.raises(Exception, match=r"wrong_kind\(\) returned a int, expected a torch.nn"):
         convert(source, "wrong_kind", "torch_script")
+
+
+def _converted(converter: Converter, source: Artifact, options: BaseModel, folder: Path) -> bytes:
+    """What a converter makes in the end; called in a worker."""
+    *_, last = converter.convert(source, options, folder)
+    return last.data
+
+
+@pytest.mark.parametrize(
+    ("via", "options"),
+    [
+        ("torch_script", {"opset_version": 16}),
+        ("torch_script", {"opset": 16}),
+        pytest.param("torch_dynamo", {"opset_version": 18, "strict": True}, marks=pytest.mark.long),
+    ],
+)
+def test_options_have_the_names_of_the_exporter(
+    source: Path, tmp_path: Path, via: str, options: dict[str, object]
+) -> None:
+    if via == "torch_dynamo":
+        pytest.importorskip("onnxscript", reason="needs onnxscript")
+    converter = Plugins().converter(via)
+    given = {**options, "output_names": ("first", "second")}
+    chosen = type(converter.options).model_validate(given)
+    artifact = Artifact("torch", path=source, handle=Factory("dictionary"))
+    with Sandbox(jobs=1, preload=converter.preload) as sandbox:
+        data = sandbox.call(_converted, converter, artifact, chosen, tmp_path).value
+    assert data is not None
+    made = onnx.load_from_string(data)
+    assert [output.name for output in made.graph.output] == ["first", "second"]
+    assert made.opset_import[0].version == options.get("opset_version", 16)
 
 
 def test_the_runtime_of_programs_conforms(source: Path) -> None:
