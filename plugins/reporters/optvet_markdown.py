@@ -112,14 +112,14 @@ def _findings(title: str, found: Sequence[ReportedFinding]) -> Iterator[str]:
     rows = [
         [
             f"{f.symptom} ({remark})" if (remark := f.remark()) else f.symptom,
-            f.optimizer,
+            *f.facts().values(),
             f.blamed() if f.culprit else "import and export",
             _models(f),
             f.message,
         ]
         for f in found
     ]
-    yield from _table(["symptom", "optimizer", "passes", "models", ""], rows)
+    yield from _table(["symptom", *found[0].facts(), "passes", "models", ""], rows)
 
 
 def _warnings(trials: Iterable[ReportedTrial]) -> Iterator[str]:

@@ -7,10 +7,13 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from rich.console import Console
 
 from optvet import CampaignReport, PluginError
+from optvet.cli.campaign_screen import _findings
 from optvet.engine.campaign.report import render_report
 from optvet.engine.discovery import Plugins
+from optvet.spec.records.campaign import FindingGroup
 from optvet.testing import check_reporter, pretend_files, pretend_report
 
 PLUGINS = Plugins()
@@ -188,6 +191,20 @@ def test_documents_tell_the_severity_of_a_finding() -> None:
     report = pretend_report("m")
     assert "| bloat (note) |" in rendered("markdown", report)
     assert "| wrong-output |" in rendered("markdown", report)
+
+
+@pytest.mark.parametrize("name", ["markdown", "html", "terminal"])
+def test_every_table_of_findings_has_all_facts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FindingGroup, "facts", lambda self: {"harm": f"it is {self.stage}"})
+    report = pretend_report()
+    if name == "terminal":
+        console = Console(width=200, record=True)
+        console.print(_findings(report.findings))
+        document = console.export_text()
+    else:
+        document = rendered(name, report)
+    assert "harm" in document
+    assert all(f"it is {f.stage}" in document for f in report.findings)
 
 
 def test_markdown_folds_new_warnings_and_counts_equal_ones_together() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -178,8 +178,9 @@ def _reasons(title: str, style: str, trials: Sequence[TrialSummary]) -> Table:
 # --- findings ------------------------------------------------------------------------------------
 
 
-def _findings(groups: Iterable[FindingGroup]) -> Table:
-    table = table_of(("finding", ""), ("optimizer", ""), ("what", ""), ("models", ""))
+def _findings(groups: Sequence[FindingGroup]) -> Table:
+    heads = ("finding", *groups[0].facts(), "what", "models")
+    table = table_of(*((head, "") for head in heads))
     for group in groups:
         what = text(f"{group.symptom}: ", "dim" if group.known else "red")
         what.append_text(text(group.blamed(), "bold not red"))
@@ -187,7 +188,7 @@ def _findings(groups: Iterable[FindingGroup]) -> Table:
         if remarks:
             what.append(f" ({remarks})", "dim not bold")
         models = [short_model(model) for model in group.models]
-        cells = (text(group.optimizer), what, text(_several(models)))
+        cells = (*map(text, group.facts().values()), what, text(_several(models)))
         table.add_row(text(group.fingerprint[:8]), *cells)
     return table
 

@@ -81,6 +81,13 @@ class FindingGroup(Record):
     known: bool = False
     counts: bool = True
 
+    def facts(self) -> dict[str, str]:
+        """Cells by the head of their column: every table of findings has all of them.
+
+        What depends on the form of a report is its own: title, models, message and links.
+        """
+        return {"optimizer": self.optimizer}
+
     def blamed(self) -> str:
         """What is to blame, in words on one line."""
         return blamed(self.culprit, localized=self.localized)
