@@ -78,7 +78,7 @@ def test_a_fault_whose_excuses_were_not_asked_is_undecided(
     def spent(*about: object) -> None:
         raise BudgetSpent
 
-    monkeypatch.setattr("optvet.engine.vet.find.excuses._excuse_undefined", spent)
+    monkeypatch.setattr("optvet.engine.vet.find.excuses._excuse", spent)
     result, _ = vet(tmp_path, Hangs(default=("drop_relu",)), budget=600)
     assert result.verdict == "undecided"
     assert result.reason.startswith("drop_relu shows wrong-output, but the 600 s of --budget")

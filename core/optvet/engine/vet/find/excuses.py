@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ Excuse = Callable[[VetSession, Finding, Sample], str]
 """Why a wrong value on a sample is no fault of the optimizer, in words; empty if it may be one."""
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """A reason not to blame a pass for a wrong value, and the control of the answer that tells."""
+
+    control: str
+    ask: Excuse
+
+
 def excuse(
     session: VetSession, examiner: Examiner, samples: Sequence[Sample], first: int = 0
 ) -> list[Finding]:
@@ -50,10 +58,10 @@ def excuse(
     ledger = session.ledger
     open_ = [i for i, f in enumerate(ledger.findings) if i >= first and f.severity == "fault"]
     _excuse_misdeclared(session, samples, first)
-    _excuse_undefined(session, examiner, samples, first)
-    _excuse_underflow(session, examiner, samples, first)
+    for doubt in OF_THE_ORIGINAL:
+        _excuse(session, examiner, samples, doubt, first)
     excused = [f for i in open_ if (f := ledger.findings[i]).severity == "note"]
-    _excuse_misread(session, examiner, samples, first)
+    _excuse(session, examiner, samples, _OF_THE_RUNTIME, first)
     if not isinstance(session.case.optimizer, RuntimeTarget):
         ledger.weighed = len(ledger.findings)
     return excused
@@ -63,66 +71,6 @@ def excused_passes(ledger: FindingsLedger, excused: Sequence[Finding], first: in
     """The passes that are blamed for nothing but ``excused`` among the findings from ``first``."""
     guilty = {name for f in ledger.findings[first:] if f not in excused for name in f.culprit}
     return {name for f in excused for name in f.culprit} - guilty
-
-
-def _excuse_undefined(
-    session: VetSession, examiner: Examiner, samples: Sequence[Sample], first: int
-) -> None:
-    """Make faults undecided that arise at an operation which the standard does not define.
-
-    Kernels may compute anything there, so an optimizer may move or fold the operation. It excuses
-    no fault elsewhere in the graph: if the first differing value is known, only operations between
-    it and the last values that agree count. It excuses no fault on other samples either: a fault
-    that shows on a sample with a defined result stays a fault.
-    """
-
-    def why(session: VetSession, finding: Finding, sample: Sample) -> str:
-        words = _open_on(session, finding, sample)
-        return words and f"the original is undefined by the ONNX standard: {words}"
-
-    _excuse(session, examiner, samples, "definedness", why, first)
-
-
-def _excuse_misread(
-    session: VetSession, examiner: Examiner, samples: Sequence[Sample], first: int
-) -> None:
-    """Make faults undecided that only the runtime shows: the standard's evaluator finds none.
-
-    Then the passes may have made a right model that the runtime computes wrongly. Asked of models
-    in ONNX's own operators, which any runtime may run; those of an optimizer that writes for its
-    own runtime are judged by that one.
-    """
-    case = session.case
-    traits, runtime = case.optimizer.traits, case.candidate.runtime
-    judges = session.plugins.evaluators(traits.produces)
-    if traits.dialect or case.lowers or not judges or runtime.name in {j.name for j in judges}:
-        return
-
-    def why(session: VetSession, finding: Finding, sample: Sample) -> str:
-        return next((w for j in judges if (w := _misread_on(session, finding, sample, j))), "")
-
-    _excuse(session, examiner, samples, "second reading", why, first)
-
-
-def _excuse_underflow(
-    session: VetSession, examiner: Examiner, samples: Sequence[Sample], first: int
-) -> None:
-    """Make faults undecided that weights bring about of which no pass may multiply two.
-
-    Their product underflows, and all of it is lost. A fault that the model in usual sizes shows too
-    has another cause.
-    """
-
-    def why(session: VetSession, finding: Finding, sample: Sample) -> str:
-        begins, ends = _way_to(finding)
-        found = session.runner.ask(in_usual_sizes, dict(sample.feeds), begins, ends)
-        if found is None:
-            return ""
-        usual = replace(sample, feeds=found.feeds)
-        left = _left_on(session, finding, found.data, usual)
-        return "" if left is None else f"{found.words}; in usual sizes {left}"
-
-    _excuse(session, examiner, samples, "underflow", why, first)
 
 
 def excuse_exact(session: VetSession, examiner: Examiner, samples: Sequence[Sample]) -> None:
@@ -137,8 +85,56 @@ def excuse_exact(session: VetSession, examiner: Examiner, samples: Sequence[Samp
     def why(session: VetSession, finding: Finding, sample: Sample) -> str:
         return runner.ask(exact_by_operator, dict(sample.feeds), case.candidate) or ""
 
-    _excuse(session, examiner, samples, "each operator", why)
+    _excuse(session, examiner, samples, Doubt("each operator", why))
     session.ledger.weighed = len(session.ledger.findings)
+
+
+def _undefined_on(session: VetSession, finding: Finding, sample: Sample) -> str:
+    """That the fault arises at an operation which the standard does not define.
+
+    Kernels may compute anything there, so an optimizer may move or fold the operation. It excuses
+    no fault elsewhere in the graph: if the first differing value is known, only operations between
+    it and the last values that agree count. It excuses no fault on other samples either: a fault
+    that shows on a sample with a defined result stays a fault.
+    """
+    words = _open_on(session, finding, sample)
+    return words and f"the original is undefined by the ONNX standard: {words}"
+
+
+def _underflows_on(session: VetSession, finding: Finding, sample: Sample) -> str:
+    """That the fault comes from two weights whose product underflows.
+
+    Then all of it is lost, whichever pass multiplies them. A fault that the model in usual sizes
+    shows too has another cause.
+    """
+    begins, ends = _way_to(finding)
+    found = session.runner.ask(in_usual_sizes, dict(sample.feeds), begins, ends)
+    if found is None:
+        return ""
+    usual = replace(sample, feeds=found.feeds)
+    left = _left_on(session, finding, found.data, usual)
+    return "" if left is None else f"{found.words}; in usual sizes {left}"
+
+
+def _misread_by_runtime(session: VetSession, finding: Finding, sample: Sample) -> str:
+    """That only the runtime shows the fault: the standard's evaluator finds none.
+
+    Then the passes may have made a right model that the runtime computes wrongly. Asked of models
+    in ONNX's own operators, which any runtime may run; those of an optimizer that writes for its
+    own runtime are judged by that one.
+    """
+    case = session.case
+    traits, runtime = case.optimizer.traits, case.candidate.runtime
+    judges = session.plugins.evaluators(traits.produces)
+    if traits.dialect or case.lowers or runtime.name in {j.name for j in judges}:
+        return ""
+    return next((w for j in judges if (w := _misread_on(session, finding, sample, j))), "")
+
+
+OF_THE_ORIGINAL = (Doubt("definedness", _undefined_on), Doubt("underflow", _underflows_on))
+"""Reasons that lie in the original, in the order in which they are asked. A further one is a
+function and its entry here."""
+_OF_THE_RUNTIME = Doubt("second reading", _misread_by_runtime)
 
 
 def _excuse_misdeclared(session: VetSession, samples: Sequence[Sample], first: int) -> None:
@@ -168,10 +164,10 @@ def _excuse(
     session: VetSession,
     examiner: Examiner,
     samples: Sequence[Sample],
-    control: str,
-    why: Excuse,
+    doubt: Doubt,
     first: int = 0,
 ) -> None:
+    """Make each fault from ``first`` on undecided that ``doubt`` excuses on every sample."""
     by_id = {sample.id: sample for sample in samples}
     ledger = session.ledger
     for i, finding in enumerate(ledger.findings[first:], first):
@@ -179,15 +175,15 @@ def _excuse(
             continue
         sample = by_id.get(finding.witness.sample) if finding.witness else None
         here = session.at(session.runner_of(finding))
-        words = why(here, finding, sample) if sample is not None else ""
+        words = doubt.ask(here, finding, sample) if sample is not None else ""
         if not words:
             continue
-        shown = _show_elsewhere(here, examiner, finding, samples, why)
+        shown = _show_elsewhere(here, examiner, finding, samples, doubt.ask)
         if shown:
             ledger.amend(i, shown)
             continue
         ledger.amend(i, {"severity": "note", "known_limit": words})
-        ledger.control(control, "limited", words)
+        ledger.control(doubt.control, "limited", words)
         ledger.add_undecided_reason(f"an output differs, and {words}")
 
 
