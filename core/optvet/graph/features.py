@@ -17,6 +17,7 @@ from typing import NamedTuple
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from optvet.graph.plain import is_aliased, is_namesake, lists_weights
+from optvet.graph.types import NUMPY_FLOATS
 from optvet.graph.walk import (
     bodies_of,
     domain_of,
@@ -36,7 +37,6 @@ _INTEGERS = frozenset(
         *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
     }
 )
-_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
 
 
 class Feature(NamedTuple):
@@ -252,7 +252,7 @@ def _of_source(source: _Source) -> Iterator[str]:
 
 
 def _kinds_of_values(tensor: TensorProto, size: int) -> list[str]:
-    if not 0 < size <= _SMALL or tensor.data_type not in _INTEGERS | _FLOATS:
+    if not 0 < size <= _SMALL or tensor.data_type not in _INTEGERS.union(NUMPY_FLOATS):
         return []
     values = _values_of(tensor)
     kinds = {_kind_of_number(v) for v in values}

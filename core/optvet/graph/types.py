@@ -35,6 +35,8 @@ FLOATS: tuple[int, ...] = (
     TensorProto.DOUBLE,
 )
 """Element types in which operators compute; floats of 8 bits and fewer only store values."""
+NUMPY_FLOATS = tuple(n for n in FLOATS if helper.tensor_dtype_to_np_dtype(n).kind == "f")
+"""Those of ``FLOATS`` that numpy itself knows, so that all of its functions take them."""
 
 
 def _integers() -> dict[int, tuple[int, int]]:

@@ -36,6 +36,7 @@ from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values, unfold_run
 from optvet.graph.text import node_text, short_value
+from optvet.graph.types import NUMPY_FLOATS
 from optvet.graph.unfold import Joint, Unfolded
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, reads, schema_of
 from optvet.graph.weights import constants_of
@@ -50,7 +51,6 @@ FEW = 4
 """Limit of operators to list if the one to blame is unknown; and of arguments of one."""
 _CHARS = 40
 _LAYERS = ("Pool", "Normalization")
-_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 _UNSET = (0, 1, "NOTSET")
 _SIDES, _SCANNED = ("input", "output"), ("axes", "directions")
 _ZEROS = ("pads", "output_padding", *(f"scan_{s}_{w}" for s in _SIDES for w in _SCANNED))
@@ -403,7 +403,7 @@ def _is_layer(node: NodeProto | None, constants: Mapping[str, onnx.TensorProto])
         return False
     weights = (constants[name] for name in node.input if name in constants)
     return node.op_type.endswith(_LAYERS) or any(
-        sum(size > 1 for size in weight.dims) > 1 and weight.data_type in _FLOATS
+        sum(size > 1 for size in weight.dims) > 1 and weight.data_type in NUMPY_FLOATS
         for weight in weights
     )
 

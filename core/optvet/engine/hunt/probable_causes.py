@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto, TypeProto, numpy_helper
 
 from optvet.engine.work.trials.raised_errors import normalized_message
 from optvet.graph.plain import is_aliased, is_namesake, is_plain, is_plain_name, lists_weights
+from optvet.graph.types import NUMPY_FLOATS
 from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, opset_versions, qualified_name
 from optvet.spec.records.hunt import HuntCause, HuntFinding
 from optvet.spec.symptoms import Symptom
@@ -31,7 +32,6 @@ _SPARSE = "a sparse tensor"
 EMPTY = "a tensor without elements"
 _CONTRIVED = frozenset({_NAMESAKE, _LISTED, _ALIASED, _SPARSE, SPECIAL, _NAN_WEIGHT})
 """Of what a finding needs: what models of practice hardly have."""
-_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _OLDEST = 7
 """The first operator set with broadcasting as it is today; older models are hardly around."""
 _TYPE = re.compile(r"^[\w.]+: ")
@@ -131,7 +131,7 @@ def _floats_in(model: ModelProto) -> Iterator[np.ndarray]:
     """Weights that numpy has a type of, and constants."""
     constants = (a.t for node in nodes_of(model.graph) for a in node.attribute if a.HasField("t"))
     for tensor in (*model.graph.initializer, *constants):
-        if tensor.data_type in _FLOATS and tensor.data_location != TensorProto.EXTERNAL:
+        if tensor.data_type in NUMPY_FLOATS and tensor.data_location != TensorProto.EXTERNAL:
             yield numpy_helper.to_array(tensor)
 
 

@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from optvet.engine.numerics.perturb import Share, jitter_model
 from optvet.engine.numerics.rounding import decides
-from optvet.graph.types import element_types
+from optvet.graph.types import NUMPY_FLOATS, element_types
 from optvet.graph.walk import graphs
-
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
 def loosened_bytes(data: bytes, seed: int, share: float) -> bytes:
@@ -39,7 +37,7 @@ def loosen(model: ModelProto, seed: int, share: float) -> None:
         for node in graph.node:
             for place, name in enumerate(node.input if decides(node) else ()):
                 kind = types.get(name, 0)
-                if name and name not in fixed and kind in _FLOATS:
+                if name and name not in fixed and kind in NUMPY_FLOATS:
                     count += 1
                     moved = f"optvet_loose_{count}_{name}"
                     nodes += _moving(name, moved, kind, 1000.0 * seed + count, share)

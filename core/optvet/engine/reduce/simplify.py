@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from onnx import AttributeProto, NodeProto, TensorProto, defs, numpy_helper
+from onnx import AttributeProto, NodeProto, defs, numpy_helper
 
 from optvet.engine.reduce.cut import without_dead
 from optvet.engine.reduce.graph import Feed, Graph, Node, Weight, rename_values, with_constant
-from optvet.graph.types import is_cuttable, same_type
+from optvet.graph.types import NUMPY_FLOATS, is_cuttable, same_type
 from optvet.graph.walk import (
     opset_versions,
     schema_of,
 )
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _WEIGHTS_MAX = 1 << 22
 """Maximal number of elements of tensors whose contents are simplified; larger ones are sliced."""
 
@@ -212,7 +211,7 @@ def _is_float(graph: Graph, name: str) -> bool:
 
 
 def _is_float_tensor(weight: Weight) -> bool:
-    return weight.proto.data_type in _FLOATS and weight.elements <= _WEIGHTS_MAX
+    return weight.proto.data_type in NUMPY_FLOATS and weight.elements <= _WEIGHTS_MAX
 
 
 def _with_contents(

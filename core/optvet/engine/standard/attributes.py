@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto
 
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.standard.call import (
@@ -23,6 +23,7 @@ from optvet.engine.standard.call import (
 )
 from optvet.engine.standard.numbers import are_positive
 from optvet.engine.standard.rule import RuleTable, Types, operands
+from optvet.graph.types import FLOATS
 from optvet.graph.walk import attribute_of
 
 rule = RuleTable()
@@ -252,14 +253,11 @@ def _dividing_alpha(*, alpha: float = 1.0) -> bool:
     return not alpha
 
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
-
-
 @rule("Attention GroupNormalization LayerNormalization RMSNormalization Range")
 def _precision(call: OperatorCall) -> str:
     for name in ("stash_type", "softmax_precision"):
         kind = call.attribute(name)
-        if kind is not None and kind not in _FLOATS:
+        if kind is not None and kind not in FLOATS:
             return f"{name} is {kind}, which is no type of floats"
     return ""
 
