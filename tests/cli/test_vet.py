@@ -176,12 +176,14 @@ def test_second_run_comes_from_the_cache(run: Run, clean: Path) -> None:
 
 
 def test_what_a_verdict_rests_on_is_shown_with_explain(run: Run, faulty: Path) -> None:
-    brief, whole = (run("vet", faulty, *more).out for more in ((), ("--explain",)))
+    whole, brief = (run("vet", faulty, *more).out for more in (("--explain",), ()))
     labels = ("controls", "outputs", "cost")
     assert f"more      --explain shows {', '.join(labels)}" in brief
     assert [n for n in labels if re.search(f"^{n} ", brief, re.MULTILINE)] == []
     assert [n for n in labels if re.search(f"^{n} ", whole, re.MULTILINE)] == list(labels)
     assert "--explain" not in whole
+    needed = r"search(es)? for culprits with \d+ answers?, at least \d+\.\d needed"
+    assert re.search(needed, " ".join(whole.split()))
 
 
 @pytest.mark.long

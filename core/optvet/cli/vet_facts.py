@@ -33,7 +33,7 @@ from optvet.spec.records import (
     RequirementRecord,
 )
 from optvet.spec.records.precision import PrecisionResult
-from optvet.spec.records.vet import NOT_ASKED, Finding, VetResult
+from optvet.spec.records.vet import NOT_ASKED, Cost, Finding, VetResult
 from optvet.spec.request import VetRequest
 
 if TYPE_CHECKING:
@@ -285,5 +285,14 @@ def _cost(result: VetResult) -> str:
         return f"nothing was run, all from the cache; {cost.wall_s:.1f} s"
     return (
         f"{count(cost.applications, 'application')}, {count(cost.inferences, 'inference')}, "
-        f"{cost.wall_s:.1f} s"
+        f"{cost.wall_s:.1f} s{_searches(cost)}"
     )
+
+
+def _searches(cost: Cost) -> str:
+    """How many answers the searches for culprits took, and how few can do."""
+    if not cost.searches:
+        return ""
+    asked, needed = (sum(getattr(s, key) for s in cost.searches) for key in ("asked", "needed"))
+    searches = count(len(cost.searches), "search", "es")
+    return f"; {searches} for culprits with {count(asked, 'answer')}, at least {needed:.1f} needed"

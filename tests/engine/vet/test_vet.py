@@ -963,6 +963,10 @@ def test_a_culprit_among_forty_passes_is_cheap(vet: Vet, position: int) -> None:
     assert beyond <= 10
     purposes = ("localize", "control", "confirm", "verify", "walk")
     assert sum(parts[p].inferences for p in purposes if p in parts) <= 8
+    (search,) = result.cost.searches
+    assert (search.symptom, search.among, search.found) == ("wrong-output", 39, 1)
+    assert search.needed == 5.3  # log2 of 39
+    assert 1 <= search.asked <= 1.5 * search.needed + 3
 
 
 # What is asked for

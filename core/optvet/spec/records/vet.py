@@ -449,10 +449,30 @@ class StageCost(Record):
     inferences: int = 0
 
 
+class CulpritSearch(Record):
+    """One search for the passes that cause a symptom.
+
+    ``asked`` counts the different sequences of passes that were tried. ``among`` counts the passes
+    that may be to blame: those that changed the model, where that was known; else all optional
+    ones. ``needed`` is the smallest number of answers, each yes or no, that can tell ``found`` of
+    these passes from any others.
+    """
+
+    symptom: Symptom
+    asked: int
+    among: int
+    found: int
+    needed: float
+
+
 class Cost(StageCost):
-    """Total work, and work for each purpose (detect, control, noise, localize, confirm, …)."""
+    """Total work, and work for each purpose (detect, control, noise, localize, confirm, …).
+
+    ``searches`` compares what each search for a culprit asked with what it had to ask at least.
+    """
 
     wall_s: float = 0.0
+    searches: list[CulpritSearch] = Field(default_factory=list)
     by_purpose: dict[str, StageCost] = Field(default_factory=dict)
 
 

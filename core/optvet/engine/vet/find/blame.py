@@ -44,10 +44,26 @@ def search(
 
     The pipeline shows it, and the empty one does not.
     """
+    trials = _TrialMemo(runner, wanted)
+    found = _search(runner, trials, pipeline, wanted, strategy)
+    if strategy != "none":
+        optional = set(pipeline) - runner.case.passes.required
+        if runner.knows_changing_passes(pipeline):
+            optional &= set(runner.changing_passes(pipeline) or optional)
+        runner.ledger.searched(wanted.symptom, trials.asked, len(optional), len(found))
+    return found
+
+
+def _search(
+    runner: TrialRunner,
+    trials: _TrialMemo,
+    pipeline: tuple[str, ...],
+    wanted: Property,
+    strategy: Strategy,
+) -> tuple[str, ...]:
     traits, required = runner.case.optimizer.traits, runner.case.passes.required
     if strategy == "none":
         return tuple(name for name in pipeline if name not in required)
-    trials = _TrialMemo(runner, wanted)
     alone = trials.test(wanted, "localize")
     # Strategy "each" tries every pass alone in any case.
     guesses = strategy in ("auto", "each")
@@ -75,6 +91,11 @@ class _TrialMemo:
         self._known: dict[tuple[str, ...], Trial] = {}
         # What may be spent on trials that hang, beside the first and its confirmation.
         self._left_s = max(runner.sandbox.limits.timeout_s, SHORT_WAITS_S)
+
+    @property
+    def asked(self) -> int:
+        """How many different sequences of passes were tried."""
+        return len(self._known)
 
     def test(self, wanted: Property, purpose: Purpose) -> Test:
         """Whether passes show ``wanted``; an untried sequence is unresolved."""

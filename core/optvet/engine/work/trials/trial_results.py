@@ -7,6 +7,7 @@ structure, or a failure. A *run* is the result of an artifact on a sample.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -26,7 +27,9 @@ from optvet.graph.digest import UNKNOWN, Contents
 from optvet.graph.interface import Alignment
 from optvet.graph.structure import Facts
 from optvet.spec.records import Cost, StageCost
+from optvet.spec.records.vet import CulpritSearch
 from optvet.spec.shortage import shortage_in
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Model, Sample
 
 Purpose = Literal[
@@ -87,12 +90,22 @@ class Ledger:
 
     def __init__(self) -> None:
         self._counts: dict[str, list[int]] = {}
+        self._searches: list[CulpritSearch] = []
 
     def add(self, purpose: str, applications: int = 0, inferences: int = 0) -> None:
         """Count work that was done, not read from the cache."""
         count = self._counts.setdefault(purpose, [0, 0])
         count[0] += applications
         count[1] += inferences
+
+    def searched(self, symptom: Symptom, asked: int, among: int, found: int) -> None:
+        """Record a search for culprits, beside the fewest answers that it can take."""
+        # Each answer halves the choices at best.
+        needed = math.log2(math.comb(max(among, found), found))
+        search = CulpritSearch(
+            symptom=symptom, asked=asked, among=among, found=found, needed=round(needed, 1)
+        )
+        self._searches.append(search)
 
     def inferences(self, purposes: AbstractSet[str]) -> int:
         """How many were made for these purposes."""
@@ -110,6 +123,7 @@ class Ledger:
             inferences=sum(c.inferences for c in parts.values()),
             wall_s=round(wall_s, 3),
             by_purpose=parts,
+            searches=list(self._searches),
         )
 
 
