@@ -35,7 +35,12 @@ FLOATS: tuple[int, ...] = (
     TensorProto.DOUBLE,
 )
 """Element types in which operators compute; floats of 8 bits and fewer only store values."""
-NUMPY_FLOATS = tuple(n for n in FLOATS if helper.tensor_dtype_to_np_dtype(n).kind == "f")
+NUMPY_FLOATS = tuple(
+    # By the class, since the kind of some types of ml_dtypes is "f" too.
+    n
+    for n in FLOATS
+    if np.issubdtype(helper.tensor_dtype_to_np_dtype(n), np.floating)
+)
 """Those of ``FLOATS`` that numpy itself knows, so that all of its functions take them."""
 
 
