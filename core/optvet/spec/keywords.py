@@ -182,6 +182,7 @@ class HuntOptions(TypedDict, total=False):
     passes: Strings
     optimizer_options: Options
     runtime_options: Options
+    as_shipped: bool
     pools: Strings
     seed: int
     known: Sequence[PathLike]
