@@ -15,7 +15,7 @@ from optvet.engine.convert.align import (
     equal_up_to_layout,
     known_values,
 )
-from optvet.engine.convert.locate import differing_attributes
+from optvet.engine.convert.other_attributes import differing_attributes
 from optvet.plugin import SourceInside, SourceValue
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
-from onnx.defs import OpSchema
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from optvet.engine.convert.align import (
     Known,
@@ -30,15 +29,16 @@ from optvet.engine.convert.align import (
 from optvet.engine.convert.inside import inside_of, shows_inside
 from optvet.engine.convert.lost_inputs import input_name, lost_output, other_inputs
 from optvet.engine.convert.match_interface import fed_to
+from optvet.engine.convert.other_attributes import differing_attributes, value_words
 from optvet.engine.convert.preparing import prepares_input
 from optvet.engine.numerics.texts import is_text
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trials.inference import RuntimeConfig
 from optvet.engine.work.trials.inner_values import record_values, unfold_run
-from optvet.graph.text import node_text, short_value
+from optvet.graph.text import node_text
 from optvet.graph.types import NUMPY_FLOATS
 from optvet.graph.unfold import Joint, Unfolded
-from optvet.graph.walk import attribute_of, domain_of, opset_versions, reads, schema_of
+from optvet.graph.walk import opset_versions, reads
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceExtras, SourceInside, SourceValue
 from optvet.spec.extras import extras
@@ -51,11 +51,6 @@ FEW = 4
 """Limit of operators to list if the one to blame is unknown; and of arguments of one."""
 _CHARS = 40
 _LAYERS = ("Pool", "Normalization")
-_UNSET = (0, 1, "NOTSET")
-_SIDES, _SCANNED = ("input", "output"), ("axes", "directions")
-_ZEROS = ("pads", "output_padding", *(f"scan_{s}_{w}" for s in _SIDES for w in _SCANNED))
-_UNSET_LISTS = {"strides": (1,), "dilations": (1,), **dict.fromkeys(_ZEROS, (0,))}
-"""What ONNX means by lists that are not set; of others, any of ``_UNSET``."""
 _HIDDEN = "the source's runtime does not show what it computes inside"
 
 
@@ -79,9 +74,11 @@ def locate_beside(
     artifact: Artifact,
     sample: Sample,
     outputs: Sequence[int],
+    output_names: Sequence[str] = (),
 ) -> ConversionPlace:
     """Like ``locate``, with source and target in one worker: no inner values are sent."""
-    return locate(source_inside(source_config, source, sample), config, artifact, sample, outputs)
+    recorded = source_inside(source_config, source, sample)
+    return locate(recorded, config, artifact, sample, outputs, output_names)
 
 
 def locate(
@@ -90,10 +87,12 @@ def locate(
     artifact: Artifact,
     sample: Sample,
     outputs: Sequence[int],
+    output_names: Sequence[str] = (),
 ) -> ConversionPlace:
     """The place of the fault in an ONNX model with wrong ``outputs`` (numbers).
 
-    Called in a worker. ``recorded`` is the result of ``source_inside``.
+    Called in a worker. ``recorded`` is the result of ``source_inside``, ``output_names`` are those
+    of the source.
     """
     if not recorded:
         return ConversionPlace(note=_HIDDEN)
@@ -111,12 +110,52 @@ def locate(
     names = [o.name for o in model.graph.output]
     region = broken_region(model, inside, known, names[outputs[0]], place)
     run = LocatedRun(unfolded, inside, allowed, values, known, region)
+    gone = _gone(run, whole, tuple(sample.feeds), output_names)
+    if gone is not None:
+        return gone
     decision = wrong_decision(run, whole, fed, config)
     if decision is None:
         return _describe_loop(run) or describe_region(run)
     if decision.region is not None:
         return describe_region(replace(run, region=decision.region))
     return _exchanged(run, decision)
+
+
+def _gone(
+    run: LocatedRun, whole: ModelProto, feeds: Sequence[str], output_names: Sequence[str]
+) -> ConversionPlace | None:
+    """The place of an input or an output of the source that the model lacks; else None."""
+    inside, outputs = run.inside, run.inside.outputs
+    made = [run.values.get(output.name) for output in whole.graph.output]
+    lost = [i for i, p in enumerate(outputs) if p is not None and not _is_made(run, p, made)]
+    # As many as are missing: an output that is wrong is lost, too.
+    if len(made) < len(outputs) == len(output_names) and len(lost) == len(outputs) - len(made):
+        place = outputs[lost[0]]
+        assert place is not None
+        words = ", ".join(f"output {output_names[i]} is gone" for i in lost)
+        return ConversionPlace(**of_source(inside.values[place]), difference=words)
+    taken = {info.name for info in whole.graph.input}
+    lost_inputs = [name for name in feeds if name not in taken] if taken.issubset(feeds) else []
+    if not lost_inputs:
+        return None
+    readers = (v for v in inside.values if any(o.input in lost_inputs for o in v.operands))
+    # None reads an input that the source makes a number of, as by float().
+    reader, found = next(readers, None), describe_region(run)
+    if reader is not None and found.difference and found.operator == reader.operator:
+        return found
+    words = ", ".join(f"input {name} is gone" for name in lost_inputs)
+    return ConversionPlace(**of_source(reader), difference=words)
+
+
+def _is_made(run: LocatedRun, place: int, made: Sequence[np.ndarray | None]) -> bool:
+    """Whether one of the outputs ``made`` is the value at ``place`` of the source."""
+    wanted, allowed = run.inside.values[place].value, run.allowed.values[place]
+    return any(
+        value is not None
+        and value.shape == wanted.shape
+        and equal_up_to_layout(wanted, value, allowed)
+        for value in made
+    )
 
 
 def inner_values(
@@ -422,7 +461,7 @@ def of_source(value: SourceValue | None) -> dict[str, Any]:
 
 def _arguments(value: SourceValue) -> dict[str, str]:
     """Arguments of an operator by name: the first few short ones."""
-    texts = ((n, _text(v)) for n, v in value.settings.items())
+    texts = ((n, value_words(v)) for n, v in value.settings.items())
     return dict(itertools.islice(((n, t) for n, t in texts if len(t) <= _CHARS), FEW))
 
 
@@ -457,72 +496,6 @@ def _find_other_constants(
     return found
 
 
-def differing_attributes(
-    model: ModelProto, node: NodeProto, source: SourceValue
-) -> dict[str, tuple[str, str]]:
-    """Attributes of ``node`` that differ from the source's: actual and expected value."""
-    found = attribute_differences(model, node, source)
-    return {name: (_text(now), _text(value)) for name, (now, value) in found.items()}
-
-
-def attribute_differences(
-    model: ModelProto, node: NodeProto, source: SourceValue
-) -> dict[str, tuple[Any, Any]]:
-    """The same as values; None for an attribute that is not set."""
-    found: dict[str, tuple[Any, Any]] = {}
-    schema = schema_of(domain_of(node), node.op_type, opset_versions(model))
-    for name, value in source.attributes.items():
-        if schema is not None and name not in schema.attributes:
-            continue
-        now = attribute_of(node, name, None)
-        if now is None:
-            now = _default_of(schema, name)
-        if not (_is_meant(node, name, value) if now is None else _is_same(now, value)):
-            found[name] = (now, value)
-    for each in node.attribute:
-        if each.name not in source.unset or each.type == onnx.AttributeProto.GRAPH:
-            continue
-        now, value = onnx.helper.get_attribute_value(each), _default_of(schema, each.name)
-        if not (_is_meant(node, each.name, now) if value is None else _is_same(value, now)):
-            found[each.name] = (now, value)
-    return found
-
-
-def _default_of(schema: OpSchema | None, name: str) -> Any:
-    """The value that an operator's schema gives an attribute that is not set; None without."""
-    if schema is None or name not in schema.attributes:
-        return None
-    default = schema.attributes[name].default_value
-    return onnx.helper.get_attribute_value(default) if default.type else None
-
-
-def _is_meant(node: NodeProto, name: str, wanted: Any) -> bool:
-    """Whether ONNX may mean ``wanted`` where an attribute is not set."""
-    automatic = name == "pads" and attribute_of(node, "auto_pad", b"NOTSET") != b"NOTSET"
-    meant = _UNSET if automatic else _UNSET_LISTS.get(name, _UNSET)
-    wanted = wanted.decode() if isinstance(wanted, bytes) else wanted
-    return all(v in meant for v in (wanted if isinstance(wanted, (list, tuple)) else [wanted]))
-
-
-def _is_same(now: Any, wanted: Any) -> bool:
-    now = now.decode() if isinstance(now, bytes) else now
-    wanted = wanted.decode() if isinstance(wanted, bytes) else wanted
-    if isinstance(wanted, (list, tuple)):
-        return list(now) == list(wanted)
-    if isinstance(wanted, float):
-        return bool(np.float32(now) == np.float32(wanted))
-    return bool(now == wanted)
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "not set"
-    if isinstance(value, (GraphProto, TensorProto)):
-        return short_value(value)
-    value = value.decode() if isinstance(value, bytes) else value
-    return str(list(value) if isinstance(value, (list, tuple)) else value)
-
-
 def target_inside(config: RuntimeConfig, artifact: Artifact, sample: Sample) -> SourceInside:
     """A converted model's inner values, from its own runtime. Called in a worker."""
     enter("run")
@@ -553,7 +526,7 @@ def locate_in(
     if first is not None and entry is not None and plain_name(first) == plain_name(entry):
         names = entry.settings.keys()
         sides = {n: (entry.settings.get(n), first.settings.get(n)) for n in names}
-        attributes = {n: (_text(a), _text(b)) for n, (a, b) in sides.items() if a != b}
+        attributes = {n: (value_words(a), value_words(b)) for n, (a, b) in sides.items() if a != b}
     return ConversionPlace(
         **of_source(first),
         nodes=[f"{value.module or '_'} = {value.operator}" for value in shown],

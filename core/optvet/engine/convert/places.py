@@ -169,7 +169,7 @@ def _in_onnx(
     sample: Sample,
     wrong: Sequence[int],
 ) -> Outcome[ConversionPlace]:
-    about = (config, artifact, sample, wrong)
+    about = (config, artifact, sample, wrong, tuple(conversion.output_names))
     if conversion.source_is_here:
         source = (conversion.reference, conversion.source.artifact)
         return conversion.sandbox.call(locate_beside, *source, *about, role="judging")

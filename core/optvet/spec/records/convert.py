@@ -131,9 +131,9 @@ class ConversionPlace(Record):
             alone = self.operator in ("", self.node)
             return listed if alone else f"{self.operator} → {listed}"
         if self.difference:
-            alone = self.operator in ("", self.node)
-            operators = self.node if alone else f"{self.operator} → {self.node}"
-            return f"{operators}: {self.difference}"
+            sides = dict.fromkeys(side for side in (self.operator, self.node) if side)
+            operators = " → ".join(sides)
+            return f"{operators}: {self.difference}" if operators else self.difference
         outputs = ", ".join(node.partition(" = ")[2].partition(" ")[0] for node in self.nodes[:4])
         arguments_text = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
         operator = f"{self.operator} ({arguments_text})" if arguments_text else self.operator

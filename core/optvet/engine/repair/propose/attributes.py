@@ -11,7 +11,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto
 from onnx.defs import OpSchema
 
-from optvet.engine.convert.locate import attribute_differences
+from optvet.engine.convert.other_attributes import attribute_differences
 from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.candidates import (
     RepairCandidate,
