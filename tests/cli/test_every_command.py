@@ -56,6 +56,7 @@ COMMANDS = {
     "campaign repair": Use(("small.store",), "nothing was lost"),
     "campaign gc": Use(("small.store", "--size", "1M"), "removed"),
     "campaign tables": Use(("small.store", "--study", "ditox"), "same outputs"),
+    "campaign rate": Use(("small.store",), "fingerprint,model,culprit"),
     "report": Use(("small.store", "--study", "converters"), "Findings: 1"),
     "hunt": Use(
         (*HUNT, "--pool", "windows:models/faulty.onnx", "--budget", "3", "--out", "hunted"),

@@ -139,6 +139,58 @@ def command(
         terminal.write("\n".join(map(_WRITERS[format], tables)))
 
 
+@add(app, "rate")
+def _rate(
+    context: typer.Context,
+    store: StoreArgument,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="The sheet with a person's ratings; without it, an empty one."
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="FILE",
+            help="The ratings of a second person.",
+            show_default="what optvet says",
+        ),
+    ] = None,
+    which: Which = "",
+    json_to: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Tell how far a person's ratings of findings agree with optvet's, by Cohen's kappa.
+
+    Without FILE, print a sheet of the faults as CSV: columns for symptom, stage and cause are to be
+    filled. What is left empty is not compared.
+    """
+    from optvet.engine.campaign import find_campaign, open_store, trials
+    from optvet.engine.campaign.ratings import own_ratings, rating_tables, read_ratings, sheet
+    from optvet.engine.campaign.tables import row_of
+
+    terminal = context.ensure_object(Terminal)
+    if file is None and against is not None:
+        raise UsageError("--against needs the FILE of a first person")
+    first = None if file is None else read_ratings(file)
+    second = None if against is None else read_ratings(against)
+    with open_store(store, to_read=True) as opened:
+        campaign = find_campaign(opened, which)
+        rows = [row_of(t) for t in trials(opened, campaign) if t.kind != "precision"]
+    if first is None:
+        terminal.write(sheet(rows))
+        return
+    names = ("FILE", "optvet" if second is None else "--against")
+    tables = rating_tables(first, own_ratings(rows) if second is None else second, names)
+    if json_to is not None:
+        document = _document(campaign.name, campaign.id, None, tables)
+        write_document(terminal, json_to, document.to_json())
+    if json_to != "-":
+        terminal.show(*_screen(tables))
+
+
 def _document(
     name: str, number: int, study: str | None, tables: list[ReportTable]
 ) -> CampaignTables:
