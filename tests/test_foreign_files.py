@@ -55,6 +55,7 @@ ALLOWED: Mapping[str, str] = {
     "core/optvet/engine/bisect/in_release.py": "the null device",
     "core/optvet/engine/environment/releases.py": "releases that pip installed for optvet",
     "core/optvet/engine/environment/scaffold.py": PACKAGE,
+    "core/optvet/engine/recording/kit.py": PACKAGE,
     "core/optvet/engine/hunt/progress_log.py": OWN,
     "core/optvet/engine/hunt/sources/steps.py": WORKER,
     "core/optvet/engine/hunt/vocabulary.py": CACHE,

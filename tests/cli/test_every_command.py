@@ -39,6 +39,7 @@ COMMANDS = {
     "repair": Use(
         ("models/clean.onnx", "--converted", "models/clean.onnx", "--random", "1"), "RIGHT"
     ),
+    "record": Use(("models/clean.onnx", "--out", "kit"), "python record.py"),
     "precision": Use(("models/clean.onnx", "--limit", "1"), "KEEP NOTHING"),
     "compare": Use(("models/clean.onnx", "models/clean.onnx"), "no value differs"),
     # A busy machine leaves the ratio undecided.

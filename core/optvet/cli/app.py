@@ -23,6 +23,7 @@ COMMANDS = {
     "convert": "Say whether converters keep a model intact, and which of their stages is to blame.",
     "repair": "Repair a wrong conversion, and say what was wrong with it.",
     "precision": "Find the fewest nodes to keep as they are while the rest becomes less precise.",
+    "record": "Write a kit that runs a model where optvet does not, to judge it here.",
     "compare": "Compare two models value by value, and show where they first differ.",
     "bench": "Time optimized models beside the original.",
     "replay": "Judge findings again under the installed versions: fixed, still there, or changed.",
@@ -46,7 +47,7 @@ GROUPS = {
 }
 """Commands with others below them, each the ``app`` of the module of its name."""
 PANELS = {
-    "Is this model right?": "vet convert compare precision bench repair",
+    "Is this model right?": "vet convert compare record precision bench repair",
     "Show a fault, and follow it": "reduce replay bisect advise known",
     "Many models": "campaign report hunt models",
     "optvet itself": "doctor plugins env cache explain schema",

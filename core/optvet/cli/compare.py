@@ -19,7 +19,7 @@ from optvet.cli.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
     from optvet.spec.records import AnswerContrast, Layer, LayerSummary, ModelComparison
-    from optvet.spec.records.compare import ShippedComparison
+    from optvet.spec.records.compare import RecordedOn, ShippedComparison
 
 _NODES = 12
 _COLOURS = {"same": "dim", "drift": "green", "fault": "red"}
@@ -57,6 +57,15 @@ def command(
         bool,
         typer.Option("--clean", help="Compare in the clean room alone, not as shipped."),
     ] = False,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Beside a recording: error of the device's arithmetic, as a share of a value's "
+            "largest magnitude; about 0.01 for float16.",
+        ),
+    ] = 0.0,
     limit: Annotated[
         int,
         typer.Option(
@@ -97,16 +106,32 @@ def command(
             trust=trust,
             runtime_options=mapping_of("--runtime-option", runtime_option or ()),
             clean=clean,
+            tolerance=tolerance,
             progress=progress,
         )
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
     if json_to != "-":
         terminal.show(*_screen(found, layers))
+        if found.recording is not None:
+            terminal.show(*_recorded(found, found.recording, a, b))
     raise typer.Exit(_code(found))
 
 
+def _recorded(found: ModelComparison, by: RecordedOn, a: str, b: str) -> Iterator[RenderableType]:
+    """Where the values come from, and what to record next."""
+    options = f" ({', '.join(by.options)})" if by.options else ""
+    about = f"{', '.join(by.providers)}{options}, {by.runtime}, {by.client}, {by.system}"
+    yield text(node_line(f"recorded by {about}, {count(by.samples, 'sample')}"), "dim")
+    if by.failure:
+        yield text(node_line(f"the device failed: {by.failure}"), "bold red")
+    if len(found.before) > 1:
+        yield text(f"next  optvet record {a} --after {b} --out kit-2", "dim")
+
+
 def _code(found: ModelComparison) -> int:
+    if found.recording is not None and found.recording.failure:
+        return FINDINGS
     shipped = found.as_shipped.verdict if found.as_shipped is not None else "agrees"
     if found.diverges_at is not None or shipped == "differs":
         return FINDINGS
@@ -141,7 +166,11 @@ def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
     yield text(_layer_words(layer))
     if found.agreeing:
         yield text(node_line(f"still the same before: {', '.join(found.agreeing)}"), "dim")
-    for label, nodes in (("A", found.before), ("B", found.after)):
+    sides = [("A", found.before), ("B", found.after)]
+    if found.recording is not None:
+        one = len(found.before) == 1
+        sides = [("wrong is the node" if one else "one of these nodes is wrong", found.before)]
+    for label, nodes in sides:
         yield text(label, "dim")
         shown = [node_line(node) for node in nodes[:_NODES]]
         more = [f"… {count(len(nodes) - _NODES, 'more node')}"] if len(nodes) > _NODES else []

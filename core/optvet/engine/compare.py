@@ -16,6 +16,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.options import parse_options
+from optvet.engine.recording.judging import judge_recording
+from optvet.engine.recording.reading import SUFFIX, read_recording
 from optvet.engine.vet.explain.answer_contrast import ComparedSides, contrast, run_sides
 from optvet.engine.vet.impact.assess import assessment_of
 from optvet.engine.vet.observe.divergence import compare_models, compare_with_file
@@ -51,18 +53,20 @@ def compare_files(
     trust: bool = False,
     runtime_options: Mapping[str, Any] = MappingProxyType({}),
     clean: bool = False,
+    tolerance: float = 0.0,
     progress: Progress = lambda text, done, total: None,
 ) -> ModelComparison:
     """Compare two models on the first sample of a dataset that the first model accepts.
 
     The first is ONNX, or a source of a framework with inputs of its own; the second may be a file
-    in the format of a runtime, by its suffix.
+    in the format of a runtime, by its suffix, or a recording of a kit, which brings its inputs.
     With a ``limit`` above 1, so many samples tell which layers differ where ``comparator``, by
     default the one that fits best, finds other answers (``AnswerContrast``).
     ``trust`` says whether the first model's record may name code, and data outside of its folder.
     What agrees in the clean room is compared as shipped too: the second model, in ONNX, in a
     session with its runtime's defaults and ``runtime_options``. With ``clean`` it is not, and both
-    models are run with these options.
+    models are run with these options. ``tolerance`` is the error of the arithmetic of the device of
+    a recording, relative to a value's largest magnitude.
 
     Raises:
         UsageError: A model, dataset or runtime cannot be used.
@@ -103,7 +107,25 @@ def compare_files(
         cache_dir=cache_dir,
         trust=trust,
     )
+    if Path(b).suffix.lower() == SUFFIX:
+        return _with_recording(Path(b), request, plugins, tolerance, progress)
+    if tolerance:
+        raise UsageError(f"--tolerance: {b} is no recording; leave it out")
     return _compare_onnx(b, request, plugins, runtime_options, clean, progress)
+
+
+def _with_recording(
+    file: Path, request: VetRequest, plugins: Plugins, tolerance: float, progress: Progress
+) -> ModelComparison:
+    """Compare what a device gave with what the model of ``request`` gives in the clean room."""
+    recording = read_recording(file)
+    model = one_model(request.model, plugins, request.cache_dir or cache_root())
+    runtime = plugins.runtime(request.runtime) if request.runtime else plugins.reference_runtime()
+    limits = Limits(request.timeout, request.memory)
+    with Sandbox(jobs=1, limits=limits, preload=preload_for(None, runtime)) as sandbox:
+        progress("comparing", 0, None)
+        config = RuntimeConfig(runtime, runtime.options)
+        return judge_recording(model, recording, config, sandbox, tolerance)[0]
 
 
 def _compare_onnx(
@@ -123,8 +145,8 @@ def _compare_onnx(
         raise UsageError(
             f"{a}: the first model must be ONNX; give this one of {reader.name} second"
         )
-    first = _one(a, plugins, cache_dir)
-    second = _one(b, plugins, cache_dir) if other is None else None
+    first = one_model(a, plugins, cache_dir)
+    second = one_model(b, plugins, cache_dir) if other is None else None
     if other is not None and options:
         raise UsageError(f"--runtime-option: {b} is read by {other.name}; leave it out")
     in_both = options if clean else {}
@@ -155,7 +177,7 @@ def _compared_by_value(
     limits = Limits(request.timeout, request.memory)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
         progress("making inputs", 0, None)
-        samples = _samples(first, request, plugins, config, sandbox)
+        samples = drawn_samples(first, request, plugins, config, sandbox)
         progress("comparing", 0, None)
         feeds, graph = samples[0].feeds, first.load()
         b_side = second if isinstance(second, Path) else second.load()
@@ -220,20 +242,27 @@ def _reader(reference: str, plugins: Plugins) -> Runtime | None:
     return None
 
 
-def _one(reference: str, plugins: Plugins, cache_dir: Path) -> Model:
+def one_model(reference: str, plugins: Plugins, cache_dir: Path) -> Model:
+    """The one model that ``reference`` names.
+
+    Raises:
+        UsageError: It names several.
+    """
     models = resolve_model(reference, plugins, cache_dir)
     if len(models) != 1:
         raise UsageError(f"{reference}: {len(models)} models; compare one with one")
     return models[0]
 
 
-def _samples(
+def drawn_samples(
     model: Model,
     request: VetRequest,
     plugins: Plugins,
     config: RuntimeConfig,
     sandbox: Sandbox,
 ) -> list[Sample]:
+    """The inputs that ``request`` asks for, which ``config`` takes."""
+
     def ask_runtime(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
         order = TrialSpec(BuildSpec(model.blob, model.digest), config, samples)

@@ -138,6 +138,21 @@ class ShippedComparison(Record):
     runtime_parts: list[str] = Field(default_factory=list)
 
 
+class RecordedOn(Record):
+    """Where values were recorded that optvet did not run itself, as its client says.
+
+    ``failure`` is why a run there failed; empty if none did.
+    """
+
+    client: str
+    runtime: str
+    providers: list[str]
+    options: list[str]
+    system: str
+    samples: int
+    failure: str = ""
+
+
 class ModelComparison(Result):
     """Two models on one input; ``diverges_at`` names the first layer that differs beyond noise.
 
@@ -146,6 +161,8 @@ class ModelComparison(Result):
     ``operators`` and ``dtypes`` sum up the layers; ``contrast`` is of several samples, if asked.
     ``as_shipped`` is the second model in a session as its users have it; None if that was not
     asked, or if the models differ in the clean room.
+    ``recording`` is where the values were recorded that the model is compared with, if they were;
+    ``before`` are then the nodes between right and wrong values.
     """
 
     schema_: Literal["optvet.compare/1"] = Field("optvet.compare/1", alias="schema")
@@ -161,6 +178,7 @@ class ModelComparison(Result):
     after: list[str] = Field(default_factory=list)
     agreeing: list[str] = Field(default_factory=list)
     as_shipped: ShippedComparison | None = None
+    recording: RecordedOn | None = None
 
     def headline(self) -> str:
         """Where the two models differ first."""

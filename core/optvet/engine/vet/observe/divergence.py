@@ -194,7 +194,7 @@ def comparison_of(
     if found is not None:
         before, after, agreeing = _regions(a, b, found, sound)
         weights = layers[pairs.index(found)].parameters
-        if _texts(a, before) == _texts(b, after) and not any(p.differs for p in weights):
+        if node_texts(a, before) == node_texts(b, after) and not any(p.differs for p in weights):
             # Equal nodes make another value of values that agree up to rounding, as behind a
             # decision: then what was rewritten lies before the values that are equal to the bit.
             equal = [p for p in sound if p.judgement.call == "same" and not p.judgement.error]
@@ -208,13 +208,13 @@ def comparison_of(
         only_in_a=[n for n in node_outputs(a) if n not in paired_a],
         only_in_b=[n for n in node_outputs(b) if n not in paired_b],
         diverges_at=None if found is None else found.a,
-        before=_texts(a, before),
-        after=_texts(b, after),
+        before=node_texts(a, before),
+        after=node_texts(b, after),
         agreeing=sorted(agreeing),
     )
 
 
-def _texts(model: ModelProto, nodes: Sequence[NodeProto]) -> list[str]:
+def node_texts(model: ModelProto, nodes: Sequence[NodeProto]) -> list[str]:
     """Nodes as text, with constants."""
     constants = constants_of(model)
     return [node_text(node, constants) for node in nodes]
@@ -224,8 +224,8 @@ def _regions(
     a: ModelProto, b: ModelProto, found: ValuePair, sound: Sequence[ValuePair]
 ) -> tuple[list[NodeProto], list[NodeProto], set[str]]:
     """Nodes of both models between a pair of values and ``sound`` ones; and the values reached."""
-    before, reached = _region(a, found.a, {p.a for p in sound})
-    after, reached_b = _region(b, found.b, {p.b for p in sound})
+    before, reached = region_of(a, found.a, {p.a for p in sound})
+    after, reached_b = region_of(b, found.b, {p.b for p in sound})
     back = {p.b: p.a for p in sound}
     return before, after, reached | {back.get(name, name) for name in reached_b}
 
@@ -246,7 +246,7 @@ def _ancestors(b: ModelProto, outputs: Collection[str], a: ModelProto) -> set[st
     return found
 
 
-def _region(model: ModelProto, target: str, sound: set[str]) -> tuple[list[NodeProto], set[str]]:
+def region_of(model: ModelProto, target: str, sound: set[str]) -> tuple[list[NodeProto], set[str]]:
     """Nodes that compute ``target`` from correct values or inputs; and those values."""
     maker = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
     weights = {t.name for t in model.graph.initializer}
