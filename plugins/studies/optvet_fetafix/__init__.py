@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from optvet.plugin import (
@@ -42,6 +42,7 @@ class Fetafix:
         """The study's tables, then those of any campaign of conversions."""
         return [
             conversions(data),
+            other_labels(data),
             labels(data),
             layers(data.comparisons),
             repairs(data.repairs),
@@ -78,6 +79,39 @@ def conversions(data: StudyData) -> ReportTable:
         note=f"The study converts between {', '.join(published()['frameworks'])}, each by way of "
         "ONNX where the converter needs it.",
         columns=["from", "to", "conversions", "right", "wrong", "refused"],
+        rows=rows,
+    )
+
+
+def other_labels(data: StudyData) -> ReportTable:
+    """Each model from one format to another: the share of images whose label changes (Fig. 1)."""
+    rows: list[list[Cell]] = []
+    for conversion in data.conversions:
+        if (result := conversion.result) is None:
+            continue
+        known = result.impact.metrics if result.impact is not None else {}
+        # An image is a row of a sample, which may be a batch.
+        images, other = known.get("rows"), known.get("labels_changed")
+        if result.impact is not None and other is None:
+            continue  # it names no class
+        share = 100 * other / images if images and other is not None else None
+        about: list[Cell] = [PurePath(conversion.source).name, result.source.format]
+        about += [result.stages[-1].format, conversion.chain]
+        counts: list[Cell] = [None if n is None else int(n) for n in (images, other)]
+        rows.append([*about, *counts, share, conversion.outcome, None])
+    rows += [
+        [each["model"], each["from"], each["to"], None, None, None, None, None, each["share"]]
+        for each in published()["labels"]
+    ]
+    return ReportTable(
+        title="FetaFix: images with another label after conversion",
+        note="Of the images on which both models ran, those whose first label is another one. "
+        "Last, what the text of the study says of its Figure 1, in %: other cells are in the "
+        "picture alone.",
+        columns=[
+            *("model", "from", "to", "by", "images", "other label", "%", "outcome"),
+            "study %",
+        ],
         rows=rows,
     )
 

@@ -232,6 +232,13 @@ def test_every_column_of_fetafix_is_filled(run: Run) -> None:
     (labels,) = (t for t in tables if t.title == "FetaFix: labels before and after repair")
     (row,) = labels.rows
     assert (row[0], row[2], row[5], row[7]) == ("digits", 16, 0, "repaired")
+    (pairs,) = (t for t in tables if t.title.startswith("FetaFix: images with another label"))
+    found = {(str(r[0]), str(r[3])): r for r in pairs.rows if r[4] == 16}
+    assert found["digits-cnn.onnx", "onnx2torch"][1:8] == [
+        "onnx", "torch-module", "onnx2torch", 16, 0, 0.0, "right",
+    ]  # fmt: skip
+    assert any(r[7] == "refused" for r in pairs.rows)
+    assert [r[8] for r in pairs.rows if r[0] == "ResNet101"] == ["72", "4"]
     differ = row[3]
     assert isinstance(differ, int)
     assert 2 <= differ <= 14
