@@ -69,6 +69,8 @@ def _screen(generated: GeneratedModels) -> Iterator[RenderableType]:
     table.add_row("attributes", text(_attributes(coverage)))
     table.add_row("pairs", text(_sequences(coverage.pairs)))
     table.add_row("triples", text(_sequences(coverage.triples)))
+    lengths = (f"{found:,} of {length}" for length, found in coverage.sequences.items())
+    table.add_row("sequences", text(f"different ones: {', '.join(lengths)} operators"))
     yield table
     if coverage.missing:
         missing = table_of(("operator without a model", "bold"), ("why", "dim"))

@@ -147,6 +147,9 @@ def test_coverage_tells_every_operator_or_why_there_is_none(run: Run) -> None:
     pairs = {tuple(s.operators): s.models for s in coverage.pairs}
     found = [set(sequences_of(m, 2)) for m in models]
     assert pairs == {p: sum(p in f for f in found) for p in set().union(*found)}
+    lengths = {n: {s for m in models for s in sequences_of(m, n)} for n in (2, 3, 4, 5)}
+    assert coverage.sequences == {str(n): len(found) for n, found in lengths.items()}
+    assert coverage.sequences["3"] > coverage.sequences["5"] > 0
 
 
 @pytest.mark.long

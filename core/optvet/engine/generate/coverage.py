@@ -14,6 +14,8 @@ from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, opset_versions
 from optvet.spec.records import Coverage, OperatorSequence
 from optvet.spec.words import printable
 
+LENGTHS = (2, 3, 4, 5)
+"""Operators of the sequences along the edges; those of three to five are a study's measure."""
 _WORDS = 60
 _NOT_REACHED = "no model was left for it; ask for more models"
 
@@ -47,7 +49,7 @@ class Covered:
         self.operators: Counter[str] = Counter()
         self.opsets: dict[str, int] = {}
         self._attributes: dict[str, dict[str, Counter[str]]] = {}
-        self._sequences: dict[int, Counter[tuple[str, ...]]] = {2: Counter(), 3: Counter()}
+        self._sequences: dict[int, Counter[tuple[str, ...]]] = {n: Counter() for n in LENGTHS}
 
     def take(self, model: ModelProto) -> None:
         """Count one more model."""
@@ -80,6 +82,7 @@ class Covered:
             attributes=attributes,
             pairs=pairs,
             triples=triples,
+            sequences={str(length): len(self._sequences[length]) for length in LENGTHS},
         )
 
     def _list_sequences(self, length: int) -> list[OperatorSequence]:

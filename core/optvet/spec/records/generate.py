@@ -33,7 +33,8 @@ class Coverage(Record):
     operator set is in none. ``older`` has the operators that are only in models of an older
     version of the operator set, with the newest such version. ``attributes`` counts nodes by
     operator, attribute and value; large values are told by their type. ``pairs`` and ``triples``
-    are sequences along the edges, the most frequent first.
+    are sequences along the edges, the most frequent first. ``sequences`` is how many different
+    sequences of two to five operators there are, by their length.
     """
 
     opset: int
@@ -43,6 +44,7 @@ class Coverage(Record):
     attributes: dict[str, dict[str, dict[str, int]]]
     pairs: list[OperatorSequence]
     triples: list[OperatorSequence]
+    sequences: dict[str, int] = Field(default_factory=dict)
 
 
 class GeneratedModels(Record):
