@@ -77,3 +77,14 @@ def test_values_that_no_rounding_made_are_not_moved() -> None:
     assert not changed[:, :3].any()
     assert changed[:, 3:].any()
     assert moved["i"].tolist() == [0, 1, 2]
+
+
+def test_each_column_of_a_table_lacks_a_value_in_some_row() -> None:
+    # Estimators have a rule for each column: one NaN in the middle of a table shows one of them.
+    facts = SourceFacts({"x": np.ones((5, 3), np.float32)}, tables=frozenset({"x"}))
+    found = inputs_of(facts, seed=0, random=0, edges=True, sizes=False)
+    (edge,) = [d for d in found if "in one column of each row" in d.about]
+    assert edge.outside_domain
+    missing = np.isnan(edge.sample.feeds["x"])
+    assert missing.sum(axis=1).tolist() == [1] * 5
+    assert missing.any(axis=0).all()

@@ -142,6 +142,18 @@ def _edges(facts: SourceFacts) -> Iterator[tuple[str, Feeds]]:
             same_type = edge.dtype == value.dtype or is_text(value.dtype)
             if same_type and not np.array_equal(edge, value):
                 yield f"{name}: {words}", {**feeds, name: edge}
+    for name in facts.tables:
+        value = feeds[name]
+        if value.ndim == 2 and is_float(value.dtype) and 0 < value.size <= _MAX_ELEMENTS:
+            yield f"{name}: NaN in one column of each row", {**feeds, name: _one_in_each(value)}
+
+
+def _one_in_each(table: np.ndarray) -> np.ndarray:
+    """A table where each row lacks the value of one column: each column has a rule of its own."""
+    changed = table.copy()
+    rows = np.arange(len(table))
+    changed[rows, rows % table.shape[1]] = math.nan
+    return changed
 
 
 def _edges_of(value: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
