@@ -11,12 +11,13 @@ known:
 - *runtime*: the vetted pass changes nothing, and the session is wrong on the original too;
 - *both*: the session is right on the original, the optimized model in the clean room.
 
-Three more have 4-bit weights, which packed kernels multiply in 8 bits, of which one is saved by the
-runtime beforehand. A line tells whether the fault was found, which side was blamed, and by which
-options and passes of the runtime.
+In OpenVINO, whose default is bfloat16 where the processor has it, three models are vetted whose
+results are small differences of large values. Three more have 4-bit weights, which packed kernels
+multiply in 8 bits, of which one is saved by the runtime beforehand. A line tells whether the fault
+was found, which side was blamed, and by which options and passes of the runtime.
 
-**Healthy models.** Blocked, fused, packed and 8-bit ones. None may be called faulty; a line tells
-how far the default session is from one without optimizations.
+**Healthy models.** Blocked, fused, packed and 8-bit ones, five of them in OpenVINO as well. None
+may be called faulty; a line tells how far the default session is from one without optimizations.
 
 **Saved.** Five models that ``vet --save`` writes, loaded by the plain script in a default session,
 beside the original without optimizations: equal to the float32 noise of such sums, 1e-5.
@@ -36,6 +37,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,8 @@ import onnx
 import onnx.parser
 from onnx import ModelProto
 from rewrite_faults import FINDS, PARTS, arrays, cases_of
-from shipped_models import Joining, apart, healthy
+from shipped_models import Joining, apart, cancelling, healthy
+from shipped_plain import difference, drawn
 
 from optvet import OptvetError, VetResult
 from optvet.engine.discovery import Plugins
@@ -60,6 +63,8 @@ PLAIN = HERE / "shipped_plain.py"
 FAULT = 1e-4
 """Relative difference from which a plain session is wrong; rounding is a hundredth of it."""
 EQUAL = 1e-5
+BFLOAT16 = 5e-2
+"""What OpenVINO's default is documented to lose, where it computes in bfloat16."""
 SAVED = ("conv-twice", "gelu", "layer-norm", "matmul-batchnorm", "attention-long")
 OPTIONS_NAMED = 0.9
 
@@ -85,6 +90,27 @@ class Fault:
     option: str
     passes: tuple[str, ...]
     saved: bool = False
+    runtime: str = "onnxruntime"
+
+
+def plainly_in_openvino(model: ModelProto) -> float | None:
+    """How far OpenVINO's default session is off; None if its session in float32 is off too."""
+    import onnxruntime as ort
+    import openvino as ov
+
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = drawn(session, 0)
+    wanted = session.run(None, feeds)
+
+    def off(properties: dict[str, str]) -> float:
+        compiled = ov.Core().compile_model(
+            ov.Core().read_model(model.SerializeToString()), "CPU", properties
+        )
+        given = compiled([feeds[i.get_any_name()] for i in compiled.inputs])
+        return difference(wanted, [given[o] for o in compiled.outputs])
+
+    exact = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+    return off({}) if off(exact) < FAULT else None
 
 
 def plainly(original: Path, file: Path | None = None, inputs: Path | None = None) -> float | None:
@@ -120,6 +146,7 @@ def faults(folder: Path) -> Iterator[Fault]:
         else:
             yield Fault(name, file, inputs, "runtime", "optimization", passes)
     yield from _packed(folder)
+    yield from _in_openvino(folder)
 
 
 def _stands_apart(model: ModelProto, file: Path, inputs: Path | None) -> bool:
@@ -130,6 +157,17 @@ def _stands_apart(model: ModelProto, file: Path, inputs: Path | None) -> bool:
     onnx.save(separate, file)
     off = plainly(file, None, inputs)
     return off is not None and off < EQUAL
+
+
+def _in_openvino(folder: Path) -> Iterator[Fault]:
+    """Where its default is bfloat16: on processors that have it."""
+    if find_spec("openvino") is None:
+        return
+    for name, model in cancelling():
+        file = folder / f"{name}.onnx"
+        onnx.save(model, file)
+        if (plainly_in_openvino(model) or 0.0) > BFLOAT16:
+            yield Fault(name, file, None, "runtime", "precision", (), runtime="openvino")
 
 
 def _packed(folder: Path) -> Iterator[Fault]:
@@ -162,6 +200,8 @@ def judged(fault: Fault, plugins: Plugins, samples: int, cache: Path) -> tuple[s
     """What was blamed: a side and parts of the runtime; or a reason why nothing was."""
     optimizer = "joining" if fault.side == "both" else "planted"
     more: dict[str, Any] = {"limit": samples, "cache_dir": cache}
+    if fault.runtime != "onnxruntime":
+        more["runtime"] = fault.runtime
     if fault.saved:
         optimizer, more["optimizer_options"] = "onnxruntime", {"mode": "offline"}
     if fault.inputs is not None:
@@ -199,12 +239,30 @@ def show_faults(rows: Sequence[Fault], plugins: Plugins, samples: int, cache: Pa
     return right["found"] == right["side"] == total and named
 
 
+IN_OPENVINO = ("matmul-long", "gemm", "attention", "layer-norm", "dense-block")
+"""Healthy models that bfloat16 rounds and nothing behind it amplifies, as tanh of 200 does."""
+
+
 def show_healthy(names: Sequence[str], plugins: Plugins, samples: int, folder: Path) -> bool:
     """Print a line for each healthy model; whether none is called faulty."""
     wrong = moves = total = 0
     for name, model in healthy():
         if names and name not in names:
             continue
+        if name in IN_OPENVINO and find_spec("openvino") is not None:
+            far = plainly_in_openvino(model)
+            file = folder / f"{name}-openvino.onnx"
+            onnx.save(model, file)
+            cache = folder / "cache"
+            result = vetted(
+                file, "planted", plugins, limit=samples, cache_dir=cache, runtime="openvino"
+            )
+            verdict = result if isinstance(result, str) else result.verdict
+            total, wrong = total + 1, wrong + (verdict == "faulty")
+            moves += bool(far)
+            words = "not comparable" if far is None else f"moves by {far:.1e}"
+            word = "MISS" if verdict == "faulty" else "ok  "
+            print(f"{word} {name} in openvino: {verdict}; {words}", flush=True)
         file = folder / f"{name}.onnx"
         onnx.save(model, file)
         off = plainly(file)

@@ -227,6 +227,30 @@ def healthy() -> Iterator[tuple[str, ModelProto]]:
     yield "dynamic-int8", _dynamic(np.random.default_rng(51))
 
 
+_CANCELLING = {
+    # 40 in each weight moves all logits alike, which Softmax takes back.
+    "bf16-logits": "y = Softmax(l)",
+    # The mean of all logits is a hundred times as large as what they differ by.
+    "bf16-centred": "m = ReduceMean<axes = [1]>(l)  y = Sub(l, m)",
+    "bf16-difference": "k = MatMul(x, v)  y = Sub(l, k)",
+}
+"""Models whose results are small differences of large values, which bfloat16 does not hold."""
+
+
+def cancelling() -> Iterator[tuple[str, ModelProto]]:
+    """Models that are right in float32, and off by more than 5 % in bfloat16."""
+    rng = np.random.default_rng(0)
+    for name, nodes in _CANCELLING.items():
+        text = f"{_HEAD}g (float[4,32] x) => (float[4,8] y) {{ l = MatMul(x, w)  {nodes} }}"
+        model = onnx.parser.parse_model(text)
+        large = np.full((32, 8), 40, np.float32)
+        weights = {"w": large + rng.normal(size=(32, 8)).astype(np.float32), "v": large}
+        read = {n for node in model.graph.node for n in node.input}
+        named = [(n, v) for n, v in weights.items() if n in read]
+        model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in named)
+        yield name, model
+
+
 def _written(interface: str, nodes: str, rng: np.random.Generator) -> ModelProto:
     """A model of text; ``w[4,3]`` is a weight, ``p+[3]`` a positive one, ``=2.0`` a number."""
     weights: dict[str, np.ndarray[Any, Any]] = {}
