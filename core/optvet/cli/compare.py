@@ -260,7 +260,9 @@ def _differences(layer: Layer) -> list[str]:
     for weight in layer.parameters:
         if weight.differs:
             size = number(weight.max_difference) if weight.max_difference else "another shape"
-            words.append(f"weight {weight.name}: {size}")
+            mean = number(weight.mean_difference)
+            more = f", mean absolute difference {mean}" if weight.mean_difference else ""
+            words.append(f"weight {weight.name}: {size}{more}")
     return words
 
 

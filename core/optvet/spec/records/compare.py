@@ -29,7 +29,8 @@ class Parameter(Record):
     """A weight that both nodes read at the same input position.
 
     The largest difference is relative to the first weight's largest magnitude, the root mean square
-    difference to its root mean square; None if shapes differ.
+    difference to its root mean square; the mean of absolute differences is in units of the weight.
+    None if shapes differ.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Parameter(Record):
     shape_in_b: list[int]
     max_difference: float | None
     rms_difference: float | None
+    mean_difference: float | None = None
 
     @property
     def differs(self) -> bool:

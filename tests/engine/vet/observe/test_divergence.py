@@ -89,6 +89,7 @@ def test_other_weights_are_told_with_their_size(sandbox: Sandbox) -> None:
     (weight,) = found.layers[1].parameters
     assert (weight.name, weight.shape, weight.max_difference) == ("w", [2, 2, 1, 1], 0.5)
     assert weight.rms_difference == pytest.approx(2 / 30**0.5)
+    assert weight.mean_difference == 0.5  # of |4 - 6| over four values
 
 
 def test_a_layer_tells_statistics_of_its_value_in_both_models(sandbox: Sandbox) -> None:

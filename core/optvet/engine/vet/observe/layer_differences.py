@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, numpy_helper
@@ -105,7 +107,7 @@ def _parameters(
 
 
 def _parameter(name: str, was: np.ndarray, now: np.ndarray) -> Parameter:
-    shapes = {"shape": list(was.shape), "shape_in_b": list(now.shape)}
+    shapes: dict[str, Any] = {"shape": list(was.shape), "shape_in_b": list(now.shape)}
     if was.shape != now.shape:
         return Parameter(name=name, **shapes, max_difference=None, rms_difference=None)
     x, y = was.astype(np.float64), now.astype(np.float64)
@@ -117,4 +119,5 @@ def _parameter(name: str, was: np.ndarray, now: np.ndarray) -> Parameter:
         **shapes,
         max_difference=finite(float(difference.max(initial=0.0)) / (largest or 1.0)),
         rms_difference=finite(rms_of(difference) / (rms or 1.0)),
+        mean_difference=finite(float(difference.mean())) if difference.size else 0.0,
     )
