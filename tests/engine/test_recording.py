@@ -178,7 +178,7 @@ HOSTILE: dict[str, Callable[[], dict[str, np.ndarray]]] = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_recording_is_bad_input(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "recording.npz"
-    np.savez(file, allow_pickle=True, **HOSTILE[kind]())  # type: ignore[arg-type]
+    np.savez(file, allow_pickle=True, **HOSTILE[kind]())
     with pytest.raises(InputError, match=r"recording\.npz"):
         read_recording(file)
 
