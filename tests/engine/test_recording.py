@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests.commands import Run, run
@@ -193,3 +194,14 @@ def test_a_recording_of_another_model_is_refused(model: Path, tmp_path: Path, ru
     empty = ModelProto().SerializeToString()
     (tmp_path / "recording.npz").write_bytes(empty + b"no zip")
     assert run("compare", model, file).code == 2
+
+
+def test_what_follows_from_sizes_alone_is_not_recorded(tmp_path: Path, run: Run) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[3, 2] y) {
+        s = Shape(x)  n = Neg(s)  p = Abs(n)  r = Relu(x)  f = Reshape(r, p)  y = Transpose(f)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    kit = tmp_path / "kit"
+    assert run("record", tmp_path / "model.onnx", "--out", kit, "--values", "all").code == 0
+    asked = [o.name for o in onnx.load(kit / "model.onnx").graph.output]
+    assert asked == ["y", "r", "f"]

@@ -43,6 +43,7 @@ SCHEMA = "optvet.kit/1"
 MOST_AT_ONCE = 64
 """Values of a region that are asked in one further recording."""
 _KINDS = "biuf"
+_OF_SIZES = frozenset({"Shape", "Size"})
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ def _spread(names: Sequence[str], most: int) -> list[str]:
 def _possible(model: ModelProto, sandbox: Sandbox) -> list[str]:
     """Tensors of plain numbers that nodes make of inputs, in the order of nodes, but for outputs.
 
-    Raises:
-        InputError: An input cannot be fed by the clients.
+    What follows from sizes alone is left out: sessions fold it, and some runtimes end the process
+    when a folded value is asked for.
     """
     outcome = sandbox.call(infer, model.SerializeToString())
     types = {n: onnx.TypeProto.FromString(t) for n, t in (outcome.value or {}).items()}
@@ -145,7 +146,7 @@ def _possible(model: ModelProto, sandbox: Sandbox) -> list[str]:
     depends = {i.name for i in model.graph.input} - weights
     found = []
     for node in model.graph.node:
-        if not depends.intersection(reads(node)):
+        if node.op_type in _OF_SIZES or not depends.intersection(reads(node)):
             continue
         depends.update(node.output)
         found += [o for o in node.output if o and o not in ends and _is_plain(types.get(o))]
