@@ -327,6 +327,22 @@ globals()["optvet_" + "optimizers"] = hookimpl(given)
     assert Plugins([plugin("a", source)]).names("optimizer") == ["hidden"]
 
 
+def test_a_hook_beside_a_named_one_may_come_from_another_module(
+    plugin: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept_elsewhere.py").write_text(planted("hidden"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = """
+from optvet.plugin import hookimpl
+from kept_elsewhere import *
+
+@hookimpl
+def optvet_studies():
+    return []
+"""
+    assert Plugins([plugin("a", source)]).names("optimizer") == ["hidden"]
+
+
 def test_a_hook_is_called_once_for_a_registry_and_its_copies(plugin: Write) -> None:
     plugins = Plugins([plugin("a", planted("one"))])
     copy = plugins.with_environments({"torch"})

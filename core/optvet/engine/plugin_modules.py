@@ -32,6 +32,8 @@ _IN_WORKERS: tuple[Family, ...] = ("optimizer", "runtime", "comparator", "datase
 """Families that workers run. They load together, since a worker started in between would lack the
 variables that the later ones set."""
 
+_HOOKS_FROM_ELSEWHERE = ("import *", "setattr", "globals(", "def __getattr__", "exec(")
+
 
 class PluginModules:
     """The modules of some entry points, and what their hooks returned so far."""
@@ -133,8 +135,13 @@ def _base_of(point: EntryPoint) -> Loaded:
 
 
 def _families_of(point: EntryPoint) -> frozenset[Family]:
-    """The families that a module may provide: all of them where its source names no hook."""
+    """The families that a module may provide: all of them where its source does not tell.
+
+    A hook may also come from another module by ``import *``, or be set at run time.
+    """
     source = _source_of(point.module)
+    if any(words in source for words in _HOOKS_FROM_ELSEWHERE):
+        return frozenset(CONTRACTS)
     named = {f for f, contract in CONTRACTS.items() if contract.hook in source}
     return frozenset(named or CONTRACTS)
 
