@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy import stats
 
 from optvet.engine.vet.find.blame import search
 from optvet.engine.vet.find.confirm import report_fault
@@ -125,4 +124,6 @@ def bound_of(failing: int, tried: int, total: int) -> float:
         return failing / total
     if failing == tried:
         return 1.0
+    from scipy import stats  # Here, since importing it takes a second.
+
     return float(stats.beta.ppf(CONFIDENCE, failing + 1, tried - failing))
