@@ -262,6 +262,11 @@ class Traits:
     runtime_options: tuple[tuple[str, Any], ...] = ()
     shipped_options: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def one_session(self) -> bool:
+        """Whether the session that runs what it makes is itself vetted, so that none ships it."""
+        return self.optimizes_on_load or self.reference == "empty pipeline"
+
 
 @dataclass(frozen=True)
 class Artifact:

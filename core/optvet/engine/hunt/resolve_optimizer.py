@@ -81,7 +81,7 @@ def _shipped(
     optimizer: Optimizer, clean: RuntimeConfig, request: HuntRequest
 ) -> RuntimeConfig | None:
     """The runtime as its users have it; None if that is ``clean`` itself."""
-    if optimizer.traits.optimizes_on_load or optimizer.traits.reference == "empty pipeline":
+    if optimizer.traits.one_session:
         raise UsageError(
             f"--as-shipped: {optimizer.name} writes no model that a session could optimize again; "
             "leave it out"

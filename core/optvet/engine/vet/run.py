@@ -39,6 +39,7 @@ from optvet.engine.work.cache import whole_answers
 from optvet.engine.work.cache.environment_fingerprint import modules_of
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trials.inputs import Inputs
+from optvet.engine.work.trials.participants import level_of, pinned_options
 from optvet.engine.work.trials.trial_results import FINDING
 from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import CannotLoad, OptvetError, Unsupported, UsageError
@@ -256,11 +257,17 @@ def passes_of_runtime(session: VetSession, blob: bytes | None) -> list[str]:
     name, model = session.case.candidate.runtime.name, session.case.model
     if name not in session.plugins.names("optimizer"):
         return []
-    if not session.plugins.optimizer(name).traits.optimizes_on_load:
+    optimizer = session.plugins.optimizer(name)
+    if not optimizer.traits.optimizes_on_load:
         return []
     kept = {"dataset", "dataset_options", "start", "limit", "seed", "timeout", "memory", "budget"}
     kept |= {"runtime_options", "trust", "user_model", "jobs", "cache", "cache_dir"}
     given = {field: getattr(session.request, field) for field in kept}
+    options = session.request.runtime_options
+    pinned = {n: options[n] for n in pinned_options(session.case.candidate.runtime, options)}
+    if (level := level_of(optimizer, pinned)) is not None:
+        given["runtime_options"] = {n: v for n, v in options.items() if v != level}
+        given["pipeline"] = level
     request = VetRequest(model=session.request.model, optimizer=name, clean=True, **given)
     with TemporaryDirectory() as folder:
         if blob is not None:

@@ -84,6 +84,27 @@ def test_a_clean_room_alone_is_judged_if_that_is_asked(tmp_path: Path) -> None:
     assert result.control("as shipped") is None
 
 
+def test_options_of_the_users_session_do_not_hold_for_the_original(tmp_path: Path) -> None:
+    given = {"optimization": "extended", "exact_int8": True}
+    result = vet(FUSED, Planted(default=("identity",)), tmp_path, runtime_options=given)
+    (found,) = [f for f in result.findings if f.severity == "fault"]
+    assert found.runtime_parts == ["optimization=extended", "DivMulFusion"]
+
+
+def test_options_of_the_users_session_hold_for_both_in_a_clean_room_alone(tmp_path: Path) -> None:
+    given = {"optimization": "extended"}
+    planted = Planted(default=("identity",))
+    result = vet(FUSED, planted, tmp_path, runtime_options=given, clean=True)
+    assert result.verdict == "clean"
+
+
+def test_the_level_of_a_session_that_is_vetted_itself_is_its_pipeline(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(FUSED), path)
+    with pytest.raises(optvet.UsageError, match="write --pipeline all"):
+        optvet.vet(path, optimizer="onnxruntime", runtime_options={"optimization": "all"})
+
+
 @pytest.mark.parametrize(("error", "told"), [(0.15, ""), (0.9, "explains no difference")])
 def test_an_error_of_the_runtime_explains_no_larger_one(error: float, told: str) -> None:
     def judged(size: float) -> Examination:

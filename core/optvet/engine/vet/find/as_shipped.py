@@ -48,7 +48,7 @@ def shipped_runner(session: VetSession) -> TrialRunner | None:
     """
     case = session.case
     shipped = case.shipped(session.request.runtime_options)
-    if session.request.clean or case.lowers or case.optimizer.traits.optimizes_on_load:
+    if session.request.clean or case.optimizer.traits.one_session:
         return None
     if shipped.candidate.options == case.candidate.options:
         return None

@@ -20,11 +20,13 @@ from optvet.engine.work.trials.participants import (
     choose_runtime,
     configure,
     fit_to_model,
+    level_of,
+    pinned_options,
     reference_for,
     require_format,
     shipped_config,
 )
-from optvet.spec.errors import UnknownName
+from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.mends import Mend
 from optvet.spec.optimizer_protocols import Optimizer
 from optvet.spec.records import Reproduction
@@ -175,10 +177,7 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     large.check_size(model.source, model.size_bytes, optimizer, ())
     optimizer = fit_to_model(optimizer, options, model)
     runtime = choose_runtime(plugins, optimizer, request.runtime)
-    runtime_options = {**dict(optimizer.traits.runtime_options), **request.runtime_options}
-    candidate = RuntimeConfig(
-        runtime, parse_options(runtime.name, runtime.options, runtime_options)
-    )
+    candidate = _clean_config(request, optimizer, runtime)
     pipeline = parse_pipeline(request.pipeline, optimizer, request.exclude)
     reference = reference_for(plugins, optimizer, candidate)
     # A wrong name is refused before the work, not when a finding needs the runtime.
@@ -187,6 +186,43 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     large.check_size(model.source, model.size_bytes, optimizer, runtimes)
     large.check_room(model.source, model.size_bytes, optimizer, request.memory)
     return Case(model, optimizer, options, candidate, reference, PassTable.of(optimizer, pipeline))
+
+
+def _clean_config(request: VetRequest, optimizer: Optimizer, runtime: Runtime) -> RuntimeConfig:
+    """The runtime in the clean room, with the options of the user that belong there.
+
+    An option that the clean room sets otherwise than the runtime's default (optimizations,
+    threads) tells in which session the model is used. In both rooms it would make original and
+    optimized model wrong alike, which no comparison shows. Others, such as a device, hold in both;
+    so do all where the clean room alone is judged, or where the session is what is vetted.
+
+    Raises:
+        UsageError: The runtime does not take an option.
+    """
+    own, given = dict(optimizer.traits.runtime_options), request.runtime_options
+    options = parse_options(runtime.name, runtime.options, {**own, **given})
+    pinned = pinned_options(runtime, given)
+    if optimizer.traits.optimizes_on_load:
+        _refuse_level(optimizer, {n: given[n] for n in pinned})
+    if request.clean or optimizer.traits.one_session:
+        return RuntimeConfig(runtime, options)
+    kept = {n: own.get(n, getattr(runtime.options, n)) for n in pinned}
+    return RuntimeConfig(runtime, options.model_copy(update=kept))
+
+
+def _refuse_level(optimizer: Optimizer, given: Mapping[str, Any]) -> None:
+    """Refuse to have the original optimized by the passes that are vetted.
+
+    Raises:
+        UsageError: An option names a pipeline of the optimizer.
+    """
+    level = level_of(optimizer, given)
+    if level is not None:
+        name = next(n for n, value in given.items() if value == level)
+        raise UsageError(
+            f"--runtime-option {name}={level}: the session of {optimizer.name!r} is what is "
+            f"vetted, and the original is not to be optimized; write --pipeline {level}"
+        )
 
 
 def case_from(

@@ -50,6 +50,18 @@ def shipped_config(runtime: Runtime, traits: Traits, given: Mapping[str, Any]) -
     return RuntimeConfig(runtime, options)
 
 
+def pinned_options(runtime: Runtime, given: Mapping[str, Any]) -> list[str]:
+    """Those of the options ``given`` that the clean room sets otherwise, and not as by default."""
+    clean, usual = runtime.options, runtime.deployed
+    return [n for n, v in given.items() if getattr(clean, n) not in (v, getattr(usual, n, None))]
+
+
+def level_of(optimizer: Optimizer, given: Mapping[str, Any]) -> str | None:
+    """The pipeline of a runtime's own optimizer that an option of a session asks for, if any."""
+    names = optimizer.pipelines() if given else ()
+    return next((v for v in given.values() if isinstance(v, str) and v in names), None)
+
+
 _FITS_S = 120.0
 _FITS_BYTES = 4 << 30
 _MOST_FITS = 8
