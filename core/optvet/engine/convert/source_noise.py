@@ -80,6 +80,7 @@ class NoiseMeter:
         for config, artifact, seen in zip(configs, artifacts, observed, strict=True):
             if config is None or artifact is None or seen is None or seen.load is not None:
                 continue
+            # The first one that runs is the nearest to the source: later stages change more.
             if artifact.format == "onnx" and artifact.data and not draws(artifact):
                 self.converted = (config, artifact, seen.runs)
                 return
@@ -103,6 +104,8 @@ class NoiseMeter:
         key = sample.id, tolerance
         if key not in self._loosened:
             share, seeds = perturb.Share(tolerance), range(perturb.LOOSENED)
+            # Weights of the converted model first: of most sources only the inputs can be moved,
+            # and a loss in the weights would be missed.
             runs = self._borrow_noise([sample], share).get(sample.id)
             if not runs:
                 about = (self.config, self.source, [sample], seeds, False, share)
@@ -113,6 +116,7 @@ class NoiseMeter:
 
     def _measure(self, samples: Sequence[Sample]) -> None:
         about = (self.config, self.source, samples)
+        # Submitted together: each is a process of its own, and none needs the result of another.
         jobs = [
             self.sandbox.submit(
                 worker_steps.run_perturbed, *about, list(SEEDS), False, role="judging"
@@ -135,6 +139,8 @@ class NoiseMeter:
         facts = self._graph()
         for s in samples:
             names = list(self.reference[s.id])
+            # Inputs of the source and weights of the converted model move different values, so both
+            # count.
             moved = (*jitters.value.get(s.id, ()), *borrowed.get(s.id, ()))
             exactly = truth.value.get(s.id, {})
             self.known[s.id] = Noise(
@@ -166,6 +172,7 @@ class NoiseMeter:
             outcome = self.here.call(worker_steps.graph_facts, artifact, role="judging")
             if outcome.value is not None:
                 return outcome.value
+        # Nothing is known of the graph. A sum of 64 terms is short, so that it excuses little.
         return worker_steps.GraphFacts(64, frozenset())
 
     def _borrow_noise(
@@ -173,6 +180,7 @@ class NoiseMeter:
     ) -> dict[str, list[Outputs]]:
         """What moving the converted model's weights does, as moved outputs of the source."""
         loose = isinstance(ulps, perturb.Share)  # of which sources know nothing
+        # A source that moves its own weights needs no stand-in.
         perturbs = given(self.config.runtime, SourceExtras.load_perturbed) and not loose
         measured = perturbs or self.source.format == "onnx"
         if self.converted is None or measured:
@@ -194,6 +202,7 @@ class NoiseMeter:
     def _shift_outputs(self, sample: str, one: Matched, moved: Outputs) -> Outputs:
         """The reference, changed as ``moved`` differs from what it is matched with."""
         other = match_outputs(self.reference[sample], moved, facts=self.facts)
+        # Without a match of outputs, a move of one model is no move of the other.
         if one.problem or other.problem:
             return {}
         shifted: Outputs = {}

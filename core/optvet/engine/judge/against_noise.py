@@ -70,11 +70,14 @@ class Difference:
         self.jitters = runs_of(name, ref, moved_runs(noise, self.limits))
         self.clean = np.where(self.finite, self.y, 0.0)
         self.scale = float(np.max(np.abs(self.clean), initial=0.0))
+        # Perturbations can blow up where the model itself is exact: its own error bounds the noise.
         most = most_believable(name, ref, noise)
         # What a decision does in single runs is no noise of all elements: see ``flips``.
         spread_in = usual_spread_of if self.decided else spread_of
         self.inside = np.minimum(spread_in(self.y, runs_of(name, ref, noise.injected)), most)
         spread = np.minimum(spread_in(self.y, runs_of(name, ref, noise.jitters)), most)
+        # Another runtime rounds inside each operator in its own way, so injected noise counts as
+        # noise. The reference's own kernels are held to the jitters first.
         if self.limits.other_kernels:
             spread = np.maximum(spread, self.inside)
         self.level = float(spread.max(initial=0.0)) / self.scale if self.scale else math.inf
@@ -86,6 +89,7 @@ class Difference:
             self.spread = np.maximum(self.spread, of_grid)
         self.exceeds = self.ratio(self.spread)
         truth = noise.truth.get(name)
+        # Another shape means that the evaluator decided differently: no element has a counterpart.
         trusted = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)
         self.truth = truth if trusted else None
 
@@ -130,15 +134,21 @@ class Difference:
 def judge_against_noise(found: Difference) -> Judgement:
     """Decide whether the known noise explains a difference."""
     noise = found.noise
+    # Cheap reasons first. Places before sizes: elements with NaN have no size, and those explained
+    # no longer count as different.
     judged = _by_places(found) or _by_noise(found)
     if judged is not None:
         return judged
     if not noise.measured:
         detail = _places(found) if found.pattern.any() else ""
         return replace(found.to_judgement("unsure", found.exceeds, detail), noise=None)
+    # Float64 before flips: an exact result says who is right, perturbed runs say only that either
+    # may be.
     judged = _by_truth(found) or _by_flips(found)
     if judged is not None:
         return judged
+    # Something that could acquit was not measured. A difference far beyond any rounding is a fault
+    # all the same, but only where jitters gave a scale to compare with.
     believable = found.exceeds <= found.limits.believable and not found.pattern.any()
     if noise.missing and (not found.jitters or believable):
         unsure = found.to_judgement("unsure", found.exceeds, noise.missing)
@@ -173,6 +183,7 @@ def _by_places(found: Difference) -> Judgement | None:
         if found.exceeds > 1:
             return None
         return _outgrown(found, right, open_, beyond)
+    # What is left may come and go under jitter, like a root of a value near zero.
     flipped = is_place_explained(found.ref, z, found.jitters)
     explained = not np.any(pattern & ~flipped)
     if explained and found.exceeds <= 1:
@@ -235,6 +246,8 @@ def _by_noise(found: Difference) -> Judgement | None:
         return None
     noise, limits = found.noise, found.limits
     if noise.measured and found.error > limits.unmeasured:
+        # A gross difference needs more than jitters, which can be wrong by any factor near a pole:
+        # float64, the stricter limits, and enough draws to know the largest.
         if not noise.checked:
             return found.to_judgement("unsure", found.exceeds, "not compared with float64")
         if not limits.other_kernels:
@@ -258,6 +271,8 @@ def _by_truth(found: Difference) -> Judgement | None:
         return None
     own = np.maximum(found.spread, found.inside)
     verdict = _against_truth(found, own)
+    # Acquitted by float64. If it says also that the reference is far off, more than rounding can
+    # explain, the answer tells so: the original's runtime is contradicted.
     if verdict is not None:
         words, off = verdict
         moved = float(own.max(initial=0.0)) / found.scale if found.scale else 0.0
@@ -266,6 +281,7 @@ def _by_truth(found: Difference) -> Judgement | None:
             return replace(found.to_judgement("drift", 0.9, words), contradicted=True)
         right = replace(found.to_judgement("drift", 0.9, words), noise=max(off, moved))
         return _explain_difference(right, found)
+    # Beyond this, only a decision could turn one exact value into two right answers.
     if not found.decided or found.pattern.any():
         return None
     # Exact ties (k + 1/2 into a quantizer) may be rounded either way, and scales are not
@@ -292,6 +308,7 @@ def _by_flips(found: Difference) -> Judgement | None:
     excuse = flips_excuse(name, found.ref, flipped, wrong, noise, found.limits)
     if excuse is None:
         return None
+    # An excuse for a gross difference asks for the same care as an explanation by noise.
     gross = found.error > found.limits.unmeasured and not found.limits.other_kernels
     if gross and not noise.checked:
         return found.to_judgement("unsure", found.exceeds, "not compared with float64")
@@ -336,6 +353,7 @@ def _against_truth(found: Difference, spread: np.ndarray) -> tuple[str, float] |
     assert truth is not None
     with np.errstate(over="ignore", invalid="ignore"):
         t = wide(truth.astype(found.ref.dtype))
+    # The exact result has NaN or infinity elsewhere than the candidate: that is no acquittal.
     if other_places(t, z).any():
         return None
     finite = np.isfinite(t)
@@ -346,10 +364,12 @@ def _against_truth(found: Difference, spread: np.ndarray) -> tuple[str, float] |
     own = float(of_reference.max(initial=0.0)) / found.scale if found.scale else 0.0
     plausible = replace(limits, jitter_rms=limits.truth, jitter_max=limits.truth)
     own_noise = np.maximum(spread, found.u * np.abs(clean))
+    # The plain case: the candidate is near the exact result by itself, whatever the reference is.
     if ratio_to_allowance(of_candidate, own_noise, clean, floor, plausible) <= 1:
         return "as close to the exact result as rounding allows", own
     if other_places(t, y).any():
         return None
+    # Else it may be as far off as the reference is, element by element.
     allowed = np.maximum(of_reference, own_noise)
     if ratio_to_allowance(of_candidate, allowed, clean, floor, plausible) <= 1:
         # Both far from float64: an error of the reference itself, unless the evaluator is wrong.

@@ -55,6 +55,7 @@ def flips_excuse(
     limits: Thresholds,
 ) -> Flips | None:
     """What excuses the differences in ``wrong``; None if one is beyond what decisions may do."""
+    # One step of a known grid needs no run: any value near the middle may be rounded either way.
     step = noise.steps.get(name)
     if step is not None and _is_one_step(ref, cand, wrong, step):
         return Flips(step, _STEP * step, f"by one step of its grid, {step:.2g}")
@@ -64,10 +65,13 @@ def flips_excuse(
         # Where the float64 evaluation decides differently, the reference is close to a threshold.
         # Jitter hardly changes a model of integers, so for these this is the only measure.
         runs = [*runs, truth]
+    # Texts have no distance, so one that no run shows cannot be near a decision.
     if not runs or not _are_known_texts(cand[wrong], [ref, *runs]):
         return None
     if not np.all(is_place_explained(ref, cand, runs) | ~wrong):
         return None
+    # Each element by itself first: it is the stronger proof. All together only for many elements,
+    # since few say nothing of how often decisions turn.
     found = _by_each(ref, cand, wrong, runs)
     return found or (by_all(ref, cand, wrong, runs, limits) if wrong.size >= MANY else None)
 
@@ -121,6 +125,8 @@ def by_all(
     largest = 0.0
     for unit in _units(ref):
         size = np.sort(_moves(ref, cand)[wrong] / unit[wrong])[::-1]
+        # So many more elements may flip than in the run with the most: runs are few, and each shows
+        # only a part of the decisions that are close.
         count = math.ceil(size.size / limits.flips)
         moved = np.zeros(count)
         for run in runs:
@@ -184,6 +190,8 @@ def is_place_explained(ref: np.ndarray, cand: np.ndarray, runs: Sequence[np.ndar
     low, high = np.full(y.shape, math.inf), np.zeros(y.shape)
     signed = np.zeros(y.shape, bool)
     for j in map(wide, runs):
+        # A run that is finite where the reference is not excuses no number of any size: that is
+        # checked below.
         known |= _same_kind(j, z) & (~np.isfinite(z) | np.isfinite(y))
         size = np.abs(j)
         low = np.where(np.isfinite(j), np.fmin(low, size), low)
@@ -207,6 +215,7 @@ def _is_one_step(ref: np.ndarray, cand: np.ndarray, wrong: np.ndarray, step: flo
     with np.errstate(invalid="ignore"):
         if not np.all(np.abs(y[wrong] - z[wrong]) <= _STEP * step):
             return False
+        # Ties fall to both sides. If many elements go to one side, the grid itself was moved.
         return wrong.size < MANY or abs(float(np.mean(z - y))) <= _MEAN * step
 
 

@@ -90,6 +90,7 @@ def most_believable(name: str, ref: np.ndarray, noise: Noise) -> float:
     known = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)
     if truth is None or not known or name in noise.in_double:
         return math.inf
+    # Behind a decision both may agree exactly by luck, and one roundoff moves the output by a step.
     if name in noise.discontinuous or name in noise.steps:
         return math.inf
     y = wide(ref)
@@ -99,8 +100,10 @@ def most_believable(name: str, ref: np.ndarray, noise: Noise) -> float:
     with np.errstate(invalid="ignore", over="ignore"):
         own = float(np.max(np.abs(y - truth), where=finite, initial=0.0))
     scale = float(np.max(np.abs(y), where=finite, initial=0.0))
+    # Zeros that cancel on purpose are exact, and would refute any noise at all.
     if not scale:
         return math.inf
+    # At least a roundoff: an own error of zero, by chance, would refute any noise.
     return _REFUTED * max(own, unit_roundoff(ref.dtype) * scale)
 
 
@@ -133,5 +136,6 @@ def uncertainty(name: str, reference: np.ndarray, noise: Noise) -> float | None:
     values, u = wide(reference), unit_roundoff(reference.dtype)
     top = float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))
     floor = bound_of_sums(u, noise, THRESHOLDS)
+    # Sums and jitters add up: a comparator must not report an answer that both together explain.
     sums = (floor + u) * top
     return max(THRESHOLDS.rounding * u * top, sums + (noise_level(name, reference, noise) or 0.0))

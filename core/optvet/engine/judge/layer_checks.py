@@ -106,6 +106,7 @@ class _LayerCheck:
 
     def answer(self) -> LocalAnswer:
         ends = self._measure(None)
+        # A wrong match looks like a wrong layer. It is dropped only if all is right without it.
         doubtful = self._doubtful_matches(ends)
         if doubtful:
             ends = self._without(doubtful, ends)
@@ -213,6 +214,9 @@ class _LayerCheck:
         if not bad:
             return
         nearest: dict[str, tuple[str, ...]] = {}
+        # The order matters. Coarse kernels allow more than half a step to every element, which
+        # would hide what the two causes before explain exactly. Roundings left out together with
+        # their clipping come last: that changes values, and is named saturation.
         left = self._less_rounding(bad, clipped=True, nearest=nearest)
         left = self._unseen(left, nearest)
         left = self._coarse(left)

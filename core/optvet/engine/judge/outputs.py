@@ -44,6 +44,8 @@ def judge(
 def _judge_output(
     name: str, ref: np.ndarray, cand: np.ndarray | None, noise: Noise | None, limits: Thresholds
 ) -> Judgement:
+    # From what needs no noise to what does: a missing output and another type are certain by
+    # themselves, and so are equal bits. Only then does the size of a difference matter.
     if cand is None:
         return Judgement(name, "fault", exceeds=math.inf, detail="missing", structural=True)
     if texts.is_text(ref.dtype) and texts.is_text(cand.dtype):
@@ -64,6 +66,8 @@ def _judge_shape(
     name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | None, limits: Thresholds
 ) -> Judgement:
     detail = f"shape {list(ref.shape)} became {list(cand.shape)}"
+    # A decision may select other rows, so a shape behind one can change by rounding. Anywhere else
+    # it is a fault, whatever the values are.
     if noise is not None and name in noise.discontinuous:
         loose = noise.loosened or () if noise.tolerance is not None else ()
         runs = [j[name] for j in (*noise.jitters, *noise.injected, *loose) if name in j]
@@ -106,6 +110,8 @@ def _judge_discrete(
     share = f"{int(wrong.sum())} of {wrong.size} elements differ"
     if noise is None:
         return Judgement(name, "unsure", exceeds=1.0, detail=share)
+    # A declared loss moves decisions further than rounding does. Outputs that no operation can
+    # round are not loosened by it.
     if noise.tolerance is not None and name not in noise.exact:
         return _judge_loosened(name, ref, cand, noise, limits)
     if name in noise.exact:
@@ -114,6 +120,7 @@ def _judge_discrete(
         )
     if not noise.measured:
         return Judgement(name, "unsure", exceeds=1.0, detail=share)
+    # Jitters before injected noise: they move less, so what they explain needs no stronger reason.
     excuse = flips_excuse(name, ref, cand, wrong, noise, limits)
     if excuse is not None:
         words = f"{share}, as they do under jitter: {excuse.words}"
@@ -121,6 +128,8 @@ def _judge_discrete(
     if _is_taken_inside(name, cand, wrong, noise):
         words = ", as they do where operators round otherwise"
         return Judgement(name, "sensitivity", detail=share + words)
+    # A measurement that is missing might have explained a few elements near a decision. It would
+    # not explain many, if others were measured.
     few = int(wrong.sum()) <= max(1, FEW * wrong.size)
     if noise.missing and (few or not moved_runs(noise, limits)):
         return Judgement(name, "unsure", exceeds=1.0, detail=f"{share}; {noise.missing}")
@@ -134,6 +143,7 @@ def _judge_loosened(
     wrong = np.asarray(ref != cand)
     share = f"{int(wrong.sum())} of {wrong.size} elements differ"
     moved = f"with all that decides moved by the declared {noise.tolerance:.2g}"
+    # What the loss does to decisions must be measured. Without that, neither side is proven.
     if not noise.loosened:
         detail = f"{share}; how many do {moved} is not known"
         return Judgement(name, "unsure", exceeds=1.0, detail=detail)
@@ -165,11 +175,15 @@ def _judge_float(
         # 1e308 - -1e308 overflows float64; use the largest double instead.
         d = np.where(finite, np.minimum(np.abs(y - z), np.finfo(np.float64).max), 0.0)
         scale = float(np.max(np.abs(y), where=finite, initial=0.0))
+    # Relative to the tensor, not to each element: near zero any rounding is a large ratio.
     error = float(d.max(initial=0.0)) / scale if scale else (math.inf if d.any() else 0.0)
     u = unit_roundoff(ref.dtype)
+    # A few roundoffs are drift without a measurement, which is true of most outputs, unless nothing
+    # in the graph can round.
     if not pattern.any() and is_rounding(d, np.where(finite, y, 0.0), u, limits):
         if noise is None or name not in noise.exact:
             return Judgement(name, "drift", error, None, 0.5, largest=scale)
+    # NaN and infinities in other places are beyond any declared size.
     if noise is not None and noise.tolerance is not None:
         exceeds = math.inf if pattern.any() else error / noise.tolerance
         call: Call = "fault" if exceeds > 1 else "drift"

@@ -77,6 +77,7 @@ def judge_random(
         different distributions; "unsure" if the runs do not decide.
     """
     ways: tuple[SeedBy, ...] = ("name", "place")
+    # By name before place: passes that keep names keep seeds, and those that rename keep the order.
     for by in ways:
         known = _judge_equal_seeds(draws, names, by, screen)
         if known is not None:
@@ -86,12 +87,15 @@ def judge_random(
         return _unsure(names, first.unusable)
     if first.seen is None:
         return _alike(names, first.runs, SCREEN[-1][1])
+    # New runs, so that a chance in the first test is not counted twice.
     second = _run_test(draws, names, _within(PROOF, proof), sessions=range(1, 3))
     if second.unusable:
         return _unsure(names, second.unusable)
     if second.seen is None:
         return _alike(names, second.runs, PROOF[-1][1])
     for words, side in (("original", second.reference), ("optimized model", second.candidate)):
+        # A test of two models presumes independent runs. Halves of one model's runs differ by
+        # chance alone; if they do not, the difference between the models proves nothing.
         half = len(side) // 2
         own = most_unlike(side[:half], side[half:], names, permutations=4_999, seed=2)
         if own is not None and own.p < SELF_P and second.seen.effect <= REACH * own.effect:
@@ -132,6 +136,7 @@ def _run_test(
     """
     first = sessions.start * 10_000
     sides: dict[Side, list[Mapping[str, np.ndarray]]] = {"reference": [], "candidate": []}
+    # Few runs first: a wrong distribution mostly shows at once, and right ones pay for all looks.
     for runs, limit in looks:
         for side, outputs_of_side in sides.items():
             begin = _OWN_SEEDS[side] + first

@@ -142,6 +142,8 @@ def judge_sample(
         review: Changes a judgement by what else the caller knows about the output.
     """
     setting = setting or Setting()
+    # From the coarsest result to the finest: a step that failed left no interface, and another
+    # interface leaves no values to compare.
     if isinstance(came, Failure):
         return judge_failure(came, setting.maker)
     if isinstance(came, InterfaceProblem):
@@ -157,6 +159,7 @@ def judge_failure(
 
     The death of a process that another process may have killed is no evidence.
     """
+    # A process may be killed by the machine, for want of memory; only its own death is evidence.
     killed = failure.kind == "killed"
     return SampleVerdict(
         "undecided" if killed else "fault",
@@ -176,6 +179,7 @@ def judge_outputs(
     review: Review = _keep,
 ) -> list[Judgement]:
     """One judgement for each expected output; arguments are those of ``judge_sample``."""
+    # A declared loss is judged by its own size: measured noise knows nothing of it.
     if setting.tolerance is not None:
         judged = [_within_tolerance(n, v, came, noise, setting) for n, v in expected.items()]
     else:
@@ -183,7 +187,10 @@ def judge_outputs(
         if setting.quick is None:
             judged = [_by_parts(j, expected, came, noise, setting) for j in judged]
     if setting.quick is not None:
+        # Only open outputs are decided by a plain limit, so a quick look never acquits a certain
+        # fault.
         judged = [_decide_quickly(j, expected[j.output], setting) for j in judged]
+    # Last, since it replaces judgements by size with evidence from layers.
     return [review(j) for j in judged]
 
 
@@ -191,6 +198,7 @@ def verdict_of(judgements: Sequence[Judgement], expected: Values, came: Values) 
     """The verdict that follows from those on each output."""
     faults = [j for j in judgements if j.call == "fault"]
     if faults:
+        # By what is allowed, not by the error: outputs have noise of very different size.
         worst = max(faults, key=lambda j: j.exceeds)
         name = worst.output
         return SampleVerdict(
@@ -227,6 +235,8 @@ def telling_tolerance(error: float | None, noise: float | None) -> float:
     """
     if error is None or not 0 < error < math.inf:
         return 1e-3
+    # The geometric mean: errors and noise are often orders of magnitude apart, and a script must
+    # not fail by a little more noise, nor pass by a little less error.
     least = min(max(noise or 0.0, 1e-9), error)
     return min(math.sqrt(error * least), error / 2)
 
@@ -243,6 +253,8 @@ def refine(stages: Iterable[Noise], take: Callable[[Noise], bool]) -> None:
         take: Uses this noise; returns whether more noise could still change the verdict.
     """
     for noise in stages:
+        # Nothing is measured that cannot change the verdict: a stage may take minutes, and most
+        # samples need none.
         if not take(noise):
             return
 
@@ -259,6 +271,7 @@ def _within_tolerance(
 ) -> Judgement:
     """The judgement where an error is declared, as a share of the usual range or of the value."""
     assert setting.tolerance is not None
+    # A quantizer is off by a share of the range it was made for, also on a sample of small values.
     wider = max(1.0, setting.ranges.get(name, 0.0) / (magnitude(value) or math.inf))
     declared = replace(noise or Noise(), tolerance=setting.tolerance * wider)
     (judged,) = judge_values({name: value}, came, declared, setting.thresholds)
@@ -268,6 +281,7 @@ def _within_tolerance(
         error=None if judged.error is None else judged.error / wider,
         noise=None if judged.noise is None else judged.noise / wider,
     )
+    # A large part of an output would hide the loss of a small one, so a pass has to hold in each.
     if whole.call != "drift" or not setting.parts.get(name):
         return whole
     about = (value, came[name], setting.parts[name])
@@ -279,6 +293,7 @@ def _by_parts(
 ) -> Judgement:
     """The judgement of an output that is no fault as a whole, or that of its worst part."""
     value = expected[judged.output]
+    # A fault of the whole stays one; equal bits have no part that differs.
     if judged.call not in ("drift", "sensitivity") or not is_float(value.dtype):
         return judged
     judge = partial(judge_values, thresholds=setting.thresholds)

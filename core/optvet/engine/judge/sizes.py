@@ -59,6 +59,7 @@ def spread_of(y: np.ndarray, jitters: Sequence[np.ndarray]) -> np.ndarray:
         # One at a time: in double, all runs of a large output at once would take gigabytes.
         for jitter in jitters:
             squares += np.square(wide(jitter) - y)
+    # Elements that are not finite in a run say nothing of size; their places are judged apart.
     squares /= len(jitters)
     return np.sqrt(np.where(np.isfinite(squares), squares, 0.0))
 
@@ -109,11 +110,14 @@ def rms_of_all(x: np.ndarray) -> float:
 
 def is_rounding(d: np.ndarray, y: np.ndarray, u: float, limits: Thresholds) -> bool:
     """Whether differences ``d`` from ``y`` are a few roundoffs ``u``, in every slice."""
+    # Every element within its own rounding needs no slices, and holds for most outputs.
     if bool(np.all(d <= 4 * u * np.abs(y))):
         return True
     bound = limits.rounding * u
     for axes in slices(d.shape):
         top = np.max(np.abs(y), axis=axes, keepdims=True, initial=0.0)
+        # Both the largest and the mean: one wrong element hides in the mean, and a small shift of
+        # all elements hides below the largest.
         if np.any(np.max(d, axis=axes, keepdims=True, initial=0.0) > bound * top):
             return False
         if np.any(rms(d, axes) > bound * rms(y, axes)):

@@ -50,6 +50,7 @@ def shipped_runner(session: VetSession) -> TrialRunner | None:
     shipped = case.shipped(session.request.runtime_options)
     if session.request.clean or case.optimizer.traits.one_session:
         return None
+    # The defaults are the clean room: the question has been answered already.
     if shipped.candidate.options == case.candidate.options:
         return None
     return session.runner.on(shipped.under(full=False))
@@ -71,6 +72,7 @@ def shipped_examiner(runner: TrialRunner, detected: Detected, ledger: FindingsLe
 
     examiner = Examiner(runner, detected.samples, tolerance=tolerance, thresholds=OTHER_KERNELS)
     excused = {output for f in ledger.findings if f.known_limit for output in f.outputs}
+    # An output that was excused once would only be excused again, at the cost of every trial.
     examiner.ignored_outputs |= detected.examiner.ignored_outputs | excused
     examiner.learn_reference(runner.reference(detected.samples))
     return examiner
@@ -117,9 +119,12 @@ def judge_as_shipped(
     of_original = examiner.examine(original, samples)
     shipping = session.at(runner)
     model_of: tuple[str, ...] | None
+    # The same session is wrong without any pass, so no pass is searched.
     if of_original.observation is not None:
         report_fault(shipping, fault, (), as_deployed=True)
         words, model_of = f"the runtime is wrong on the original too{share}", None
+        # The optimized model may be off much further than the original. Then the runtime explains
+        # only a part, and the rest is left open rather than blamed on a pass.
         if further := _unexplained(found, of_original):
             ledger.add_undecided_reason(f"{words}. {further}")
     else:
@@ -132,6 +137,7 @@ def judge_as_shipped(
         ledger.control(CONTROL, "limited", words)
         return safe
     ledger.control(CONTROL, "failed", words)
+    # Options before the runtime's own passes: a user can set an option at once.
     parts = _options_at_fault(session, runner, fault, model_of)
     if not case.optimizer.traits.shipped_options:  # else the session optimizes nothing
         parts += _passes_at_fault(runner, model_of, runtime_passes)
@@ -186,6 +192,8 @@ def _options_at_fault(
         else:
             trial = under.trial(model_of, samples, "localize")
         seen = drawing_by(fault.examiner, under).examine(trial, samples).observation
+        # Any fault counts, not just this one: which symptom shows may depend on the options left
+        # on.
         return "passes" if seen is None else "fails"
 
     shown = own.model_dump(mode="json")

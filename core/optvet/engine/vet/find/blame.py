@@ -31,6 +31,8 @@ def blame(
         strategy: Strategy of the search; "auto" chooses by the optimizer's traits, and with "none"
             all optional passes of the pipeline are the answer.
     """
+    # Import and export come first: a search over passes would blame one of them for what every
+    # pipeline shows.
     base = runner.trial(runner.case.passes.base, wanted.samples, "control")
     if wanted.find_in_base(base) is not None:
         return ()
@@ -46,6 +48,8 @@ def search(
     """
     trials = _TrialMemo(runner, wanted)
     found = _search(runner, trials, pipeline, wanted, strategy)
+    # Count only passes that could have been blamed. The log is read, never made for this number: a
+    # search that did not need it must not pay for it.
     if strategy != "none":
         optional = set(pipeline) - runner.case.passes.required
         if runner.knows_changing_passes(pipeline):
@@ -62,20 +66,29 @@ def _search(
     strategy: Strategy,
 ) -> tuple[str, ...]:
     traits, required = runner.case.optimizer.traits, runner.case.passes.required
+    # Passes that the optimizer cannot leave out are never blamed: no trial exists without them.
     if strategy == "none":
         return tuple(name for name in pipeline if name not in required)
     alone = trials.test(wanted, "localize")
     # Strategy "each" tries every pass alone in any case.
     guesses = strategy in ("auto", "each")
+    # A guess costs one trial, and is believed only if the pass alone fails. Most faults have one
+    # culprit, so a right guess saves the whole search.
     for name in wanted.likely(runner.trial(pipeline, (), "walk")) if guesses else ():
         if name not in required and alone(runner.case.passes.complete((name,))) == "fails":
             return (name,)
+    # Prefixes mean something only if passes are applied one after another in the given order.
+    # Otherwise subsets are searched.
     walks = strategy == "walk" or (strategy != "subset" and traits.ordered and traits.composable)
     if not walks:
+        # From here only the fault of the whole pipeline counts: a subset with another fault has
+        # another culprit.
         test = trials.test(wanted.as_observed_in(pipeline), "localize")
         suspects = _suspects(runner, pipeline, test)
         return localize.minimal_set(suspects, test, required=required)
     reported = runner.trial(pipeline, (), "walk").build.changing_passes
+    # The symptom is enough to find a prefix: later passes change values and outputs. What is
+    # minimized then is the very fault that this prefix shows.
     coarse = trials.test(wanted, "walk")
     length = localize.first_bad_prefix(pipeline, coarse, required=required, suspects=reported)
     prefix = localize.with_required_passes(pipeline, length, required)
@@ -108,6 +121,8 @@ class _TrialMemo:
 
     def _of(self, passes: tuple[str, ...], purpose: Purpose) -> Trial | None:
         if passes not in self._known:
+            # Without this limit, a search for a hang would wait for the time limit in each of its
+            # trials.
             if self._left_s <= 0:
                 return None
             trial = self._known[passes] = self._lab.trial(passes, self._samples, purpose)

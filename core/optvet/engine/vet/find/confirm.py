@@ -53,6 +53,8 @@ def report_fault(
     """
     table, runner = session.case.passes, session.runner
     passes = table.complete(culprit) if culprit else table.base
+    # The finding describes the culprit alone: in the pipeline, other passes may have changed the
+    # values, or even the symptom.
     trial = runner.trial(passes, fault.samples, "confirm")
     shown = fault.with_observation_of(trial)
     severity, limit = _severity(session, shown.symptom, culprit)
@@ -67,6 +69,8 @@ def report_fault(
         }
     )
     if finding.confirmed:
+        # Only a confirmed fault is worth a run under higher limits. A limit of the sandbox is no
+        # fault of the pass: a user without that limit may never see it.
         words = _find_limit(session, finding.symptom, trial, fault.samples)
         if words:
             finding = finding.model_copy(update={"severity": "note", "known_limit": words})
@@ -78,6 +82,7 @@ def report_fault(
         finding = finding.model_copy(update={"message": words})
     if finding.confirmed:
         session.ledger.add(finding)
+    # A fault that shows once is neither proven nor refuted, so the verdict stays open.
     elif undecided:
         session.ledger.add_undecided_reason(explain_no_repeat(finding))
     return finding
@@ -114,8 +119,10 @@ def _shows_again(session: VetSession, fault: Fault, passes: tuple[str, ...]) -> 
     again = examiner.examine(runner.fresh(passes, samples), samples).observation
     if again is None or not same_fault(again, fault.observation):
         return False
+    # A failed step is evidence by itself; a difference depends on what it is compared with.
     if fault.observation.stage != "compare":
         return True
+    # If the reference does not repeat its own outputs, the difference may come from there.
     reference = runner.fresh(examiner.base, samples)
     return all(
         not isinstance(run := reference.runs.get(s.id), Failure)
@@ -129,6 +136,8 @@ def _severity(
     session: VetSession, symptom: Symptom, culprit: Sequence[str]
 ) -> tuple[Literal["fault", "note"], str | None]:
     """The severity, and the documented limit of a pass that explains the symptom, if any."""
+    # A documented limit of any pass of the culprit makes it a note: whoever took the pass could
+    # know. It covers the listed symptoms only.
     for name in culprit:
         for limit in session.case.passes.limits(name):
             if symptom in limit.symptoms:

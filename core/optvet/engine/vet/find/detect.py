@@ -78,7 +78,9 @@ def detect(session: VetSession, inputs: Inputs, assessor: Assessor) -> Detected:
     chunks = inputs.chunks()
     for chunk in chunks:
         runner.progress("comparing", count.judged, None)
+        # The original first: what it does not pass itself cannot be asked of the optimized model.
         runner, reference = _run_both(session.at(runner), chunk)
+        # Other checks, other trials: what the examiner knows belongs to the former ones.
         if runner is not examiner.runner:
             examiner, gate = _examiners(runner)
         samples = _usable(session.at(runner), reference, chunk, count, several=inputs.several)
@@ -86,6 +88,7 @@ def detect(session: VetSession, inputs: Inputs, assessor: Assessor) -> Detected:
             break
         sound, here = _examine_chunk(session.at(runner), examiner, gate, samples)
         count.judged += len(samples)
+        # A fault of the lowering is no observation of the passes.
         if sound:
             found.add(here)
         assessor.add(examiner, samples)
@@ -94,6 +97,7 @@ def detect(session: VetSession, inputs: Inputs, assessor: Assessor) -> Detected:
             # Each further chunk would end in the same failure.
             count.complete = next(chunks, None) is None
             break
+        # The original itself reached the time limit: further chunks would wait for it again.
         if count.stopped:
             break
     return Detected(runner, examiner, found, count.judged, count.complete, count.refused)
@@ -104,6 +108,7 @@ def _examiners(runner: TrialRunner) -> tuple[Examiner, Examiner]:
     tolerance = runner.case.passes.tolerance
     examiner = Examiner(runner, (), tolerance=tolerance)
     gate = Examiner(runner, (), thresholds=OTHER_KERNELS)
+    # Layers are checked once for both; they depend on the model and not on the thresholds.
     gate.layers = examiner.layers
     return examiner, gate
 
@@ -116,6 +121,7 @@ def _run_both(session: VetSession, samples: Sequence[Sample]) -> tuple[TrialRunn
     runner, case = session.runner, session.case
     reference, _ = runner.both(case.passes.pipeline, samples, "detect")
     if _is_death(reference.build.failure):
+        # A death may come from the machine, so it is asked once more before the run is given up.
         runner.forget_original()
         reference, _ = runner.both(case.passes.pipeline, samples, "detect")
     if _is_death(reference.build.failure):
@@ -124,6 +130,8 @@ def _run_both(session: VetSession, samples: Sequence[Sample]) -> tuple[TrialRunn
             f"{case.model.source}: onnx.checker did not end on the original model, twice: "
             f"{describe(reference.build.failure)}; give it more with --timeout or --memory"
         )
+    # Each check is dropped only because the original fails it, the strictest one first. Whatever it
+    # passes is still required of the optimized model.
     if reference.build.failure is not None and case.checks.full:
         # If the original fails strict shape inference, the optimized model need not pass it.
         session.ledger.control(
@@ -132,6 +140,7 @@ def _run_both(session: VetSession, samples: Sequence[Sample]) -> tuple[TrialRunn
             "the original passes onnx.checker but not strict shape inference, "
             "so candidates are checked without it",
         )
+        # Kept, so that an optimizer with the same complaint is seen to refuse an invalid model.
         complaint = reference.build.failure.message
         return _run_both(session.at(runner.under(full=False, complaint=complaint)), samples)
     if reference.build.failure is not None and case.checks.plain:
@@ -154,6 +163,7 @@ def _run_unchecked(
     invalid = f"{session.case.model.source}: not a valid ONNX model: {words}"
     if failure is not None:
         raise InputError(f"{invalid}; nor does {runtime.name} load it: {describe(failure)}")
+    # An evaluator in Python runs what no other runtime accepts, so it is no witness of validity.
     if extras(runtime, RuntimeExtras).evaluates:
         raise InputError(
             f"{invalid}; that {runtime.name} evaluates it does not make it valid: choose another "
@@ -181,6 +191,7 @@ def _examine_chunk(
     if not examiner.samples:
         examiner.samples = gate.samples = list(samples)
     examiner.learn_reference(runner.reference(samples))
+    # The lowering before the passes: they are compared with it, so it must be right by itself.
     if session.case.lowers:
         fault = _fault_of_lowering(session, examiner, gate, samples)
         if fault is not None:
@@ -203,6 +214,7 @@ def _fault_of_lowering(
     examination = gate.examine(base, samples)
     observation = examination.observation
     if observation is not None:
+        # A model that the program rejects is no fault. Asked before anything is reported.
         refuse_what_it_does_not_take(session, base)
         if ledger.is_unexplained(observation):
             return observation
@@ -241,6 +253,7 @@ def _usable(
     """
     usable = list(samples)
     while True:
+        # A timeout ends the list: each sample after it could cost the limit again.
         if is_late(reference):
             return _those_that_end(session, reference, usable, count)
         failed = {i: r for i, r in reference.runs.items() if isinstance(r, Failure)}

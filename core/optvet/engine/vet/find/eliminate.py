@@ -1,4 +1,11 @@
-"""Removes one culprit after another from a pipeline until the remaining passes show no fault."""
+"""Removes one culprit after another from a pipeline until the remaining passes show no fault.
+
+A round finds one fault, as one hides others: outputs differ already, or nothing runs. The order of
+a round matters. An outside cause, or one more hang, ends the search, since each trial would meet it
+again. Import and export come next: their fault is in every trial, so it has to be set aside before
+a pass can be judged. The search of a pass only raises a suspicion, as earlier trials may have left
+something in the process; a fresh process confirms it, and only then a pass is removed.
+"""
 
 from __future__ import annotations
 
@@ -96,12 +103,15 @@ def clear(
                     return Cleared(table.required_of(pipeline), runner)
                 runner, found = _alone(session.at(runner), fault, finding, pipeline, samples)
                 continue
+            # Without a pass to leave out, the next round would be this one again.
             optional = [n for n in culprit if n not in table.required]
             if not optional or rounds >= MAX_ROUNDS or session.request.strategy == "none":
                 ledger.reasons.append(f"found no safe pipeline in {rounds} rounds")
                 return Cleared(table.required_of(pipeline), runner)
+            # The last one makes the fault of what those before leave: these may be harmless now.
             pipeline = tuple(n for n in pipeline if n != optional[-1])
         found = examiner.examine(runner.trial(pipeline, samples, "verify"), samples)
+        # Other samples last: they cost more, and say nothing new while the kept ones still fail.
         if found.observation is None and rest is not None:
             found = rest(session.at(runner), pipeline)
     return Cleared(pipeline, runner, found)
@@ -131,6 +141,7 @@ def _alone(
     If no fault shows then, ``finding`` is recorded as undecided.
     """
     runner, controls = isolate(session.runner), session.ledger.controls
+    # The failure did not repeat, so the control is made again by trials that cannot interact.
     if "empty pipeline" in controls and controls["empty pipeline"].state == "failed":
         del controls["empty pipeline"]
     session.ledger.control("isolation", "limited", "each trial in a process of its own")
@@ -151,12 +162,14 @@ def _control(session: VetSession, fault: Fault) -> tuple[Fault | None, VetSessio
     inherited = fault.find_in_base(base)
     if inherited is not None:
         refuse_what_it_does_not_take(session, base)
+    # The first answer counts. Later rounds ask under faults set aside, which is another question.
     if "empty pipeline" not in ledger.controls:
         if inherited is None:
             ledger.control("empty pipeline", "passed", "shows no fault")
         else:
             ledger.control("empty pipeline", "failed", f"shows {inherited.symptom}")
     if fault.symptom.info.limit == "time":
+        # A cached trial takes no time; ``search_timeout`` has a least value for that.
         empty_s = time.perf_counter() - started
         runner = runner.under(timeout_s=search_timeout(session.request.timeout, empty_s))
     return inherited, session.at(runner)

@@ -57,10 +57,15 @@ def excuse(
     """
     ledger = session.ledger
     open_ = [i for i, f in enumerate(ledger.findings) if i >= first and f.severity == "fault"]
+    # A malformed original comes first: reasons about values presume that its shapes can be trusted.
     _excuse_misdeclared(session, samples, first)
+    # Reasons in the original before those in the runtime. If the original has no defined result, no
+    # runtime is wrong about it, and the passes need not be left out.
     for doubt in OF_THE_ORIGINAL:
         _excuse(session, examiner, samples, doubt, first)
     excused = [f for i in open_ if (f := ledger.findings[i]).severity == "note"]
+    # Not among ``excused``: the runtime is wrong on the model that the passes make, so leaving them
+    # out helps a user, whoever is to blame.
     _excuse(session, examiner, samples, _OF_THE_RUNTIME, first)
     if not isinstance(session.case.optimizer, RuntimeTarget):
         ledger.weighed = len(ledger.findings)
@@ -69,6 +74,7 @@ def excuse(
 
 def excused_passes(ledger: FindingsLedger, excused: Sequence[Finding], first: int = 0) -> set[str]:
     """The passes that are blamed for nothing but ``excused`` among the findings from ``first``."""
+    # A pass may return to the pipeline only if nothing else is held against it.
     guilty = {name for f in ledger.findings[first:] if f not in excused for name in f.culprit}
     return {name for f in excused for name in f.culprit} - guilty
 
@@ -107,10 +113,12 @@ def _underflows_on(session: VetSession, finding: Finding, sample: Sample) -> str
     Then all of it is lost, whichever pass multiplies them. A fault that the model in usual sizes
     shows too has another cause.
     """
+    # Only weights between the last equal values and the first different one can have caused it.
     begins, ends = _way_to(finding)
     found = session.runner.ask(in_usual_sizes, dict(sample.feeds), begins, ends)
     if found is None:
         return ""
+    # The proof is a trial: with weights of usual size, the same passes must do no harm.
     usual = replace(sample, feeds=found.feeds)
     left = _left_on(session, finding, found.data, usual)
     return "" if left is None else f"{found.words}; in usual sizes {left}"
@@ -126,6 +134,7 @@ def _misread_by_runtime(session: VetSession, finding: Finding, sample: Sample) -
     case = session.case
     traits, runtime = case.optimizer.traits, case.candidate.runtime
     judges = session.plugins.evaluators(traits.produces)
+    # A model that only one runtime can run has no second reader; nor is a judge asked about itself.
     if traits.dialect or case.lowers or runtime.name in {j.name for j in judges}:
         return ""
     return next((w for j in judges if (w := _misread_on(session, finding, sample, j))), "")
@@ -152,6 +161,8 @@ def _excuse_misdeclared(session: VetSession, samples: Sequence[Sample], first: i
         found = runner.ask(without_wrong_shapes, dict(sample.feeds), session.case.reference)
         if found is None:
             return  # nor is one of another finding: shapes seldom depend on the sample
+        # Removing the wrong shapes must cure the fault; that the model is malformed alone is no
+        # proof.
         left = _left_on(session, finding, found.data, sample)
         if left is not None:
             words = f"the original is malformed: {found.words}; without that {left}"
@@ -171,6 +182,7 @@ def _excuse(
     by_id = {sample.id: sample for sample in samples}
     ledger = session.ledger
     for i, finding in enumerate(ledger.findings[first:], first):
+        # Only values can be undefined or rounded. A crash needs no operand's value to be a fault.
         if finding.severity != "fault" or not finding.symptom.info.of_values:
             continue
         sample = by_id.get(finding.witness.sample) if finding.witness else None
@@ -178,6 +190,8 @@ def _excuse(
         words = doubt.ask(here, finding, sample) if sample is not None else ""
         if not words:
             continue
+        # One sample without the excuse is enough to keep the fault; it becomes the witness, so that
+        # the report shows a case which cannot be excused.
         shown = _show_elsewhere(here, examiner, finding, samples, doubt.ask)
         if shown:
             ledger.amend(i, shown)
@@ -192,6 +206,7 @@ def _misread_on(session: VetSession, finding: Finding, sample: Sample, judge: Ru
     case, runner = session.case, session.runner
     if finding.as_deployed:
         return ""  # found to be of the runtime's own optimizations already, and told as such
+    # The evaluator may need hours for what takes a runtime seconds; no answer is no excuse.
     if not runner.ask(is_quick_to_evaluate, dict(sample.feeds)):
         return ""
     limit = min(_PATIENCE_S, case.checks.timeout_s or _PATIENCE_S)
@@ -206,6 +221,8 @@ def _misread_on(session: VetSession, finding: Finding, sample: Sample, judge: Ru
     expected, found = (t.runs.get(sample.id) for t in (reference, optimized))
     if not isinstance(expected, dict) or not isinstance(found, dict):
         return ""
+    # A judge that strays from the original on the optimized model too has seen the fault, so the
+    # passes stay to blame.
     if is_contradicted(expected, [found], finding.error, finding.noise_floor):
         return ""
     name, sized = case.candidate.runtime.name, finding.error is not None
@@ -227,10 +244,14 @@ def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
     """
     about = (dict(sample.feeds), session.case.reference, *_way_to(finding))
     reach = session.runner.ask(reach_of_undefined, *about)
+    # The operation must be undefined, and the fault must not stay where the undefined values are
+    # given to the model as inputs: then it has another cause.
     if reach is None or _shows_with_answers(session, finding, sample):
         return ""
     share = telling_tolerance(finding.error, finding.noise_floor)
     values = _wrong_values(session, finding, sample)
+    # Elements that do not depend on an undefined value have one right answer. A single wrong one
+    # among them is a fault.
     if not all(reach.excuses(name, ref, came, share) for name, ref, came in values):
         return ""
     return reach.told(finding.outputs[0]) if finding.outputs else reach.words
@@ -254,6 +275,7 @@ def _wrong_values(
 def _way_to(finding: Finding) -> tuple[list[str], list[str]]:
     """The last values that agree, as far as they are known, and those that differ."""
     found = finding.divergence
+    # Without a recording of inner values, the whole way from inputs to the wrong outputs counts.
     if found is not None and found.value is not None:
         return list(found.agreeing), [found.value]
     return [], list(finding.outputs)
@@ -284,6 +306,7 @@ def _left_on(session: VetSession, finding: Finding, data: bytes, sample: Sample)
         return None
     if not finding.symptom.info.of_values:
         return "it is gone"
+    # A difference may be smaller there without being gone, so what is left of it is stated.
     errors = [j.error or 0.0 for n, j in seen.judgements.items() if n in finding.outputs]
     return f"{max(errors):.2g} of its largest value is left" if errors else None
 
@@ -297,11 +320,13 @@ def _seen_on(session: VetSession, finding: Finding, data: bytes, sample: Sample)
         other = runner.on(case.on(open_model(path, case.model.source, Path(folder))))
         samples, table = [sample], case.passes
         lowered = case.lowers and not finding.culprit
+        # The lowering has kernels of its own, so it is held to the same limits as in detection.
         if lowered:
             examiner = Examiner(other, samples, thresholds=OTHER_KERNELS)
         else:
             examiner = Examiner(other, samples, tolerance=table.tolerance)
         examiner.learn_reference(other.reference(samples))
+        # Passes of a lowered model are compared with the lowering, here as everywhere.
         if case.lowers and not lowered:
             examiner.learn_reference(other.trial(table.base, samples, "control"))
         passes = table.complete(finding.culprit) if finding.culprit else table.base

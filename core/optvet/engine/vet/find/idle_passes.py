@@ -38,6 +38,7 @@ def idle_passes(session: VetSession, names: Sequence[str], empty: Trial) -> froz
         return frozenset()
     idle: set[str] = set()
     quiet = [n for n in names if not _changes_by_intent(table.passes[n])]
+    # A pass that changes the model spoils its group for all others, so likely ones are kept out.
     likely = session.runner.guess_changing(quiet)
     groups = [_PassGroup([n for n in quiet if n not in likely], False)]
     while groups := [group for group in groups if len(group.passes) >= _GROUP + group.changes]:
@@ -48,6 +49,7 @@ def idle_passes(session: VetSession, names: Sequence[str], empty: Trial) -> froz
             is_idle = trial.build.contents == empty.build.contents
             if is_idle:
                 idle.update(tried)
+            # A failure has no known part: halves of the group could fail, or hang, one by one.
             elif trial.build.failure is None:
                 groups.append(_PassGroup(tried, True))
             groups.append(_PassGroup(left, is_idle))

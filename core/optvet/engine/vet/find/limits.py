@@ -31,6 +31,7 @@ def passes_with_more(
     more = min(_MORE * limits.memory_bytes, (available_bytes() or 0) // 2)
     if more <= limits.memory_bytes:
         return ""
+    # No cache: a result under other limits must never be found by a later vet.
     case, cache = session.case, Cache(None)
     preload = preload_for(case.optimizer, case.candidate.runtime)
     try:

@@ -42,6 +42,8 @@ def first_bad_prefix(
     ends = [i + 1 for i, name in enumerate(pipeline) if name not in required]
     if suspects is not None:
         ends = [k for k in ends[:-1] if pipeline[k - 1] in suspects] + ends[-1:]
+    # Invariant: the prefix at ``high`` fails, that at ``low`` is not known to. An unresolved prefix
+    # moves ``low``: only a failing one may become the answer.
     low, high = 0, len(ends)
     while high - low > 1:
         middle = (low + high) // 2
@@ -74,13 +76,17 @@ def minimal_sequence(
     def fails(positions: Sequence[int]) -> bool:
         return test(tuple(pipeline[i] for i in sorted({*fixed, *positions}))) == "fails"
 
+    # Required passes that fail by themselves leave no pass to choose.
     if not optional or (fixed and fails([])):
         return ()
     *before, last = optional
+    # The last pass is needed by construction: without it the prefix does not fail. Most often it is
+    # enough, for one trial in place of a search among those before it.
     if fails([last]):
         kept = [last]
     else:
         kept = [*ddmin(before, lambda part: fails([*part, last])), last]
+    # ddmin never tried to leave out ``last``, and what it kept early may not be needed any more.
     kept = _one_minimal(kept, fails)
     return tuple(pipeline[i] for i in kept)
 
@@ -104,6 +110,7 @@ def ddmin(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[
     while len(kept) >= 2:
         size = -(-len(kept) // parts)
         chunks = [kept[i : i + size] for i in range(0, len(kept), size)]
+        # Subsets before complements: one that fails removes the most at once.
         chunk = next((c for c in chunks if fails(c)), None)
         if chunk is not None:
             kept, parts = chunk, 2
@@ -113,11 +120,15 @@ def ddmin(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[
             None,
         )
         if rest is not None:
+            # One part fewer keeps the size of the parts, so that none is cut anew after each
+            # success.
             kept, parts = rest, max(parts - 1, 2)
+        # Parts are single items and none can be left out: nothing finer exists.
         elif parts >= len(kept):
             break
         else:
             parts = min(parts * 2, len(kept))
+    # The loop never tries the empty set, and a property may not need any item.
     if len(kept) == 1 and fails([]):
         return []
     return kept

@@ -46,11 +46,13 @@ def try_orders(session: VetSession, detected: Detected, names: Sequence[str]) ->
         if seen is None or ledger.is_unexplained(seen):
             continue
         failing.append(order)
+        # Counted in any case. To search it would find a known culprit again, or cost too much.
         if len(culprits) >= _MOST_CULPRITS or any(contains(order, c) for c in culprits):
             continue
         fault = Fault(examiner, seen)
         culprit = search(session.runner, order, fault, session.request.strategy)
         culprits.append(culprit)
+        # The whole pipeline, or a pair of passes, may have shown the same culprit before.
         if not any(f.culprit == list(culprit) for f in ledger.findings):
             report_fault(session, fault, culprit)
     return _record(names, tried, failing, culprits)
@@ -87,6 +89,7 @@ def orders_words(found: OrdersRecord) -> str:
 
 def draw_orders(names: Sequence[str], most: int, seed: int) -> list[Order]:
     """All orders of ``names`` if these are at most ``most``, else as many, drawn and distinct."""
+    # All of them make the share exact; a sample of the same size would only bound it.
     if math.factorial(len(names)) <= most:
         return list(itertools.permutations(names))
     return list(itertools.islice(dict.fromkeys(_drawn(names, seed, most)), most))

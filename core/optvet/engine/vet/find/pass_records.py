@@ -30,6 +30,7 @@ def pass_records(
 
 def _record(name: str, findings: Sequence[Finding], changing: Sequence[str] | None) -> PassRecord:
     named = [f for f in findings if f.localized and f.confirmed and name in f.culprit]
+    # A finding is better evidence than the log, which repeats what the optimizer says of itself.
     guilty = next((f for f in named if f.severity != "note"), None)
     if guilty is not None:
         return PassRecord(

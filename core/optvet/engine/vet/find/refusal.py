@@ -46,9 +46,12 @@ def _invalid(session: VetSession, name: str, failure: Failure) -> str:
 
 def _own_errors(session: VetSession, base: Trial) -> Iterator[Failure]:
     """Errors that the program under test itself has raised."""
+    # Only an error that the program raises is a refusal. A crash, a hang or a failed check is not:
+    # a program that cannot take a model has to say so.
     built = base.build.failure
     if built is not None and built.kind == "error" and built.stage == "build":
         yield built
+    # For other optimizers the runtime is a bystander, and its errors are evidence about the model.
     if isinstance(session.case.optimizer, RuntimeTarget) or session.case.lowers:
         for run in base.runs.values():
             if isinstance(run, Failure) and run.kind == "error":

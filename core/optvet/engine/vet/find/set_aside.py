@@ -49,6 +49,8 @@ def set_aside(
     What was done, or why nothing was, is told in the finding and in the control.
     """
     aside = (
+        # From the least loss to the largest: a mend keeps every check, a new reference gives up one
+        # comparison, and ignoring gives up the output.
         _mended(session.runner, examiner, seen, samples)
         or _compared_with_base(session.runner, examiner, seen, samples)
         or _ignoring(session, examiner, seen)
@@ -74,6 +76,7 @@ def _mended(
         return examiner.examine(trial, samples).observation
 
     every = list(range(len(found)))
+    # All mends at once tell whether any of them can help; only then is it worth choosing.
     rest = left(every) if found else seen
     if rest is not None and not _goes_further(rest, seen):
         return None
@@ -92,6 +95,8 @@ def _compared_with_base(
 ) -> _SetAside | None:
     """Where import and export change values alone, passes are compared with what these make."""
     base = runner.trial(runner.case.passes.base, samples, "control")
+    # The base can replace the reference only if it has all outputs, in the same types, for every
+    # sample. Otherwise there is nothing to compare passes with.
     kept = not seen.lost and examiner.reference.keys() >= {s.id for s in samples}
     if seen.stage != "compare" or not seen.outputs or not kept:
         return None
@@ -116,11 +121,13 @@ def _goes_further(now: Observation, before: Observation) -> bool:
 
 def _ignoring(session: VetSession, examiner: Examiner, seen: Observation) -> _SetAside:
     runner, gone = session.runner, {*seen.outputs, *seen.lost}
+    # One complaint of the checker is ignored by its words, so that other complaints still count.
     if seen.symptom == Symptom.INVALID_MODEL:
         excusing = _excusing(runner)
         sample = () if seen.sample is None else (seen.sample,)
         base = excusing.trial(runner.case.passes.base, sample, "control")
         rest = examiner.examine(base, sample).observation
+        # A second fault in named outputs is set aside in a further round; one without cannot be.
         if rest is None or rest.outputs or rest.lost:
             return _SetAside(excusing, "this complaint of the checker was ignored in what follows")
         return _SetAside(

@@ -80,6 +80,7 @@ def study(
     empty = session.runner.trial(session.case.passes.base, samples, "control")
     examined = examiner.examine(empty, samples)
     inherited = examined.observation
+    # Every pass alone would wait for the limit as well, and show nothing of its own.
     if inherited is not None and inherited.symptom.info.limit == "time":
         words = "import and export alone run into the time limit, so no pass was tried"
         ledger.control("every pass alone", "limited", words)
@@ -95,6 +96,7 @@ def study(
         ledger.control("every pass alone", "passed", f"tried on {total} samples")
     elif share:
         ledger.control("every pass alone", "limited", f"tried{share}")
+    # Pairs need a sound base: with a fault in it, each pair would show that one.
     if inherited is None and _study_pairs(session, detected, alone):
         _study_twice(session, detected, safe)
     studied = _with_numbers(meter, alone, timer)
@@ -132,6 +134,7 @@ def _enabled(
     if session.case.optimizer.traits.optimizes_on_load:
         return []  # what they change is not seen in what is made
     table, runner = session.case.passes, session.runner
+    # Without samples: whether the model changes is seen in what is made, so nothing needs to run.
     before = runner.trial(table.complete(changed), (), "each")
     others = [n for n in sound if n not in changed and n not in table.required]
     trials = runner.trials([table.complete((*changed, n)) for n in others], (), "each")
@@ -196,6 +199,7 @@ def _on_further_chunks(
             seen = examined.observation
             if seen is None or name == _ROUND_TRIP or alone.seen[name] is not None:
                 continue
+            # Import and export show it too, so it says nothing of the pass.
             if inherited is not None and same_fault(seen, inherited):
                 continue
             _learn_fault(session, detected, alone, name, seen)
@@ -237,6 +241,7 @@ def _each(
     table = session.case.passes
     original = session.runner.reference(samples).build.facts
     names = [n for n in table.passes if n not in table.required]
+    # A pass that leaves the model as it is needs no run: its trial is that of the empty pipeline.
     idle = idle_passes(session, names, empty)
     sequences = [table.complete((n,)) for n in names if n not in idle]
     # If import and export alone fail, the effect of a pass is unknown.
@@ -249,6 +254,7 @@ def _each(
         observation = examined.observation
         if observation is not None and inherited is not None and same_fault(observation, inherited):
             observation = None
+        # A hang that is already reported for this pass does not count as one more.
         known = any(f.culprit == [name] for f in ledger.findings)
         if observation is not None and not known and ledger.ends_search(observation):
             words = f"stopped after {len(alone.records)} of {len(names)}: {STOPPED}"
@@ -256,6 +262,7 @@ def _each(
             alone.stopped = True
             break
         alone.seen[name] = observation
+        # Equal models have equal numbers, so only changed ones are measured and run further.
         if name not in idle and not session.runner.are_equal(trial, empty):
             meter.add(name, trial, samples, examined)
             if observation is None or observation.stage == "compare":
@@ -271,6 +278,8 @@ def _each(
                 symptom = {"symptom": finding.symptom}  # another one, where it was isolated
                 alone.records[-1] = alone.records[-1].model_copy(update=symptom)
             else:
+                # Not confirmed, so nothing is held against the pass: it may stand in pairs and
+                # orders.
                 alone.seen[name] = None
                 effect = _effect(session, detected, trial, empty)
                 alone.records[-1] = _record(session, name, effect, None, explained=False)
@@ -330,6 +339,8 @@ def _report_fault(
     session.ledger.control("isolation", "limited", "unconfirmed suspicions tried in own processes")
     alone = session.at(isolate(session.runner))
     trial = alone.runner.trial(session.case.passes.complete((name,)), samples, "verify")
+    # What it shows alone may be another fault than the one of the shared process, so that is
+    # described.
     again = examiner.examine(trial, samples).observation
     if again is None:
         session.ledger.add_undecided_reason(explain_no_repeat(finding))
@@ -373,6 +384,7 @@ def _study_pairs(session: VetSession, detected: Detected, alone: _Alone) -> bool
     examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
     table, model = session.case.passes, session.case.model
     pairs = _pairs(session, alone.changed, alone.seen)
+    # Trials grow with the square of the passes: what users did not ask for must stay cheap.
     small = len(pairs) * model.size_bytes <= PAIR_BYTES
     small = small and len(pairs) * model.nodes <= PAIR_NODES
     if not (session.request.pairs if session.request.pairs is not None else small):
@@ -432,5 +444,6 @@ def _study_twice(session: VetSession, detected: Detected, safe: tuple[str, ...])
     if found.observation is None or session.ledger.is_unexplained(found.observation):
         return
     fault = Fault(detected.examiner, found.observation)
+    # Searched in both runs together: the culprit may be a pass of the first and one of the second.
     culprit = search(session.runner, twice, fault, session.request.strategy)
     report_fault(session, fault, culprit)

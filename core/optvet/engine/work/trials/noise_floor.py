@@ -286,6 +286,7 @@ def _jitter(
             missing = f"perturbed runs of the original gave no answer: {describe(outcome.failure)}"
         for sample in todo:
             runs[sample.id] = measured.get(sample.id, [])
+            # Runs that a limit ended say nothing of the model, so no later vet may find them.
             if not missing:
                 key = _key(runner, kind, sample, list(seeds), ulps)
                 runner.cache.put(key, "noise", pack_runs(runs[sample.id]))
@@ -294,6 +295,7 @@ def _jitter(
 
 def _run_with_jitter(order: _JitterOrder) -> dict[str, list[Outputs]]:
     runs: dict[str, list[Outputs]] = {s.id: [] for s in order.samples}
+    # A session for each draw, since weights move as well; all samples share it.
     for seed in order.seeds:
         session = None  # Two sessions at once would take twice the memory.
         enter("load")
@@ -348,14 +350,17 @@ def refinements(
     decides, drawn = bool(about.discontinuous or about.steps), len(noise.jitters) > JITTERS
     if not drawn:
         yield (noise := _with_jitters(runner, sample, noise, SEEDS, 1.0))
+    # Stages from cheap to costly; each later one is reached only by verdicts that are still open.
     large = runner.build_spec(None).scratch is not None  # It would be written once more for each.
     injections = range(0 if large else INJECTIONS)
+    # Before float64: other kernels round inside operators, and these runs often settle it.
     if other_kernels and injections:
         runs, why = _jitter(runner, [sample], injections, 1.0, inside=True)
         noise = replace(
             noise, injected=tuple(runs.get(sample.id, ())), missing=noise.missing or why
         )
         yield noise
+    # One sample that reached the limit is enough; others of its shapes would reach it as well.
     truth, why = ({}, missing) if missing else _float64(runner, sample)
     noise = replace(noise, truth=truth, checked=True, missing=noise.missing or why)
     if not other_kernels and injections:
@@ -365,6 +370,7 @@ def refinements(
             noise, injected=tuple(runs.get(sample.id, ())), missing=noise.missing or why
         )
     yield noise
+    # A rare flip shows only in many draws.
     if decides:
         if not drawn:
             yield (noise := draw_more(runner, sample, noise))
@@ -398,6 +404,8 @@ def _float64(runner: TrialRunner, sample: Sample) -> tuple[Outputs, str]:
         runner.ledger.add("noise", inferences=1)
         runs = [outcome.value] if outcome.value is not None else []
         failure = outcome.failure
+        # What is missing is not kept in the cache: with more time or memory there may be a result.
+        # That an operator has no float64 kernel is kept, since asking again cannot change it.
         if failure is not None and failure.error_type.endswith(TooCostly.__name__):
             missing = failure.message
         elif failure is not None and failure.kind != "error":
@@ -419,6 +427,7 @@ def _evaluate(build_spec: BuildSpec, sample: Sample) -> Outputs:
     enter("run")
     model = tidy(onnx.load_from_string(read_model(build_spec.blob, build_spec.digest)))
     shapes = {name: value.shape for name, value in sample.feeds.items()}
+    # Counted instead of timed, so that the verdict does not depend on the machine.
     count = macs(model, shapes)
     if count is not None and count > MAX_MACS:
         raise TooCostly(f"{count:.1g} multiplications are too many for an evaluation in float64")
