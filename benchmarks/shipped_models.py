@@ -78,6 +78,40 @@ class Joining(Planted):
         return Artifact("onnx", model.SerializeToString())
 
 
+def declared(wrong: bool = False) -> tuple[ModelProto, dict[str, np.ndarray[Any, Any]]]:
+    """A model that scales what it reshapes by its size, and inputs that give it another shape.
+
+    Args:
+        wrong: It declares a shape of what is reshaped that it has not for these inputs.
+    """
+    model = onnx.parser.parse_model(
+        _HEAD + "g (float[N,4] x, int64[2] s) => (float[M,K] y) { a = Relu(x)  r = Reshape(a, s)"
+        " h = Shape(r)  f = Cast<to = 1>(h)  p = ReduceProd<keepdims = 0>(f)  y = Div(r, p) }"
+    )
+    if wrong:
+        model.graph.value_info.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, [2, 3]))
+    rng = np.random.default_rng(0)
+    return model, {"x": rng.random((6, 4), np.float32), "s": np.array([3, 8])}
+
+
+@dataclass
+class Declaring(Planted):
+    """Declares a wrong shape of the value ``r``, and changes no node: the pass ``misdeclare``."""
+
+    name: str = "declaring"
+    preload: Sequence[str] = ("onnx", __name__)
+    default: tuple[str, ...] = ("identity", "misdeclare")
+    offered: tuple[str, ...] | None = ("identity", "misdeclare")
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        """The model as it was."""
+        model = onnx.load_from_string(source.data)
+        if "misdeclare" in passes:
+            value = helper.make_tensor_value_info("r", TensorProto.FLOAT, [2, 3])
+            model.graph.value_info.append(value)
+        return Artifact("onnx", model.SerializeToString())
+
+
 # --- healthy models -------------------------------------------------------------------------------
 
 _HEALTHY: Mapping[str, tuple[str, str]] = {
