@@ -49,8 +49,8 @@ def set_aside(
     What was done, or why nothing was, is told in the finding and in the control.
     """
     aside = (
-        # From the least loss to the largest: a mend keeps every check, a new reference gives up one
-        # comparison, and ignoring gives up the output.
+        # From the least loss to the largest: a mend hides only passes that lose the same thing, a
+        # new reference hides how far import and export are off, and what is ignored is not judged.
         _mended(session.runner, examiner, seen, samples)
         or _compared_with_base(session.runner, examiner, seen, samples)
         or _ignoring(session, examiner, seen)
