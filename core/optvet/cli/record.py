@@ -56,7 +56,10 @@ def command(
     cache_dir: CacheDir = None,
     debug: Debug = False,
 ) -> None:
-    """Write a kit: the model, inputs, and clients for Python, node and browsers."""
+    """Write a kit that runs a model where optvet does not, to judge it here.
+
+    The kit has the model, inputs, and clients for Python, node and browsers.
+    """
     from optvet.engine.discovery import Plugins
     from optvet.engine.recording.kit import write_kit
 
