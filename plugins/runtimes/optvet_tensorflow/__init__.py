@@ -36,6 +36,7 @@ from optvet_tensorflow.converters import (
 from optvet_tensorflow.frozen import GRAPH, Frozen, values_of
 from optvet_tensorflow.home import ENVIRONMENT, EXTRA, PRELOAD
 from optvet_tensorflow.lite import TFLITE, LiteSession, bytes_of, facts_of, inside_of
+from optvet_tensorflow.onnx_to_lite import Onnx2Tf
 from optvet_tensorflow.program import TF, TensorFlowProgram, program_of, tensorflow
 
 
@@ -201,7 +202,7 @@ class LiteRuntime:
     preload: Sequence[str] = PRELOAD
     libraries: Mapping[str, str] = {"ai-edge-litert": "ai_edge_litert"}
     python_environment = ENVIRONMENT
-    other_environments: Sequence[str] = ("litert",)
+    other_environments: Sequence[str] = ("litert", "onnx2tf")
     options: NoTensorFlowOptions = NoTensorFlowOptions()
     deployed: NoTensorFlowOptions = NoTensorFlowOptions()
     preference = 10
@@ -255,5 +256,5 @@ def optvet_runtimes() -> Iterable[Runtime]:
 
 @hookimpl
 def optvet_converters() -> Iterable[Converter]:
-    """Converters from TensorFlow and TFLite."""
-    return [Tf2Onnx(), KerasExport(), ToLite(), LiteToOnnx()]
+    """Converters from and to TensorFlow and TFLite."""
+    return [Tf2Onnx(), KerasExport(), ToLite(), LiteToOnnx(), Onnx2Tf()]

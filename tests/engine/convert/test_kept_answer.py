@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,6 +125,23 @@ def test_a_source_that_may_read_elsewhere_is_not_kept_and_the_answer_says_so(
     assert control.state == "limited"
     assert words in control.detail
     assert recall_conversion(asked(place)) is None
+
+
+def test_what_a_worker_writes_for_itself_and_reads_is_no_file_of_the_answer(place: Path) -> None:
+    own, source = place / "worker", place / "elsewhere.txt"
+    own.mkdir()
+    code = f"""
+import tempfile
+from pathlib import Path
+from optvet.engine.convert.worker_steps import files_read, watch_files
+tempfile.tempdir = {str(own)!r}
+watch_files()
+generated = Path(tempfile.mkdtemp()) / "generated.py"
+generated.write_text("1")
+print(generated.read_text(), len(Path({str(source)!r}).read_text()), *files_read())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "3", str(source.resolve())]
 
 
 def test_a_source_in_a_folder_of_many_files_is_not_kept(

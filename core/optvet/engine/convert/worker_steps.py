@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,12 +112,14 @@ def _note_opened(event: str, arguments: tuple[Any, ...]) -> None:
 def files_read(scratch: Path | None = None) -> tuple[str, ...]:
     """The files that were opened and are there, but for those of Python, devices and ``scratch``.
 
-    Compiled modules stand for what they were made of.
+    Compiled modules stand for what they were made of. What a library writes to the worker's own
+    temporary folder and reads there, such as generated code, is gone with the worker.
     """
     # What is installed is compared by the lists of packages.
     own = {os.path.realpath(p) for n, p in sysconfig.get_paths().items() if n != "data"}
     own |= {os.path.realpath(p) for p in (f"{sys.base_prefix}/lib", Path(__file__).parents[3])}
     own |= {os.path.realpath(p) for p in sys.path if p.endswith("-packages")}
+    own.add(os.path.realpath(tempfile.gettempdir()))
     own |= {"/proc", "/sys", "/dev", "/etc", *(() if scratch is None else (str(scratch),))}
     names = {os.path.realpath(name) for name in _opened or () if os.path.isfile(name)}
     return tuple(sorted(n for n in names if not any(n.startswith(f"{o}/") for o in own)))
