@@ -11,11 +11,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from optvet.cli.compare_decoding import refuse_unsuited, show_decoding
 from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED
 from optvet.cli.options import CacheDir, Debug, Trust, cache_folder, mapping_of
 from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, node_line, number, table_of, text
 from optvet.cli.terminal import Terminal, one_line
+from optvet.spec.errors import UsageError
+from optvet.spec.request import VetRequest
 
 if TYPE_CHECKING:
     from optvet.spec.records import AnswerContrast, Layer, LayerSummary, ModelComparison
@@ -28,7 +31,10 @@ _COLOURS = {"same": "dim", "drift": "green", "fault": "red"}
 def command(
     context: typer.Context,
     a: Annotated[
-        str, typer.Argument(metavar="A", help="An ONNX file, or `zoo:NAME`.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="A", help="An ONNX file, `zoo:NAME`, or a folder.", show_default=False
+        ),
     ],
     b: Annotated[
         str, typer.Argument(metavar="B", help="The model to compare with A.", show_default=False)
@@ -81,6 +87,14 @@ def command(
             show_default=False,
         ),
     ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of two folders that decode: number of tokens that are written. [default: 8]",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
     trust: Trust = False,
     cache_dir: CacheDir = None,
@@ -89,9 +103,25 @@ def command(
 ) -> None:
     """Compare two models value by value, and show where they first differ."""
     from optvet.engine.compare import compare_files
+    from optvet.engine.decoding.files import is_decoding_folder
     from optvet.engine.discovery import Plugins
 
     terminal = context.ensure_object(Terminal)
+    if is_decoding_folder(a):
+        unsuited = {
+            "--layers": layers,
+            "--runtime-option": runtime_option,
+            "--clean": clean,
+            "--tolerance": tolerance,
+            "--limit": limit > 1,
+            "--comparator": comparator,
+        }
+        refuse_unsuited(a, unsuited)
+        given = (dataset,) if dataset else ()
+        request = VetRequest(model=a, dataset=given, runtime=runtime, seed=seed, trust=trust)
+        show_decoding(terminal, b, request, tokens or 8, cache_folder(cache_dir), json_to)
+    if tokens is not None:
+        raise UsageError(f"--tokens: {a} is no folder of files that decode; leave it out")
     with terminal.progress() as progress:
         found = compare_files(
             a,

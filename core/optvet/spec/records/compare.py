@@ -195,3 +195,59 @@ class ModelComparison(Result):
         """One row per layer."""
         shown = ("name", "name_in_b", "op_a", "op_b", "error", "noise", "call", "detail")
         return [{n: getattr(layer, n) for n in shown} for layer in self.layers]
+
+
+class DecodingStep(Record):
+    """One run of a file on what the first model feeds it, for a token counted from 1.
+
+    ``output`` is the first output that differs, of the cache or of the logits; ``error`` and
+    ``noise`` are its own, relative to its largest magnitude.
+    """
+
+    file: str
+    token: int
+    call: Literal["same", "differs", "undecided"]
+    output: str | None = None
+    error: float | None = None
+    noise: float | None = None
+    detail: str = ""
+
+
+class DecodingComparison(Result):
+    """Two folders of files that decode together, fed and decoded as one model each.
+
+    ``file``, ``token`` (counted from 1), ``output`` and ``layer`` say what differs first: the file
+    of the second folder, the token that it computes, the output of this file and the first value
+    inside of it. ``cache_entries`` are all entries of the cache that this run writes and that
+    differ. ``tokens`` are what each model wrote, by sequence; ``other_token_at`` is the first token
+    that is another one, counted from 1. ``steps`` are the runs that were judged, in order;
+    ``comparison`` is of the file that differs. ``not_compared`` are files that another file of the
+    folder stands for.
+    """
+
+    schema_: Literal["optvet.compare-decoding/1"] = Field(
+        "optvet.compare-decoding/1", alias="schema"
+    )
+    verdict: Literal["agrees", "differs", "undecided"]
+    message: str = ""
+    file: str | None = None
+    token: int | None = None
+    output: str | None = None
+    layer: str | None = None
+    cache_entries: list[str] = Field(default_factory=list)
+    tokens: tuple[list[list[int]], list[list[int]]]
+    other_token_at: int | None = None
+    steps: list[DecodingStep]
+    comparison: ModelComparison | None = None
+    not_compared: list[str] = Field(default_factory=list)
+
+    def headline(self) -> str:
+        """Whether the two decode alike, and what differs first."""
+        if self.verdict == "differs":
+            return f"{self.file} differs at token {self.token}: {self.message}"
+        words = {"agrees": "they decode alike", "undecided": "undecided"}[self.verdict]
+        return f"{words}: {self.message}" if self.message else words
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per run."""
+        return [step.model_dump() for step in self.steps]

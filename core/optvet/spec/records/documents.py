@@ -13,7 +13,7 @@ from optvet.spec.records.campaign import (
     CampaignStatus,
     CampaignSummary,
 )
-from optvet.spec.records.compare import ModelComparison
+from optvet.spec.records.compare import DecodingComparison, ModelComparison
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.doctor import Diagnosis
 from optvet.spec.records.error import ErrorRecord
@@ -55,6 +55,7 @@ DOCUMENTS: dict[str, type[Record]] = {
     "known-faults": KnownFaults,
     "advice": AdviceResult,
     "compare": ModelComparison,
+    "compare-decoding": DecodingComparison,
     "precision": PrecisionResult,
     "campaign": CampaignSummary,
     "campaign-status": CampaignStatus,
