@@ -1,4 +1,4 @@
-"""Small models of several files that decode, in numpy and ONNX, with faults planted in one file.
+"""Small encoder-decoders and decoders in ONNX, with a fault planted in one file.
 
 An encoder and two decoders (one reads a cache), or a decoder alone; two layers, random weights from
 a seed, rotary positions. Names of files, inputs and outputs are those of Hugging Face's exports.
@@ -20,10 +20,10 @@ SIZE = HEADS * WIDTH
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong in one file, and shows at ``token``.
+    """A fault in one file, and the answer that is expected.
 
-    ``place`` begins the name of the first value that differs and that both models have;
-    ``entries`` are those of the cache that differ, if the fault is one of the cache.
+    ``token`` is the first wrong token. ``place`` is a prefix of the name of the first shared value
+    that differs. ``entries`` are the differing cache entries of a fault in the cache.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Fault:
 
 @dataclass
 class Graph:
-    """Nodes and weights of a model that is being written."""
+    """A graph under construction."""
 
     rng: np.random.Generator
     scope: str = ""
@@ -43,21 +43,21 @@ class Graph:
     weights: list[onnx.TensorProto] = field(default_factory=list)
 
     def node(self, operator: str, *inputs: str, name: str = "", **attributes: Any) -> str:
-        """Add a node; its output's name."""
-        # Numbered by scope and operator, so that a node more changes few names.
+        """Add a node, and return the name of its output."""
+        # Numbered by scope and operator, so that an added node changes few names.
         kind = f"{self.scope}/{operator}"
         made = name or f"{kind}_{sum(n.output[0].startswith(f'{kind}_') for n in self.nodes)}"
         self.nodes.append(helper.make_node(operator, list(inputs), [made], **attributes))
         return made
 
     def constant(self, value: object, dtype: type = np.int64) -> str:
-        """Add a weight; its name."""
+        """Add a weight, and return its name."""
         name = f"w{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def matrix(self, rows: int, columns: int) -> str:
-        """Add a random weight; its name."""
+        """Add a random matrix, and return its name."""
         drawn = self.rng.normal(size=(rows, columns)) / np.sqrt(rows)
         return self.constant(drawn, np.float32)
 
@@ -121,18 +121,18 @@ def unread(g: Graph, mask: str, lost: bool) -> str:
 
 
 def size_of(g: Graph, x: str, axis: int) -> str:
-    """One dimension of a value, as a vector of one."""
+    """One dimension of a value, of shape (1,)."""
     return g.node("Gather", g.node("Shape", x), g.constant([axis]))
 
 
 def feed_forward(g: Graph, x: str) -> str:
-    """Two matrices around a Relu, added to what they read."""
+    """A residual block of two matrices around a Relu."""
     wide = g.node("Relu", g.node("MatMul", x, g.matrix(SIZE, 2 * SIZE)))
     return g.node("Add", x, g.node("MatMul", wide, g.matrix(2 * SIZE, SIZE)))
 
 
 def encoder(file: Path, seed: int, fault: str) -> None:
-    """Write an encoder with the fault of this name; none if it is empty."""
+    """Write an encoder; plant ``fault`` unless it is empty."""
     g = Graph(np.random.default_rng(seed), "read")
     x = g.node("Gather", g.matrix(VOCABULARY, SIZE), "input_ids")
     bias = unread(g, "attention_mask", fault == "encoder mask lost")
@@ -150,7 +150,10 @@ def encoder(file: Path, seed: int, fault: str) -> None:
 
 
 def decoder(file: Path, seed: int, fault: str, *, cached: bool, crosses: bool) -> None:
-    """A decoder that reads a cache or does not, behind an encoder or alone."""
+    """Write a decoder; plant ``fault`` unless it is empty.
+
+    If ``cached``, it reads a cache; if ``crosses``, it attends to the output of an encoder.
+    """
     g = Graph(np.random.default_rng(seed + 1), "read")
     x = g.node("Gather", g.matrix(VOCABULARY, SIZE), "input_ids")
     ids: tuple[int, list[str | int | None]] = (TensorProto.INT64, ["batch", "length"])
@@ -246,7 +249,7 @@ def decoder(file: Path, seed: int, fault: str, *, cached: bool, crosses: bool) -
 
 
 def write_model(folder: Path, seed: int, *, crosses: bool, fault: Fault | None = None) -> Path:
-    """Write the files of a model to ``folder``; only the file of ``fault`` has it."""
+    """Write all files of a model to ``folder``, and plant ``fault`` in its file."""
     folder.mkdir(parents=True)
 
     def wrong(file: str) -> str:
@@ -293,4 +296,4 @@ FAULTS: dict[bool, tuple[Fault, ...]] = {
         Fault("a layer scaled", _ONE, 1, "logits"),
     ),
 }
-"""The faults, by whether there is an encoder."""
+"""The faults of models with an encoder (True) and without."""

@@ -1,7 +1,7 @@
-"""Faults planted in models of several files that decode, and right optimizers of such files.
+"""Faults planted in exported decoders, and right optimizers of their files.
 
 ``python benchmarks/decoders.py`` prints the table of docs/how-to/decoders.md: which files, tokens,
-values and entries of the cache `optvet compare` names, and how many right pairs it calls faulty.
+values and cache entries `optvet compare` names, and how many right pairs differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from decoder_models import FAULTS, Fault, write_model
 
 
 def compare(a: Path, b: Path, seed: int) -> tuple[int, dict[str, Any]]:
-    """Exit code and document of `optvet compare`."""
+    """Run `optvet compare`; return its exit code and its document."""
     command = ["optvet", "compare", str(a), str(b), "--seed", str(seed), "--json", "-"]
     ran = subprocess.run(command, capture_output=True, text=True)
     if not ran.stdout:
@@ -30,7 +30,7 @@ def compare(a: Path, b: Path, seed: int) -> tuple[int, dict[str, Any]]:
 
 
 def named(found: dict[str, Any], fault: Fault) -> dict[str, bool]:
-    """What an answer has right of a fault."""
+    """Which facts of a fault the answer has right."""
     return {
         "found": found["verdict"] == "differs",
         "file": found["file"] == fault.file,
@@ -41,12 +41,12 @@ def named(found: dict[str, Any], fault: Fault) -> dict[str, bool]:
 
 
 def _entries_are_right(entries: list[str], fault: Fault) -> bool:
-    """Whether all entries are the fault's, if it is one of the cache."""
+    """Whether the named cache entries are those of the fault; true if it has none."""
     return not fault.entries or (bool(entries) and set(entries) <= set(fault.entries))
 
 
 def by_onnxruntime(level: str) -> Callable[[Path, Path], None]:
-    """ONNX Runtime's optimizations of one level, saved."""
+    """Optimize a file by ONNX Runtime at one level, and save it."""
 
     def optimize(source: Path, target: Path) -> None:
         import onnxruntime as ort
@@ -61,7 +61,7 @@ def by_onnxruntime(level: str) -> Callable[[Path, Path], None]:
 
 
 def by_onnxslim(source: Path, target: Path) -> None:
-    """onnxslim, as its users call it."""
+    """Optimize a file by onnxslim."""
     import onnx
     import onnxslim
 

@@ -79,10 +79,10 @@ class Joining(Planted):
 
 
 def declared(wrong: bool = False) -> tuple[ModelProto, dict[str, np.ndarray[Any, Any]]]:
-    """A model that scales what it reshapes by its size, and inputs that give it another shape.
+    """A model that divides a reshaped value by its size, and inputs.
 
     Args:
-        wrong: It declares a shape of what is reshaped that it has not for these inputs.
+        wrong: Declare a shape that the reshaped value does not have for these inputs.
     """
     model = onnx.parser.parse_model(
         _HEAD + "g (float[N,4] x, int64[2] s) => (float[M,K] y) { a = Relu(x)  r = Reshape(a, s)"
@@ -96,7 +96,7 @@ def declared(wrong: bool = False) -> tuple[ModelProto, dict[str, np.ndarray[Any,
 
 @dataclass
 class Declaring(Planted):
-    """Declares a wrong shape of the value ``r``, and changes no node: the pass ``misdeclare``."""
+    """Its pass ``misdeclare`` declares a wrong shape of ``r``, and changes no node."""
 
     name: str = "declaring"
     preload: Sequence[str] = ("onnx", __name__)
@@ -104,7 +104,7 @@ class Declaring(Planted):
     offered: tuple[str, ...] | None = ("identity", "misdeclare")
 
     def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
-        """The model as it was."""
+        """The same nodes, with the wrong declaration if asked for."""
         model = onnx.load_from_string(source.data)
         if "misdeclare" in passes:
             value = helper.make_tensor_value_info("r", TensorProto.FLOAT, [2, 3])

@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]:
-    """A decoder alone, and one whose cache is in the wrong order."""
+    """A right decoder, and one that concatenates its cache in the wrong order."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from decoder_models import FAULTS, write_model
 

@@ -91,7 +91,7 @@ def command(
         int | None,
         typer.Option(
             min=1,
-            help="Of two folders that decode: number of tokens that are written. [default: 8]",
+            help="Number of tokens to decode, if A and B are folders. [default: 8]",
             show_default=False,
         ),
     ] = None,
@@ -121,7 +121,7 @@ def command(
         request = VetRequest(model=a, dataset=given, runtime=runtime, seed=seed, trust=trust)
         show_decoding(terminal, b, request, tokens or 8, cache_folder(cache_dir), json_to)
     if tokens is not None:
-        raise UsageError(f"--tokens: {a} is no folder of files that decode; leave it out")
+        raise UsageError(f"--tokens: {a} is no folder of an exported decoder; leave it out")
     with terminal.progress() as progress:
         found = compare_files(
             a,

@@ -1,4 +1,4 @@
-"""``optvet compare`` of two folders whose files decode together."""
+"""``optvet compare`` of two exported encoder-decoders or decoders."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _NODES = 12
 
 
 def refuse_unsuited(folder: str, given: Mapping[str, object]) -> None:
-    """Refuse options that two folders have no use for.
+    """Refuse options that do not apply to folders.
 
     Raises:
         UsageError: One is given.
     """
     if named := [option for option, value in given.items() if value]:
-        raise UsageError(f"{named[0]}: {folder} is a folder of files that decode; leave it out")
+        raise UsageError(f"{named[0]}: {folder} is a folder of an exported decoder; leave it out")
 
 
 def show_decoding(
@@ -77,7 +77,7 @@ def _screen(found: DecodingComparison) -> Iterator[RenderableType]:
     else:
         sequences = count(len(found.tokens[0]), "sequence")
         written = count(len(found.tokens[0][0]), "token")
-        yield Text(f"both decode alike: {written} of {sequences}", "bold green")
+        yield Text(f"both decode the same: {written} of {sequences}", "bold green")
         if found.message:
             yield text(node_line(found.message), "dim")
         yield text("compared in the clean room, on seeded inputs", "dim")
@@ -92,9 +92,9 @@ def _difference(found: DecodingComparison) -> Iterator[RenderableType]:
     if found.cache_entries:
         yield text(node_line(f"cache: {', '.join(found.cache_entries)}"))
     if found.other_token_at is not None:
-        yield text(f"first token that is another one: {found.other_token_at}")
+        yield text(f"first different token: {found.other_token_at}")
     elif found.comparison is not None:
-        yield text("the tokens that are written are the same", "dim")
+        yield text("the decoded tokens are the same", "dim")
     if found.comparison is None or found.comparison.diverges_at != found.layer:
         return
     for label, nodes in (("A", found.comparison.before), ("B", found.comparison.after)):

@@ -32,10 +32,10 @@ class Onnx2TfOptions(BaseModel):
 
 
 class Onnx2Tf:
-    """A TFLite model in float32 whose inputs have the shapes of the ONNX model.
+    """Converts ONNX to a float32 TFLite model that keeps the input shapes.
 
-    Without ``keep_shape_absolutely_input_names`` onnx2tf moves the second axis of each input of
-    three to five axes to the end, also where it holds no channels.
+    By default onnx2tf moves the second axis of inputs with three to five axes to the end, even if
+    it holds no channels; ``keep_shape_absolutely_input_names`` prevents that.
     """
 
     name = "onnx2tf"
@@ -57,7 +57,7 @@ class Onnx2Tf:
     def convert(
         self, source: Artifact, options: Onnx2TfOptions, folder: Path
     ) -> Iterator[Artifact]:
-        """The model as a file, whose outputs are in the order of the source."""
+        """Yield the TFLite file. Its outputs have the order of the source."""
         import onnx2tf
 
         known = set(inspect.signature(onnx2tf.convert).parameters).difference(_SET_HERE)
@@ -82,11 +82,11 @@ class Onnx2Tf:
                     output_folder_path=str(made),
                     **settings | options.arguments,
                 )
-        except SystemExit as error:  # It prints why, and ends the process.
+        except SystemExit as error:  # It prints the reason, and exits.
             raise RuntimeError(_last_words(printed.getvalue())) from error
         yield Artifact(TFLITE, path=made / "model_float32.tflite")
 
 
 def _last_words(printed: str) -> str:
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    return " ".join(lines[-3:]) or "onnx2tf ended without a word"
+    return " ".join(lines[-3:]) or "onnx2tf exited without a message"

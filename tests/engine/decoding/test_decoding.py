@@ -1,4 +1,4 @@
-"""Folders of files that decode together: what differs first is named, and right files are not."""
+"""Comparison of exported decoders: the first difference is named, and right files agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from optvet.engine.decoding.compare import compare_decoding
-from optvet.engine.decoding.files import cache_entry, parts_of
+from optvet.engine.decoding.files import cache_entry, files_of
 from optvet.engine.discovery import Plugins
 from optvet.spec.errors import UsageError
 from optvet.spec.records.compare import DecodingComparison
@@ -25,7 +25,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Write:
-    """Writes a model to a folder, with the fault of a name in a file."""
+    """Returns a function that writes a model, and plants a fault in one of its files."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from decoder_models import FAULTS, write_model
 
@@ -108,7 +108,7 @@ def test_another_token_within_the_noise_is_excused_with_its_size(
     found = compared(a, a, tmp_path)
     assert (found.verdict, found.other_token_at) == ("undecided", 2)
     calls.clear()
-    # A token that any other one could be: equal logits.
+    # With equal logits, rounding alone chooses the token.
     model = onnx.load(a / CACHED)
     head = next(n for n in model.graph.node if n.output[0] == "logits").input[1]
     weight = next(t for t in model.graph.initializer if t.name == head)
@@ -133,8 +133,8 @@ def test_other_parts_cannot_be_compared(write: Write, tmp_path: Path) -> None:
 def test_parts_are_told_by_their_names(tmp_path: Path) -> None:
     for name in ("decoder_model", "decoder_model_merged", "encoder_model_quantized", "other"):
         (tmp_path / f"{name}.onnx").write_bytes(b"")
-    parts = parts_of(str(tmp_path))
-    assert {p: f.stem for p, f in parts.files.items()} == {
+    parts = files_of(str(tmp_path))
+    assert {p: f.stem for p, f in parts.by_part.items()} == {
         "decoder_model": "decoder_model",
         "encoder_model": "encoder_model_quantized",
     }

@@ -1,1 +1,1 @@
-"""Models of several files that write a text together: an encoder, a decoder, one with a cache."""
+"""Compares exported models of several files: an encoder, a decoder, a decoder with a cache."""

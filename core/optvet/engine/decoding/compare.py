@@ -1,9 +1,9 @@
-"""Two folders of files that decode together, compared run by run.
+"""Compares two exported encoder-decoders, or decoders with a cache, run by run.
 
-The first model decodes greedily, and every input of each run is kept. Each run is then repeated by
-the second model's file on the same inputs, and judged as two models are: so a wrong file is named
-by itself, whatever the files before it gave. The second model decodes alone as well, as its users
-do, for the tokens.
+The first model decodes greedily, and all inputs of each run are recorded. The second model's file
+then runs on the same inputs, and its outputs are judged as those of two single models are. So an
+earlier file cannot make a later one look wrong. At the end the second model decodes alone, for its
+tokens.
 """
 
 from __future__ import annotations
@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from onnx import ModelProto
 
 from optvet.engine.compare import drawn_samples, one_model
-from optvet.engine.decoding.files import ENCODER, DecodingFiles, cache_entry, parts_of
-from optvet.engine.decoding.greedy import Decoded, DecodingPlan, DecodingRun, Part, decode, runs_on
+from optvet.engine.decoding.files import ENCODER, DecodingFiles, cache_entry, files_of
+from optvet.engine.decoding.greedy import (
+    Decoded,
+    DecodingPlan,
+    DecodingRun,
+    Part,
+    decode,
+    logits_of,
+    runs_on,
+)
 from optvet.engine.discovery import Plugins
 from optvet.engine.vet.observe.divergence import compare_models, region_of
 from optvet.engine.work.sandbox import Limits, Sandbox
@@ -38,14 +47,12 @@ _MARGIN = 16.0
 
 @dataclass(frozen=True)
 class _Side:
-    """One folder: its files as models."""
+    """One folder: its files, by role. Each is read once, however many tokens are written."""
 
-    parts: DecodingFiles
+    files: DecodingFiles
     models: Mapping[str, Model]
-
-    def runnable(self) -> dict[str, Part]:
-        loaded = {part: model.load() for part, model in self.models.items()}
-        return {p: Part(m.SerializeToString(), graph_inputs(m)) for p, m in loaded.items()}
+    graphs: Mapping[str, ModelProto]
+    runnable: Mapping[str, Part]
 
 
 def compare_decoding(
@@ -57,16 +64,16 @@ def compare_decoding(
     tokens: int = 8,
     progress: Progress = lambda text, done, total: None,
 ) -> DecodingComparison:
-    """Decode with the files of one folder, and compare those of folder ``b`` on each run.
+    """Decode with the first folder, and compare each run with the same file of folder ``b``.
 
     Args:
         b: The second folder, with the same parts as the first.
         plugins: What is installed.
-        request: The first folder as its model, which gives the inputs and the noise; runtime, seed
-            and limits. The dataset gives what an encoder reads beside tokens.
-        cache_dir: Where models are kept that are not plain files.
-        tokens: Number of tokens that are decoded.
-        progress: Called with what is being done.
+        request: Its model is the first folder. Inputs and noise are measured with that folder. Its
+            dataset supplies encoder inputs that are no tokens, such as sound.
+        cache_dir: Where downloaded models are kept.
+        tokens: Number of tokens to decode.
+        progress: Called with the current step.
 
     Raises:
         UsageError: A folder has no decoder, the folders have other parts, or a part has an input
@@ -76,9 +83,8 @@ def compare_decoding(
     a = request.model
     sides = [_side(folder, plugins, cache_dir) for folder in (a, b)]
     first, second = sides
-    for folder, missing in ((b, first), (a, second)):
-        other = second if missing is first else first
-        if gone := set(missing.parts.files) - set(other.parts.files):
+    for folder, side, other in ((b, second, first), (a, first, second)):
+        if gone := set(other.models) - set(side.models):
             raise UsageError(f"{folder} has no {sorted(gone)[0]}.onnx; compare the same parts")
     runtime = plugins.runtime(request.runtime) if request.runtime else plugins.reference_runtime()
     by = RuntimeConfig(runtime, runtime.options)
@@ -94,9 +100,11 @@ def compare_decoding(
 
 
 def _side(folder: str, plugins: Plugins, cache_dir: Path) -> _Side:
-    parts = parts_of(folder)
-    models = {p: one_model(str(f), plugins, cache_dir) for p, f in parts.files.items()}
-    return _Side(parts, models)
+    files = files_of(folder)
+    models = {p: one_model(str(f), plugins, cache_dir) for p, f in files.by_part.items()}
+    graphs = {part: model.load() for part, model in models.items()}
+    runnable = {p: Part(g.SerializeToString(), graph_inputs(g)) for p, g in graphs.items()}
+    return _Side(files, models, graphs, runnable)
 
 
 # --- what is decoded ------------------------------------------------------------------------------
@@ -110,22 +118,21 @@ def _plan(
     sandbox: Sandbox,
     tokens: int,
 ) -> DecodingPlan:
-    """Seeded inputs. Some are masked, since a lost mask shows nowhere else."""
+    """Draw inputs. Some positions are masked, since only these show a lost mask."""
     rng = np.random.default_rng(request.seed)
     encoder: dict[str, np.ndarray] = {}
     if ENCODER in side.models:
         encoder = _encoder_inputs(side.models[ENCODER], request, plugins, by, sandbox, rng)
     sequences = len(next(iter(encoder.values()))) if encoder else _SEQUENCES
-    decoder = side.models[side.parts.decoder_at(1)]
+    decoder = side.models[side.files.decoder_at(1)]
     length = 1 if encoder else _PROMPT
     prompt = rng.integers(0, _vocabulary(decoder), (sequences, length))
     mask = np.ones_like(prompt)
     if length > 1:
         # Not the first token: each position then reads one at least, and its value is defined.
         mask[-1, 1] = 0
-    return DecodingPlan(
-        encoder, prompt, mask, tuple(side.parts.decoder_at(t + 1) for t in range(tokens))
-    )
+    parts = tuple(side.files.decoder_at(t) for t in range(1, tokens + 1))
+    return DecodingPlan(encoder, prompt, mask, parts)
 
 
 def _encoder_inputs(
@@ -151,7 +158,7 @@ def _encoder_inputs(
 
 
 def _vocabulary(model: Model) -> int:
-    """Number of tokens that a model knows: the rows of the table that its ids choose from."""
+    """The vocabulary size: rows of the embedding table, else the last dimension of the logits."""
     graph = model.load()
     weights = constants_of(graph)
     reads = {"input_ids", "decoder_input_ids"}
@@ -166,7 +173,7 @@ def _vocabulary(model: Model) -> int:
 
 
 def _decoded(side: _Side, plan: DecodingPlan, by: RuntimeConfig, sandbox: Sandbox) -> Decoded:
-    outcome = sandbox.call(decode, side.runnable(), plan, by, fresh=True)
+    outcome = sandbox.call(decode, side.runnable, plan, by, fresh=True)
     if outcome.value is not None:
         return outcome.value
     return Decoded(failure=outcome.failure.message if outcome.failure else "no answer")
@@ -185,13 +192,13 @@ def _judged(
     progress: Progress,
 ) -> DecodingComparison:
     steps: list[DecodingStep] = []
-    seen: tuple[ModelComparison | None, list[str]] = (None, [])
-    for done, step in enumerate(decoded.steps):
-        progress("comparing", done, len(decoded.steps))
-        judged, compared, entries = _judge(first, second, step, by, sandbox)
+    compared: ModelComparison | None = None
+    entries: list[str] = []
+    for done, run in enumerate(decoded.runs):
+        progress("comparing", done, len(decoded.runs))
+        judged, compared, entries = _judge(first, second, run, by, sandbox)
         steps.append(judged)
         if judged.call == "differs":
-            seen = compared, entries
             break
     alone = _decoded(second, plan, by, sandbox)
     found = DecodingComparison(
@@ -200,7 +207,7 @@ def _judged(
         tokens=(decoded.tokens, alone.tokens),
         other_token_at=_other_token(decoded.tokens, alone.tokens),
         steps=steps,
-        not_compared=[f.name for side in (first, second) for f in side.parts.others],
+        not_compared=[f.name for side in (first, second) for f in side.files.others],
     )
     last = steps[-1]
     if last.call == "differs":
@@ -211,18 +218,22 @@ def _judged(
                 "file": last.file,
                 "token": last.token,
                 "output": last.output,
-                "layer": _layer(first, decoded.steps[len(steps) - 1], last, seen[0]),
-                "cache_entries": seen[1],
-                "comparison": seen[0],
+                "layer": _layer(first, decoded.runs[len(steps) - 1], last, compared),
+                "cache_entries": entries,
+                "comparison": compared,
             }
         )
     if alone.failure:
-        # No file is wrong on its own: they do not go together, as the first model's do.
-        words = f"each file agrees, but together they do not decode: {alone.failure}"
-        part = second.parts.decoder_at(len(alone.tokens[0]) + 1 if alone.tokens else 1)
-        update = {"verdict": "differs", "message": words, "file": second.parts.files[part].name}
+        # Each file is right on the first model's values, so what one hands to another is not.
         at = len(alone.tokens[0]) + 1 if alone.tokens else 1
-        return found.model_copy(update={**update, "token": at})
+        return found.model_copy(
+            update={
+                "verdict": "differs",
+                "message": f"each file agrees, but they do not decode together: {alone.failure}",
+                "file": second.files.by_part[second.files.decoder_at(at)].name,
+                "token": at,
+            }
+        )
     if unsure := next((s for s in steps if s.call == "undecided"), None):
         words = f"{unsure.file} at token {unsure.token}: {unsure.detail}"
         return found.model_copy(update={"verdict": "undecided", "message": words})
@@ -232,13 +243,12 @@ def _judged(
 
 
 def _judge(
-    first: _Side, second: _Side, step: DecodingRun, by: RuntimeConfig, sandbox: Sandbox
+    first: _Side, second: _Side, run: DecodingRun, by: RuntimeConfig, sandbox: Sandbox
 ) -> tuple[DecodingStep, ModelComparison | None, list[str]]:
-    """One run; the comparison of the two files; entries of the cache that differ."""
-    file = second.parts.files[step.part].name
-    base = DecodingStep(file=file, token=step.token, call="differs")
-    a, b = (side.models[step.part].load() for side in (first, second))
-    taken, feeds = {i.name for i in graph_inputs(b)}, dict(step.feeds)
+    """Judge one run: its verdict, the comparison of the two files, cache entries that differ."""
+    file, part = second.files.by_part[run.part].name, second.runnable[run.part]
+    base = DecodingStep(file=file, token=run.token, call="differs")
+    taken, feeds = {i.name for i in part.inputs}, dict(run.feeds)
     for kind, gone in (
         ("has lost the input", set(feeds) - taken),
         ("asks for", taken - set(feeds)),
@@ -246,46 +256,45 @@ def _judge(
         if gone:
             words = f"{file} {kind} {', '.join(sorted(gone))}"
             return base.model_copy(update={"detail": words}), None, []
-    part = Part(b.SerializeToString(), graph_inputs(b))
     ran = sandbox.call(runs_on, part, feeds, by, fresh=True)
     if ran.value is None:
         words = f"{file} fails: {ran.failure.message if ran.failure else 'no answer'}"
         return base.model_copy(update={"detail": words}), None, []
-    if lost := [name for name in step.outputs if name not in ran.value]:
+    if lost := [name for name in run.outputs if name not in ran.value]:
         words = f"{file} does not give {', '.join(lost)}"
         update = {"detail": words, "output": lost[0]}
         return base.model_copy(update=update), None, [n for n in lost if cache_entry(n)]
-    compared = compare_models(a, b, feeds, by, sandbox)
-    return _of_outputs(base, step, compared)
+    a, b = first.graphs[run.part], second.graphs[run.part]
+    return _of_outputs(base, run, compare_models(a, b, feeds, by, sandbox))
 
 
 def _layer(
-    first: _Side, step: DecodingRun, judged: DecodingStep, compared: ModelComparison | None
+    first: _Side, run: DecodingRun, judged: DecodingStep, compared: ModelComparison | None
 ) -> str | None:
-    """The first value that differs and leads to an output that does."""
+    """The first differing value on the way to an output that differs."""
     if compared is None or judged.output is None:
         return None
     wrong = [layer.name for layer in compared.layers if layer.call == "fault"]
-    graph = first.models[step.part].load()
+    graph = first.graphs[run.part]
     leads = {judged.output}
-    for output in set(step.outputs).intersection(wrong):
+    for output in set(run.outputs).intersection(wrong):
         nodes, _ = region_of(graph, output, set())
         leads.update(name for node in nodes for name in node.output)
     return next((name for name in wrong if name in leads), judged.output)
 
 
 def _of_outputs(
-    base: DecodingStep, step: DecodingRun, compared: ModelComparison
+    base: DecodingStep, run: DecodingRun, compared: ModelComparison
 ) -> tuple[DecodingStep, ModelComparison, list[str]]:
-    """What the outputs say; values inside may be others, as long as these are not."""
+    """Judge the outputs. Inner values may differ as long as no output does."""
     layers = {layer.name: layer for layer in compared.layers}
-    outputs = [layers[name] for name in step.outputs if name in layers]
+    outputs = [layers[name] for name in run.outputs if name in layers]
     wrong = [layer for layer in outputs if layer.call == "fault"]
     if wrong:
         entries = [layer.name for layer in wrong if cache_entry(layer.name)]
         told = _told(base, wrong[0], "differs")
         return told, compared, entries
-    unknown = [name for name in step.outputs if name not in layers]
+    unknown = [name for name in run.outputs if name not in layers]
     if unknown:
         words = f"{unknown[0]} could not be compared"
         return base.model_copy(update={"call": "undecided", "detail": words}), compared, []
@@ -309,25 +318,26 @@ def _told(base: DecodingStep, layer: Layer, call: str) -> DecodingStep:
 
 
 def _other_token(one: list[list[int]], other: list[list[int]]) -> int | None:
-    """The first token that is another one in any sequence, from 1; None if there is none."""
+    """The first position, from 1, at which any sequence has different tokens; else None."""
     columns = zip(zip(*one, strict=True), zip(*other, strict=True), strict=False)
     return next((i for i, (a, b) in enumerate(columns, 1) if a != b), None)
 
 
 def _near_tie(found: DecodingComparison, decoded: Decoded) -> DecodingComparison:
-    """All files agree and yet another token was written: is the choice within the noise?"""
+    """Decide whether noise explains a different token although each file agrees."""
     at = found.other_token_at
     assert at is not None
-    run = [s for s in decoded.steps if s.part != ENCODER][at - 1]
-    judged = found.steps[decoded.steps.index(run)]
-    logits = run.outputs.get("logits", next(iter(run.outputs.values())))[:, -1].astype(np.float64)
+    # A run of the encoder comes before the decoder's, which are one per token.
+    index = at - 1 + len(decoded.runs) - len(decoded.tokens[0])
+    judged = found.steps[index]
+    logits = logits_of(decoded.runs[index].outputs)[:, -1].astype(np.float64)
     pairs = [(i, a[at - 1], b[at - 1]) for i, (a, b) in enumerate(zip(*found.tokens, strict=True))]
     gap = max(abs(logits[i, a] - logits[i, b]) for i, a, b in pairs)
     scale = float(np.abs(logits).max(initial=0.0)) or 1.0
     allowed = _MARGIN * max(judged.noise or 0.0, judged.error or 0.0)
     size = f"their logits differ by {gap / scale:.1e} of the largest, noise explains {allowed:.1e}"
     if gap / scale <= allowed:
-        words = f"token {at} is another one, within the noise: {size}"
+        words = f"token {at} is different, within the noise: {size}"
         return found.model_copy(update={"message": words})
-    words = f"each file agrees on the first model's inputs, but token {at} is another one: {size}"
+    words = f"each file agrees on the first model's inputs, but token {at} is different: {size}"
     return found.model_copy(update={"verdict": "undecided", "message": words})

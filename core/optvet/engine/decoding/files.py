@@ -1,4 +1,4 @@
-"""Which files of a folder are which part of a model that decodes, by the names of exports."""
+"""Finds encoder and decoder files in a folder, by the names that Hugging Face's exporter gives."""
 
 from __future__ import annotations
 
@@ -24,34 +24,33 @@ _PAST = re.compile(r"^(past|present)(_key_values?|_keys?|_values?)?[._]?")
 
 @dataclass(frozen=True)
 class DecodingFiles:
-    """The files of a folder by the part that they are.
+    """The ONNX files of a folder, by role.
 
     Attributes:
-        files: File by part: those that decode together.
-        others: Files of a part that another file stands for, such as a merged decoder beside
-            its halves.
+        by_part: The files that decode together.
+        others: Redundant files, such as a merged decoder beside its two halves.
     """
 
-    files: Mapping[str, Path]
+    by_part: Mapping[str, Path]
     others: tuple[Path, ...]
 
     def decoder_at(self, token: int) -> str:
-        """The part that computes a token, counted from 1."""
-        first = next(p for p in (FIRST, MERGED, ALONE, CACHED) if p in self.files)
-        return CACHED if token > 1 and CACHED in self.files else first
+        """The part that computes this token; tokens count from 1."""
+        first = next(p for p in (FIRST, MERGED, ALONE, CACHED) if p in self.by_part)
+        return CACHED if token > 1 and CACHED in self.by_part else first
 
 
 def is_decoding_folder(reference: str) -> bool:
-    """Whether ``reference`` is a folder with files of a model that decodes."""
+    """Whether ``reference`` is a folder that holds an exported encoder or decoder."""
     folder = Path(reference)
     return folder.is_dir() and any(_part(file) for file in _models(folder))
 
 
-def parts_of(reference: str) -> DecodingFiles:
-    """The parts of the model in a folder.
+def files_of(reference: str) -> DecodingFiles:
+    """Find the ONNX file of each part in a folder.
 
     Raises:
-        UsageError: It is no folder, has no decoder, or two files of one part.
+        UsageError: It is no folder, has no decoder, or has two files for one part.
     """
     if not Path(reference).is_dir():
         raise UsageError(f"{reference} is no folder; compare a folder with a folder")
@@ -84,7 +83,7 @@ def _models(folder: Path) -> list[Path]:
 
 
 def _part(file: Path) -> str:
-    """The part that a file is; empty if it is none."""
+    """The part of a file, by its name; empty if it is none."""
     for part in _PARTS:
         if file.stem == part or (part != ALONE and file.stem.startswith(f"{part}_")):
             return part
@@ -92,10 +91,9 @@ def _part(file: Path) -> str:
 
 
 def cache_entry(name: str) -> str | None:
-    """Name of the entry of the cache that an input or output is; None if it is none.
+    """The cache entry that an input or output stands for; None if it is none.
 
-    An entry has one name, whether it is read (`past_key_values.0.key`) or written
-    (`present.0.key`).
+    `past_key_values.0.key` (read) and `present.0.key` (written) are the same entry.
     """
     found = _PAST.match(name)
     return name[found.end() :] or name if found else None

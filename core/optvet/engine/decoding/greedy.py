@@ -1,6 +1,6 @@
-"""Greedy decoding by the files of a model, with every input and output of each run recorded.
+"""Greedy decoding with an exported model; records all inputs and outputs of each run.
 
-Called in a worker.
+These functions run in a worker process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MASKS = ("attention_mask", "decoder_attention_mask")
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a model: its content, and the inputs that it takes."""
+    """One ONNX file: its bytes and its inputs."""
 
     data: bytes
     inputs: tuple[ValueInfo, ...]
@@ -31,13 +31,13 @@ class Part:
 
 @dataclass(frozen=True)
 class DecodingPlan:
-    """What is decoded.
+    """The inputs of a decoding.
 
     Attributes:
         encoder: Inputs of the encoder by name; empty without one.
-        prompt: First tokens of the decoder, (sequences, length), int64.
-        mask: Which tokens of the prompt are read, of the same shape, int64.
-        parts: Part that computes each token, in order.
+        prompt: Prompt of the decoder, of shape (sequences, length), int64.
+        mask: Attention mask of the prompt, of the same shape, int64.
+        parts: The part that computes each token, in order.
     """
 
     encoder: Values
@@ -48,7 +48,7 @@ class DecodingPlan:
 
 @dataclass(frozen=True)
 class DecodingRun:
-    """One run: of ``part``, for the ``token``, counted from 1."""
+    """One run of ``part``; ``token`` counts from 1."""
 
     part: str
     token: int
@@ -58,15 +58,15 @@ class DecodingRun:
 
 @dataclass
 class Decoded:
-    """All runs, in order; and the tokens that were written, (sequences, tokens)."""
+    """All runs in order, and the decoded tokens, of shape (sequences, tokens)."""
 
-    steps: list[DecodingRun] = field(default_factory=list)
+    runs: list[DecodingRun] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
     failure: str = ""
 
 
 def decode(parts: Mapping[str, Part], plan: DecodingPlan, by: RuntimeConfig) -> Decoded:
-    """Decode as many tokens as ``plan`` names parts. Stops at a run that fails, and says why."""
+    """Decode one token per part of ``plan``. The first run that fails ends it, with its error."""
     found = Decoded(tokens=[[] for _ in plan.prompt])
     sessions = {name: load(by, Artifact("onnx", part.data)) for name, part in parts.items()}
     # Where a cache exists, only the newest token is fed.
@@ -74,19 +74,19 @@ def decode(parts: Mapping[str, Part], plan: DecodingPlan, by: RuntimeConfig) -> 
     known: dict[str, np.ndarray] = {}
     if ENCODER in parts:
         outputs = infer(by.runtime, sessions[ENCODER], plan.encoder)
-        found.steps.append(DecodingRun(ENCODER, 1, plan.encoder, outputs))
+        found.runs.append(DecodingRun(ENCODER, 1, plan.encoder, outputs))
         known = _from_encoder(plan.encoder, outputs)
     for token, part in enumerate(plan.parts, 1):
         feeds = {i.name: _feed(i, part, ids, mask, cache, known) for i in parts[part].inputs}
         try:
             outputs = infer(by.runtime, sessions[part], feeds)
-            logits = _logits(outputs)
+            logits = logits_of(outputs)
         except Exception as error:
             if isinstance(error, MemoryError):
                 raise
             found.failure = f"{part} fails at token {token}: {error}"
             break
-        found.steps.append(DecodingRun(part, token, feeds, outputs))
+        found.runs.append(DecodingRun(part, token, feeds, outputs))
         _keep(cache, outputs, len(ids))
         newest = logits[:, -1].argmax(-1).astype(np.int64)
         for row, new in zip(found.tokens, newest, strict=True):
@@ -97,7 +97,7 @@ def decode(parts: Mapping[str, Part], plan: DecodingPlan, by: RuntimeConfig) -> 
 
 
 def runs_on(part: Part, feeds: Values, by: RuntimeConfig) -> tuple[str, ...]:
-    """Names of the outputs of one run."""
+    """Run the file, and return the names of its outputs."""
     session = load(by, Artifact("onnx", part.data))
     return tuple(infer(by.runtime, session, feeds))
 
@@ -110,8 +110,12 @@ def _from_encoder(feeds: Values, outputs: Values) -> dict[str, np.ndarray]:
     return {"encoder_hidden_states": states, "encoder_attention_mask": mask}
 
 
-def _logits(outputs: Values) -> np.ndarray:
-    """Scores of the next token, (sequences, length, vocabulary)."""
+def logits_of(outputs: Values) -> np.ndarray:
+    """Scores of the next token, of shape (sequences, length, vocabulary).
+
+    Raises:
+        ValueError: They have another number of axes.
+    """
     found = outputs.get("logits", next(iter(outputs.values())))
     if found.ndim != 3:
         raise ValueError(f"logits have the shape {list(found.shape)}, not three axes")
@@ -119,9 +123,9 @@ def _logits(outputs: Values) -> np.ndarray:
 
 
 def _keep(cache: dict[str, np.ndarray], outputs: Values, sequences: int) -> None:
-    """Take over the entries that a run wrote.
+    """Update the cache with the outputs of a run.
 
-    A merged decoder gives empty entries of the encoder once they are known: these are not taken.
+    A merged decoder returns empty encoder entries once it has read them; these are ignored.
     """
     for name, value in outputs.items():
         entry = cache_entry(name)
@@ -132,10 +136,10 @@ def _keep(cache: dict[str, np.ndarray], outputs: Values, sequences: int) -> None
 def _feed(
     info: ValueInfo, part: str, ids: np.ndarray, mask: np.ndarray, cache: Values, known: Values
 ) -> np.ndarray:
-    """Value of one input.
+    """Return the value of one decoder input.
 
     Raises:
-        UsageError: It is none that decoding has a value for.
+        UsageError: Decoding defines no value for it.
     """
     name, dtype = info.name, numpy_dtype(info)
     newest = slice(-1, None) if cache else slice(None)
@@ -157,11 +161,11 @@ def _feed(
     elif entry is not None and not cache:
         value = np.zeros(_no_past(info, len(ids)), dtype)
     else:
-        raise UsageError(f"{part} has the input {name!r}, for which decoding has no value")
+        raise UsageError(f"{part} has the input {name!r}, for which decoding defines no value")
     return value.astype(dtype, copy=False)
 
 
 def _no_past(info: ValueInfo, sequences: int) -> tuple[int, ...]:
-    """Shape of an empty entry: the sequences, then what is declared, and no position."""
+    """Shape of an empty cache entry: one row per sequence, and 0 for each open dimension."""
     declared: Sequence[int | str | None] = (info.shape or ())[1:]
     return (sequences, *(d if isinstance(d, int) else 0 for d in declared))

@@ -198,10 +198,10 @@ class ModelComparison(Result):
 
 
 class DecodingStep(Record):
-    """One run of a file on what the first model feeds it, for a token counted from 1.
+    """One run of a file of the second folder, on the inputs of the first; ``token`` counts from 1.
 
-    ``output`` is the first output that differs, of the cache or of the logits; ``error`` and
-    ``noise`` are its own, relative to its largest magnitude.
+    ``output`` is the first output that differs: logits or a cache entry. ``error`` and ``noise``
+    belong to it, relative to its largest magnitude.
     """
 
     file: str
@@ -214,15 +214,14 @@ class DecodingStep(Record):
 
 
 class DecodingComparison(Result):
-    """Two folders of files that decode together, fed and decoded as one model each.
+    """Two exported encoder-decoders or decoders, compared while they decode.
 
-    ``file``, ``token`` (counted from 1), ``output`` and ``layer`` say what differs first: the file
-    of the second folder, the token that it computes, the output of this file and the first value
-    inside of it. ``cache_entries`` are all entries of the cache that this run writes and that
-    differ. ``tokens`` are what each model wrote, by sequence; ``other_token_at`` is the first token
-    that is another one, counted from 1. ``steps`` are the runs that were judged, in order;
-    ``comparison`` is of the file that differs. ``not_compared`` are files that another file of the
-    folder stands for.
+    ``file``, ``token``, ``output`` and ``layer`` name the first difference: the file of the second
+    folder, the token that it computes, its output, and the first inner value. ``cache_entries`` are
+    all differing cache entries of this run. ``tokens`` are the tokens of each model, by sequence;
+    ``other_token_at`` is the first position at which they differ. Tokens count from 1. ``steps``
+    are the judged runs in order, and ``comparison`` is that of the differing file.
+    ``not_compared`` are redundant files, such as a merged decoder beside its halves.
     """
 
     schema_: Literal["optvet.compare-decoding/1"] = Field(
@@ -242,10 +241,10 @@ class DecodingComparison(Result):
     not_compared: list[str] = Field(default_factory=list)
 
     def headline(self) -> str:
-        """Whether the two decode alike, and what differs first."""
+        """Whether both decode the same, and the first difference."""
         if self.verdict == "differs":
             return f"{self.file} differs at token {self.token}: {self.message}"
-        words = {"agrees": "they decode alike", "undecided": "undecided"}[self.verdict]
+        words = {"agrees": "both decode the same", "undecided": "undecided"}[self.verdict]
         return f"{words}: {self.message}" if self.message else words
 
     def rows(self) -> list[dict[str, Any]]:
