@@ -277,7 +277,7 @@ def _blame(finding: Finding, tested: str = "") -> Text:
         blame.append_text(text(f"  seen{where}, not again in a fresh process", "not bold yellow"))
     if finding.as_deployed:
         parts = ", ".join(finding.runtime_parts) if finding.culprit else ""
-        words = "only in a session with the runtime's own defaults"
+        words = "only as shipped, not in the clean room"
         blame.append_text(text(f"\n{words}{parts and f': {parts}'}", "dim"))
     if words := _brief_words(finding):
         blame.append_text(text(f"\n{words}"))
