@@ -1,7 +1,7 @@
 """Faults planted in exported decoders, and right optimizers of their files.
 
-``python benchmarks/decoders.py`` prints the table of docs/how-to/decoders.md: which files, tokens,
-values and cache entries `optvet compare` names, and how many right pairs differ.
+``python benchmarks/decoders.py`` prints how often `optvet compare` names the right file, token,
+value and cache entries, and how many right pairs differ.
 """
 
 from __future__ import annotations
